@@ -27,10 +27,10 @@ from sglang_plug import EngineClient, Output, Request, RoutingPolicy, StepStats,
 from sglang_plug.clients.replicas.checked_routing import CheckedRouting
 from sglang_plug.clients.replicas.replica import Replica
 from sglang_plug.clients.replicas.router import Router
-from sglang_plug.engine.scheduling.step_time import StepTimeModel, StepWork
 from sglang_plug_api.benchmarking.svg import Line, plot
 from sglang_plug_backends.routing.policies import LeastTokens, RoundRobin
 from sglang_plug_backends.routing.prefix_affinity import AffinitySettings, PrefixAffinity
+from sglang_plug_backends.step_time.step_time_model import StepTimeModel, StepWork
 
 BLOCK = 32
 SYSTEM_PROMPT, QUESTION, ANSWER = 512, (20, 400), (20, 400)

@@ -25,10 +25,10 @@ import numpy as np
 from benchmarks.common.report import parser, percentile, table, write_json
 from benchmarks.common.simulation import Arrival, Engine, Served, Simulation
 from sglang_plug import SchedulePolicy
-from sglang_plug.engine.scheduling.step_time import Coefficients, StepTimeModel
 from sglang_plug_api.benchmarking.svg import Line, plot
 from sglang_plug_backends.schedule.callers import FairSettings, FairShare
 from sglang_plug_backends.schedule.policies import FirstCome
+from sglang_plug_backends.step_time.step_time_model import Coefficients, StepTimeModel
 
 Costs = tuple[Coefficients, Coefficients]
 COSTS: dict[str, Costs] = {

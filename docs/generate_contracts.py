@@ -39,6 +39,8 @@ SECTIONS = {
     "contracts.extension.memory_phases": "Step extensions: memory",
     "contracts.extension.request_phases": "Step extensions: the life of a request",
     "contracts.extension.sampling_phases": "Step extensions: sampling",
+    "contracts.extension.places": "Step extensions: places of sequences",
+    "contracts.extension.step_budget": "Step extensions: prompt tokens of a step",
     "contracts.extension.step_phases": "Step extensions: the computation of a step",
     "contracts.extension.execution": "Step extensions: the forward pass",
     "contracts.extension.views": "Step extensions: sequences, steps and ranks",

@@ -13,17 +13,19 @@ from dataclasses import dataclass, field
 
 from sglang_plug import Request, SamplingParams, SchedulePolicy
 from sglang_plug.contracts.serving.scheduling import AccountingPolicy, PreemptivePolicy
+from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
-from sglang_plug.engine.scheduling.prefill_pace import PrefillPace, work_of
+from sglang_plug.engine.scheduling.exchanges import Exchanges
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.engine.scheduling.sharing import Sharing
-from sglang_plug.engine.scheduling.step_time import StepTimeModel
-from sglang_plug.engine.scheduling.turns import TurnClock
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
+from sglang_plug_backends.schedule.time_slices import TimeSlices
+from sglang_plug_backends.step_time.extension import StepTime, work_of
+from sglang_plug_backends.step_time.step_time_model import StepTimeModel
 
 TOKEN = 1
 
@@ -109,9 +111,9 @@ class Simulation:
             CheckedPolicy(policy, type(policy).__name__),
             chunk_size=engine.chunk_size,
             max_running=engine.places,
-            turns=TurnClock(self._clock, preemptive),
+            exchanges=Exchanges(self._clock, preemptive, places=TimeSlices(self._clock)),
             sharing=Sharing(accounting, preemptive, engine.weights),
-            pace=PrefillPace(engine.target),
+            extensions=extension_points({"step-time": StepTime(engine.target)} if engine.target != 0 else {}),
         )
 
     def run(
@@ -152,7 +154,8 @@ class Simulation:
         seconds = self._costs.step_seconds(work_of(chunks))
         self.now += seconds
         self.steps, self.longest_step = self.steps + 1, max(self.longest_step, seconds)
-        self.scheduler.pace.observe(chunks, self.scheduler.counters.prefill_sequences > 0, seconds)
+        has_prompts = self.scheduler.counters.prefill_sequences > 0
+        self.scheduler.extensions.step_budget.step_computed(chunks, seconds, has_prompts=has_prompts)
         self.service.count(chunks)
         results = [StepResult(TOKEN) if chunk.complete else StepResult() for chunk in chunks]
         for output in self.scheduler.commit(chunks, results):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ProfilingPhase,
         StatePhase,
     )
+    from sglang_plug.contracts.extension.places import PlacesPhase
     from sglang_plug.contracts.extension.request_phases import AdmissionPhase, OutputPhase, PlanningPhase, ServicePhase
     from sglang_plug.contracts.extension.sampling_phases import (
         AllowedTokens,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         TokenDecision,
         WatchdogPhase,
     )
+    from sglang_plug.contracts.extension.step_budget import PromptBudget, StepBudgetPhase
     from sglang_plug.contracts.extension.step_phases import (
         ForwardPhase,
         GraphPhase,
@@ -392,6 +394,7 @@ __all__ = [
     "Page",
     "PendingMask",
     "PendingTensor",
+    "PlacesPhase",
     "PlanningPhase",
     "PluginError",
     "PluginOptions",
@@ -405,6 +408,7 @@ __all__ = [
     "ProcessorRequest",
     "ProfilingPhase",
     "Projection",
+    "PromptBudget",
     "PromptLayout",
     "Quantization",
     "QuantizationRequest",
@@ -450,6 +454,7 @@ __all__ = [
     "StatePool",
     "StateShape",
     "StaticInputPhase",
+    "StepBudgetPhase",
     "StepExecutor",
     "StepExtension",
     "StepExtensionSpec",

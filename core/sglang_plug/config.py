@@ -114,7 +114,7 @@ class ScheduleOptions:
     policy: str = "fair"
     chunked_prefill_size: int = 0
     """Greatest number of new tokens in a step; 0 decides by device, -1 switches chunking off."""
-    target_itl_ms: float = -1.0
+    target_itl_ms: float = field(default=-1.0, metadata={EXTENSION: "step-time", FLAG: "--target-itl-ms", OFF: 0.0})
     """Milliseconds that a step with prompt tokens may take while other sequences decode: the time between their tokens.
     0: no limit; -1: 20 of their decode steps, and at least 50 ms."""
     max_running_requests: int | None = None

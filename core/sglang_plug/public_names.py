@@ -53,6 +53,7 @@ HOME = {
         "StepLogits",
     ),
     "contracts.extension.memory_phases": ("CachePhase", "MemoryPhase", "MemoryRequest", "ProfilingPhase", "StatePhase"),
+    "contracts.extension.places": ("PlacesPhase",),
     "contracts.extension.request_phases": ("AdmissionPhase", "OutputPhase", "PlanningPhase", "ServicePhase"),
     "contracts.extension.sampling_phases": (
         "AllowedTokens",
@@ -64,6 +65,7 @@ HOME = {
         "TokenDecision",
         "WatchdogPhase",
     ),
+    "contracts.extension.step_budget": ("PromptBudget", "StepBudgetPhase"),
     "contracts.extension.step_phases": (
         "ForwardPhase",
         "GraphPhase",

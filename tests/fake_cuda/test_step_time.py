@@ -9,7 +9,7 @@ import pytest
 
 from sglang_plug import EngineConfig
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions
-from tests.core.engine.scheduling.step_time_bench import Bench, check_learning
+from tests.builtin_backends.step_time.step_time_bench import Bench, check_learning
 from tests.fake_cuda.device.tensors import clock
 
 

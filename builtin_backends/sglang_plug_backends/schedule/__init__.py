@@ -1,10 +1,10 @@
-"""Schedule policies: the order of admission."""
+"""Schedule policies: the order of admission; and time slices, which apply to all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sglang_plug import ScheduleSpec, hookimpl
+from sglang_plug import ScheduleSpec, StepExtensionSpec, hookimpl
 
 POLICIES = "sglang_plug_backends.schedule.policies"
 CALLERS = "sglang_plug_backends.schedule.callers"
@@ -34,6 +34,15 @@ def register_schedule_policies() -> Iterator[ScheduleSpec]:
         name="dfs-weight",
         target=f"{POLICIES}:DepthFirst",
         summary="depth first through the cached prefixes, those that most requests wait for first",
+    )
+
+
+@hookimpl
+def register_step_extensions() -> Iterator[StepExtensionSpec]:
+    yield StepExtensionSpec(
+        name="time-slices",
+        target="sglang_plug_backends.schedule.time_slices:build",
+        summary="sequences that run for long give their places to requests that wait for long",
     )
 
 

@@ -298,7 +298,6 @@ class EngineLoop:
         scheduler = self.scheduler
         waiting = len(scheduler.waiting) + len(self.held)
         load: dict[str, Any] = {"running": len(scheduler.running), "waiting": waiting, "paused": len(scheduler.paused)}
-        load["step_time"] = scheduler.pace.info()
         return {**self.info, "slots": scheduler.accounts(), **load, **self.extensions.all_info()}
 
     def _flush_cache(self, stored: bool = True) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from .serving.kv_store import check_kv_store
 from .serving.logits_processor import check_logits_processor
 from .serving.prefix_cache import check_prefix_cache
 from .serving.schedule import check_schedule_policy
-from .serving.step_extension import check_step_extension
+from .serving.step_extensions.step_extension import check_step_extension
 from .storage.store import check_store
 from .text.grammars.grammar import check_grammar_backend
 from .text.media import check_media_processor

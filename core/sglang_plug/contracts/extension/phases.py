@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from .execution import ExecutionPhase
 from .memory_phases import CachePhase, MemoryPhase, ProfilingPhase, StatePhase
+from .places import PlacesPhase
 from .request_phases import AdmissionPhase, OutputPhase, PlanningPhase, ServicePhase
 from .sampling_phases import HoldPhase, SamplingPhase, WatchdogPhase
+from .step_budget import StepBudgetPhase
 from .step_phases import ForwardPhase, GraphPhase, InputPhase, ModelPhase, RankPhase, StaticInputPhase
 
 PHASES: tuple[type, ...] = (
     AdmissionPhase,
     HoldPhase,
     PlanningPhase,
+    StepBudgetPhase,
+    PlacesPhase,
     ModelPhase,
     InputPhase,
     ForwardPhase,

@@ -140,6 +140,10 @@ class ChunkView(Protocol):
         """True if the previous step samples the last token of this chunk, so that only the device knows it."""
 
     @property
+    def prefilling(self) -> bool:
+        """True if these are tokens of a prompt, or of a sequence that is computed again; False if it decodes."""
+
+    @property
     def complete(self) -> bool:
         """True if the last token of the sequence is computed, so that the next one is sampled."""
 

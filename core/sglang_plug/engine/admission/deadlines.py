@@ -86,7 +86,7 @@ class Deadlines:
         if not self._rate:
             return 0.0
         tokens = 0
-        if not scheduler.turns.preempts:  # running prompts cannot be overtaken
+        if not scheduler.exchanges.preempts:  # running prompts cannot be overtaken
             tokens = sum(len(other.tokens) - other.computed for other in scheduler.running if other.generated == 0)
         order = scheduler.policy.order(scheduler.waiting, scheduler.allocator.match)
         ahead = itertools.takewhile(lambda other: other is not sequence, order)

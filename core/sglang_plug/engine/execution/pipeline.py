@@ -160,5 +160,7 @@ class Pipeline:
             return [StepResult(error=f"the step failed: {self._describe(error)}")] * len(flight.chunks)
         self._failures = 0
         began, self._ended = max(flight.began, self._ended), time.perf_counter()
-        self.scheduler.pace.observe(flight.chunks, self.scheduler.counters.prefill_sequences > 0, self._ended - began)
+        has_prompts = self.scheduler.counters.prefill_sequences > 0
+        step_budget = self.scheduler.extensions.step_budget
+        step_budget.step_computed(flight.chunks, self._ended - began, has_prompts=has_prompts)
         return results

@@ -7,12 +7,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
+from sglang_plug.config import ConfigError
 from sglang_plug.contracts.extension.base import StepExtension
 from sglang_plug.contracts.extension.execution import ExecutionPhase
 from sglang_plug.contracts.extension.memory_phases import MemoryPhase, StatePhase
 from sglang_plug.contracts.extension.phases import PHASES
+from sglang_plug.contracts.extension.places import PlacesPhase
 from sglang_plug.contracts.extension.request_phases import AdmissionPhase, PlanningPhase
 from sglang_plug.contracts.extension.sampling_phases import BlockingRequest, HoldPhase, PendingMask, TokenDecision
+from sglang_plug.contracts.extension.step_budget import StepBudgetPhase
 from sglang_plug.contracts.extension.step_phases import GraphPhase, RankPhase, RankStep, StaticInputPhase
 from sglang_plug.contracts.extension.views import (
     ChunkView,
@@ -40,6 +43,13 @@ OBJECTS: Mapping[type, str] = {
 """Phases whose methods belong together: the points hold the extensions themselves, by field."""
 NAMED = frozenset({"layout", "constrains", "controls"})
 """Methods that the points hold by the name of the extension, because errors about two of them name both."""
+DEFAULT_STEP_BUDGET, DEFAULT_PLACES = StepBudgetPhase(), PlacesPhase()
+"""Used if no extension has the phase: the token budget is the only limit of a step, and sequences keep their places."""
+EXCLUSIVE: Mapping[type, tuple[str, Any, str]] = {
+    StepBudgetPhase: ("step_budget", DEFAULT_STEP_BUDGET, "choose how many prompt tokens a step has"),
+    PlacesPhase: ("places", DEFAULT_PLACES, "exchange the places of sequences"),
+}
+"""Phases that one extension at most has: the field of the points, its default, and what the extension does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +66,10 @@ class ExtensionPoints:
     """The extensions that may hold requests."""
     order: tuple[Callable[[list[Any], Sequence[Any]], list[Any]], ...] = ()
     plan: tuple[Callable[[StepPlan], None], ...] = ()
+    step_budget: StepBudgetPhase = DEFAULT_STEP_BUDGET
+    """The extension that chooses how many prompt tokens a step has."""
+    places: PlacesPhase = DEFAULT_PLACES
+    """The extension that exchanges places of sequences."""
     waits_for: tuple[Callable[[Sequence[ChunkView]], bool], ...] = ()
     kernels: tuple[Callable[[Kernels], Kernels], ...] = ()
     inspect: tuple[Callable[[Model], None], ...] = ()
@@ -206,7 +220,7 @@ def extension_points(
     """Collect the methods that ``extensions``, by name and in their order, override."""
     methods: dict[str, Any] = {}
     for base in (StepExtension, *PHASES):
-        if base in OBJECTS or base is ExecutionPhase:
+        if base in OBJECTS or base in EXCLUSIVE or base is ExecutionPhase:
             continue
         for name in (name for name, member in vars(base).items() if callable(member) and not name.startswith("_")):
             if name == "admit":
@@ -225,12 +239,26 @@ def extension_points(
     methods["executions"] = {
         name: extension for name, extension in extensions.items() if isinstance(extension, ExecutionPhase)
     }
+    methods |= {name: _only(extensions, phase) for phase, (name, _, _) in EXCLUSIVE.items()}
     rows = (extension.most_draft_rows for extension in extensions.values() if isinstance(extension, PlanningPhase))
     return ExtensionPoints(
         **methods,
         most_draft_rows=max(rows, default=0),
         refusals=refusals or {},
     )
+
+
+def _only(extensions: Mapping[str, StepExtension], phase: type) -> Any:
+    """Return the extension that has an exclusive ``phase``, or its default. Raises ``ConfigError`` if several have."""
+    _, default, what = EXCLUSIVE[phase]
+    having = {name: extension for name, extension in extensions.items() if isinstance(extension, phase)}
+    if len(having) > 1:
+        names = " and ".join(map(repr, having))
+        raise ConfigError(
+            f"the step extensions {names} all {what}; keep one of them, and block the others with --block-plugin "
+            "step-extension:NAME"
+        )
+    return next(iter(having.values()), default)
 
 
 def overrides(extension: StepExtension, base: type, name: str) -> bool:

@@ -7,15 +7,15 @@ from collections.abc import Sequence as Ordered
 
 from sglang_plug.contracts.extension.memory_phases import StatePhase
 
-from .prefill_pace import PrefillPace
 from .scheduled_chunk import ScheduledChunk
 from .sequence import Sequence
+from .step_room import StepRoom
 
 
 def continued(
     chunks: Ordered[ScheduledChunk],
     budget: int,
-    pace: PrefillPace,
+    make_room: Callable[[int, list[ScheduledChunk]], StepRoom],
     plan: Callable[[Sequence, int, int], ScheduledChunk],
     states: Ordered[StatePhase],
     has_prompts: bool,
@@ -25,7 +25,7 @@ def continued(
     Args:
         chunks: chunks on the device whose sequences continue.
         budget: most tokens of the step.
-        pace: limits the prompt tokens.
+        make_room: returns what limits the prompt tokens beside chunks that decode.
         plan: makes a chunk of so many tokens of a sequence, which follow so many that are on the device.
         states: extensions with states of sequences, which may shorten a chunk.
         has_prompts: False if all sequences decode.
@@ -37,7 +37,7 @@ def continued(
     for chunk in chunks:
         sequence = chunk.sequence
         if room is None and has_prompts and not chunk.complete:
-            room = pace.room(budget, planned)
+            room = make_room(budget, planned)
         most = budget if room is None else room.tokens(chunk.end)
         count = sequence.count(chunk.end, most, states, tokens=len(sequence.tokens) + chunk.complete)
         if count > 0:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from sglang_plug.engine.memory.kv_slots import SlotPool
 
-from .prefill_pace import StepRoom
 from .scheduled_chunk import ScheduledChunk
+from .step_room import StepRoom
 
 
 @dataclass(slots=True)

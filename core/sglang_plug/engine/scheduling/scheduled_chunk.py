@@ -58,6 +58,11 @@ class ScheduledChunk:
         return self.sequence.computed + self.ahead + self.count > len(self.sequence.tokens)
 
     @property
+    def prefilling(self) -> bool:
+        """True if these are tokens of a prompt, or of a sequence that is computed again; unknown after the commit."""
+        return self.count > self.sequence.last_step_len
+
+    @property
     def complete(self) -> bool:
         """True if the step computes the sequence's last token, so that the next one can be sampled."""
         return self.sequence.computed + self.ahead + self.count >= len(self.sequence.tokens)

@@ -11,6 +11,7 @@ the tokens. See ``engine/execution/pipeline.py``.
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from sglang_plug.contracts.request import Finish, Output
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
@@ -19,16 +20,16 @@ from sglang_plug.engine.memory.kv_allocator import KVAllocator
 from sglang_plug.engine.memory.kv_slots import SlotPool
 
 from .checked_policy import CheckedPolicy
+from .exchanges import Exchanges, with_first
 from .growth_reserve import GrowthReserve
 from .next_chunks import continued
 from .output_processing import append
 from .planned_step import PlannedStep
-from .prefill_pace import PrefillPace, StepRoom
 from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult
 from .sequence import Sequence
 from .shared_prefixes import continuation, prefixes_in_work
 from .sharing import OVERTAKEN_PART, Sharing
-from .turns import TurnClock, with_first
+from .step_room import StepRoom, room_beside
 
 AHEAD_OF_QUEUE = 8
 """Largest number of steps planned ahead before waiting sequences that found no room are considered again."""
@@ -46,8 +47,7 @@ class Scheduler:
         whole: never split a prompt into chunks; one longer than ``chunk_size`` gets a step of its own.
         extensions: take part in planning and in the results of steps.
         owners: the prefix cache and its eviction policy, as error messages name them.
-        turns: decides which running sequences give their places to requests that have waited for long.
-        pace: limits the prompt tokens of steps in which other sequences decode.
+        exchanges: decides which running sequences give their places to waiting requests.
         reserve: slots kept free for the growth of running sequences.
         sharing: tells the policy what callers use, and which running prompts it orders.
     """
@@ -63,8 +63,7 @@ class Scheduler:
         whole: bool = False,
         extensions: ExtensionPoints | None = None,
         owners: str = "the prefix cache",
-        turns: TurnClock | None = None,
-        pace: PrefillPace | None = None,
+        exchanges: Exchanges | None = None,
         reserve: GrowthReserve | None = None,
         sharing: Sharing | None = None,
     ) -> None:
@@ -72,14 +71,14 @@ class Scheduler:
         self.allocator = KVAllocator(pool, cache, self.extensions, owners)
         self.pool, self.cache, self.policy, self.states = pool, cache, policy, self.extensions.states
         self.chunk_size, self.max_running, self.whole = chunk_size, max_running, whole
-        self.turns, self.pace = turns or TurnClock(), pace or PrefillPace()
-        self.sharing = sharing or Sharing()
+        self.exchanges, self.sharing = exchanges or Exchanges(), sharing or Sharing()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.paused: dict[str, Sequence] = {}
         """Paused sequences by request id; they hold no slots, but their prefixes may stay in the prefix cache."""
         self.counters = StepCounters()
         self._reserve = reserve or GrowthReserve()
+        self._room = partial(room_beside, self.extensions.step_budget)
         self._ahead_left = 0
 
     @property
@@ -89,7 +88,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
-        self.turns.begin(sequence)
+        self.exchanges.begin(sequence)
         self.sharing.queued(sequence)
         self.waiting.append(sequence)
         self._ahead_left = 0
@@ -102,7 +101,7 @@ class Scheduler:
     def resume(self, id: str) -> None:
         """Queue a paused request again, ahead of those that never ran; one that is not paused is ignored."""
         if (sequence := self.paused.pop(id, None)) is not None:
-            self.turns.begin(sequence)
+            self.exchanges.begin(sequence)
             self.waiting.insert(0, sequence)
             self._ahead_left = 0
 
@@ -145,7 +144,7 @@ class Scheduler:
                 budget -= count
                 chunks.append(self._plan_chunk(sequence, count))
         if prompts or self.waiting:
-            room = self.pace.room(budget, chunks)
+            room = self._room(budget, chunks)
             prompts, begun = self.sharing.split(prompts)
             self._plan_prompts(prompts, chunks, room)
             self._admit(chunks, room, late, [prompt for prompt in begun if prompt.slots])
@@ -172,10 +171,10 @@ class Scheduler:
             return []
         if self.waiting and (len(going) < len(chunks) or (len(chunks) < self.max_running and self._ahead_left <= 0)):
             return []
-        if (self.waiting and self.turns.is_due) or any(waits_for(going) for waits_for in self.extensions.waits_for):
+        if (self.waiting and self.exchanges.is_due) or any(waits_for(going) for waits_for in self.extensions.waits_for):
             return []
         has_prompts = self.counters.prefill_sequences > 0
-        planned = continued(going, self.chunk_size, self.pace, self._plan_chunk, self.states, has_prompts)
+        planned = continued(going, self.chunk_size, self._room, self._plan_chunk, self.states, has_prompts)
         needed = sum(self.pool.missing(len(chunk.sequence.slots), chunk.end) for chunk in planned)
         if needed > self.pool.free:
             return []
@@ -236,19 +235,19 @@ class Scheduler:
         rejected restarts too: only that removes the token from recurrent states, and from a step launched ahead.
         """
         self._stop_running(sequence)
-        self.turns.begin(sequence)
+        self.exchanges.begin(sequence)
         self.waiting.insert(0, sequence)
 
     def _exchange_places(self) -> list[Sequence]:
-        """Queue sequences that have run for long; return the requests that get their places.
+        """Queue sequences that give up their places; return the requests that get these.
 
         Their computed tokens stay in the prefix cache until they are evicted.
         """
         waiting = self.sharing.exchangeable(self.waiting, self.running, self.extensions.order)
-        ended, late = self.turns.exchange(self.running, waiting, self.max_running - len(self.running))
+        ended, late = self.exchanges.exchange(self.running, waiting, self.max_running - len(self.running))
         for sequence in ended:
             self._stop_running(sequence)
-            self.turns.begin(sequence)
+            self.exchanges.begin(sequence)
         self.waiting.extend(ended)
         return late if ended else []
 
@@ -294,14 +293,14 @@ class Scheduler:
         """Admit a waiting sequence if there is room for its tokens and for the probable growth of the running ones."""
         growth = sum(growing.limit - len(growing.tokens) for growing in (*self.running, sequence))
         if not self.allocator.begin(sequence, match, self._reserve.tokens(growth) if self.running else 0):
-            self.turns.found_no_room(sequence)
+            self.exchanges.found_no_room(sequence)
             return False
         if sequence.service.cached is None:
             sequence.service.cached = sequence.computed
             self.sharing.admitted(sequence)
             self.counters.cached_tokens += sequence.computed
             self.counters.queue_seconds.append(max(0.0, time.time() - sequence.arrived))
-        self.turns.begin(sequence)
+        self.exchanges.begin(sequence)
         self.running.append(sequence)
         return True
 

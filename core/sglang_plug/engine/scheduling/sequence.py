@@ -13,8 +13,6 @@ from sglang_plug.contracts.extension.views import PromptLayout
 from sglang_plug.contracts.request import Finish, Request, TokenLogprob
 from sglang_plug.contracts.serving.cache import Match
 
-from .turns import Turn
-
 if TYPE_CHECKING:
     from sglang_plug.engine.sampling.processors import ProcessorUse
 
@@ -48,7 +46,7 @@ class OutputProgress:
 
 @dataclass(slots=True)
 class ServiceState:
-    """Record of the service of a request, for statistics, deadlines, time slices and fair sharing."""
+    """Record of the service of a request, for statistics, deadlines and fair sharing."""
 
     cached: int | None = None
     """Prompt tokens taken from the cache at the first admission."""
@@ -57,7 +55,6 @@ class ServiceState:
     """True once the request is over, whatever its reason."""
     charged: int = 0
     """Leading prompt tokens that the caller was charged for, or that came from the prefix cache."""
-    turn: Turn = field(default_factory=Turn)
 
 
 @dataclass(slots=True, eq=False)

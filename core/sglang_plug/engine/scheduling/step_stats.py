@@ -30,6 +30,7 @@ def step_stats(
     """
     counters, pool, allocator = scheduler.counters, scheduler.pool, scheduler.allocator
     relieved, allocator.relieved = allocator.relieved, 0
+    step_budget = scheduler.extensions.step_budget
     free, cached, capacity = pool.free, scheduler.cache.size, pool.capacity
     return StepStats(
         time=time.time(),
@@ -50,8 +51,8 @@ def step_stats(
         accepted_tokens=counters.accepted_tokens,
         queue_seconds=tuple(counters.queue_seconds),
         relieved_tokens=relieved,
-        target_seconds=scheduler.pace.target_seconds,
+        target_seconds=step_budget.target_seconds,
         totals=totals,
-        step_coefficients=scheduler.pace.coefficients() if with_coefficients else None,
+        step_coefficients=step_budget.step_coefficients() if with_coefficients else None,
         infos=infos,
     )

@@ -38,7 +38,7 @@ from sglang_plug.engine.processes.messages import FromEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
-from sglang_plug.engine.scheduling.prefill_pace import PrefillPace
+from sglang_plug.engine.scheduling.exchanges import Exchanges
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.tensor_parallel.group import start_ranks
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
@@ -197,18 +197,9 @@ def _scheduler(
         whole=resolved.whole,
         extensions=extensions,
         owners=scheduling.owners,
-        pace=_pace(resolved),
-        turns=scheduling.turns,
+        exchanges=Exchanges(policy=scheduling.preemptive, name=scheduling.policy_name, places=extensions.places),
         sharing=scheduling.sharing,
     )
-
-
-def _pace(resolved: Resolved) -> PrefillPace:
-    """Build what limits the prompt tokens of a step; prompts that must not be split are not limited."""
-    target = resolved.config.schedule.target_itl_ms
-    if resolved.whole or "generate" not in resolved.tasks:
-        return PrefillPace(0.0)
-    return PrefillPace(None if target < 0 else target / 1000)
 
 
 def _executors(parts: RankComponents, kv: KVPool, max_context: int, ledger: MemoryLedger) -> StepExecutors:

@@ -12,7 +12,6 @@ from sglang_plug.deprecation import warn_deprecated
 from sglang_plug.engine.memory.kv_sizing import check_pool_options
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
 from sglang_plug.engine.scheduling.sharing import Sharing
-from sglang_plug.engine.scheduling.turns import TurnClock
 from sglang_plug.plugins.attribution import check_contract, make_with_settings
 
 from .resolve import Resolved
@@ -24,7 +23,10 @@ class SchedulingComponents:
 
     cache: PrefixCache
     policy: CheckedPolicy
-    turns: TurnClock
+    preemptive: PreemptivePolicy | None
+    """The policy, if it is preemptive."""
+    policy_name: str
+    """The policy as errors name it."""
     sharing: Sharing
     owners: str
     """The components that an error about lost slots names."""
@@ -47,7 +49,8 @@ def build_scheduling_components(resolved: Resolved) -> SchedulingComponents:
     return SchedulingComponents(
         cache,
         CheckedPolicy(scheduling, name),
-        TurnClock(policy=preemptive, name=name),
+        preemptive,
+        name,
         Sharing(accounting, preemptive, options.caller_weights, options.max_running_per_caller),
         owners=f"{component}, evicting by {resolved.choices['eviction'].component}",
     )

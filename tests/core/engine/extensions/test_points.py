@@ -11,8 +11,10 @@ import torch
 from sglang_plug import (
     AdmissionPhase,
     ChunkView,
+    ConfigError,
     Constraint,
     ForwardBatch,
+    PlacesPhase,
     PlanningPhase,
     RankPhase,
     RankStep,
@@ -20,6 +22,7 @@ from sglang_plug import (
     RequestError,
     SamplingPhase,
     SequenceView,
+    StepBudgetPhase,
     StepExtension,
     StepPlan,
     TokenDecision,
@@ -67,6 +70,30 @@ def test_a_method_of_a_phase_that_is_not_inherited_is_never_called() -> None:
         def plan(self, step: StepPlan) -> None: ...
 
     assert extension_points({"loose": Loose()}).plan == ()
+
+
+class Budgets(StepExtension, StepBudgetPhase):
+    """Chooses how many prompt tokens a step has."""
+
+
+class Exchanges(StepExtension, PlacesPhase):
+    """Exchanges places."""
+
+
+def test_one_extension_at_most_exchanges_places() -> None:
+    one = Exchanges()
+    assert extension_points({"one": one, "budgets": Budgets()}).places is one
+    assert not extension_points({}).places.exchange_due()
+    with pytest.raises(ConfigError, match="'one' and 'two' all exchange the places of sequences; keep one of them"):
+        extension_points({"one": one, "two": Exchanges()})
+
+
+def test_one_extension_at_most_chooses_the_number_of_prompt_tokens() -> None:
+    one = Budgets()
+    assert extension_points({"one": one, "drafts": Drafts()}).step_budget is one
+    assert extension_points({"drafts": Drafts()}).step_budget.prompt_budget([]) is None
+    with pytest.raises(ConfigError, match="'one' and 'two' all choose how many prompt tokens a step has; keep one"):
+        extension_points({"one": one, "two": Budgets()})
 
 
 class Keyed(StepExtension, AdmissionPhase, RankPhase):

@@ -42,6 +42,16 @@ def sampled(tokens: tuple[int, ...], drafts: tuple[int, ...] = ()) -> StepResult
     return StepResult(first, accepted_tokens=tuple(found))
 
 
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
 class PlayedStates:
     """A pool whose rows hold the tokens that their states include, so that a wrong or lost state shows."""
 

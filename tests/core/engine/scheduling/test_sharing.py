@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_plug import TokenUsage, Waiting
+from sglang_plug.engine.scheduling.exchanges import RETRY_SECONDS, Exchanges
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sharing import OVERTAKEN_PART, Sharing
-from sglang_plug.engine.scheduling.turns import RETRY_SECONDS, TURN_SECONDS, TurnClock
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.callers import FairShare
 from sglang_plug_backends.schedule.policies import EarliestDeadline, FirstCome
+from sglang_plug_backends.schedule.time_slices import TURN_SECONDS, TimeSlices
 
-from .scheduler_bench import Device, expected, finish, make, step, submit
-from .test_turns import Clock
+from .scheduler_bench import Clock, Device, expected, finish, make, step, submit
 
 LONG = {"max_new_tokens": 400, "stop_token_ids": ()}
 
@@ -52,11 +52,12 @@ class Recorder(FairShare):
 def shared(policy: Any = None, clock: Clock | None = None, **options: Any) -> Scheduler:
     """Return a scheduler whose policy shares it between callers."""
     policy = FairShare() if policy is None else policy
+    clock = clock or Clock()
     accounting = policy if hasattr(policy, "charge") else None
     options = {"capacity": 8000, "max_running": 4, "chunk_size": 64, **options}
     return make(
         policy=lambda: policy,
-        turns=TurnClock(clock or Clock(), policy),
+        exchanges=Exchanges(clock, policy, places=TimeSlices(clock)),
         sharing=Sharing(accounting, policy, options.pop("weights", None), options.pop("most_running_per_caller", None)),
         **options,
     )
@@ -127,7 +128,7 @@ def test_one_caller_is_served_as_without_sharing(seed: int, capacity: int, lengt
             scheduler = shared(policy, clock, capacity=capacity)
         else:
             options: dict[str, Any] = {"capacity": capacity, "max_running": 4, "chunk_size": 64}
-            scheduler = make(policy=FirstCome, turns=TurnClock(clock), **options)
+            scheduler = make(policy=FirstCome, exchanges=Exchanges(clock, places=TimeSlices(clock)), **options)
         for number, length in enumerate(lengths):
             params = {"max_new_tokens": 1 + (seed * number) % 30}
             submit(scheduler, str(number), prompt(0, number % 3, length), params=params, arrived=float(number))

@@ -12,9 +12,9 @@ from sglang_plug.engine.execution import pipeline
 from sglang_plug.engine.execution.pipeline import InFlightStep
 from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat
-from sglang_plug.engine.scheduling.prefill_pace import FIRST_TOKENS
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug_backends.step_time.timed_budget import FIRST_TOKENS
 
 STEP, ROW, TOKEN = 0.004, 0.001, 0.002
 """Seconds of virtual time of a step, of a sequence that decodes in it, and of a token of a prompt or a draft."""
@@ -109,7 +109,7 @@ def check_learning(bench: Bench, mixed: list[Step], *, overlap: bool = False) ->
         overlap: the second of them was planned before the first had ended.
     """
     unknown, known = mixed[: 1 + overlap], mixed[1 + overlap :]
-    learned = bench.loop.scheduler.pace.coefficients()
+    learned = bench.loop.scheduler.extensions.step_budget.step_coefficients()
     assert learned["decode_step"] > 0 and learned["decode_sequence"] > 0
     assert learned["prefill_token"] > 0
     assert all(step.prompt_tokens <= FIRST_TOKENS for step in unknown)

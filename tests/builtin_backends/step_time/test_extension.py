@@ -10,20 +10,17 @@ from typing import Any
 import pytest
 
 from sglang_plug import Request, SamplingParams
+from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.kv_slots import SlotPool
-from sglang_plug.engine.scheduling.prefill_pace import (
-    DECODE_MULTIPLE,
-    FIRST_TOKENS,
-    LEAST_SECONDS,
-    LEAST_TOKENS,
-    PrefillPace,
-)
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.policies import FirstCome
+from sglang_plug_backends.step_time.extension import DECODE_MULTIPLE, LEAST_SECONDS, StepTime, StepTimeOff
+from sglang_plug_backends.step_time.timed_budget import FIRST_TOKENS, LEAST_TOKENS
 
 BASE, ROW, CONTEXT, PROMPT, PAIR = 0.02, 0.0004, 2e-7, 0.001, 3e-8
 DRAW = random.Random(3)
@@ -34,6 +31,7 @@ class Device:
     """Computes steps in simulated time."""
 
     scheduler: Scheduler
+    extension: StepTime | StepTimeOff
     jitter: random.Random = field(default_factory=lambda: random.Random(5))
     slower: float = 1.0
     seconds: list[tuple[float, int, int]] = field(default_factory=list)
@@ -45,7 +43,8 @@ class Device:
         duration = self.duration(chunks)
         counters = self.scheduler.counters
         self.seconds.append((duration, counters.decode_sequences, counters.prefill_tokens))
-        self.scheduler.pace.observe(chunks, counters.prefill_sequences > 0, duration)
+        step_budget = self.scheduler.extensions.step_budget
+        step_budget.step_computed(chunks, duration, has_prompts=counters.prefill_sequences > 0)
         results = [
             StepResult(token=1 + len(chunk.sequence.tokens) % 7) if chunk.complete else StepResult() for chunk in chunks
         ]
@@ -70,7 +69,9 @@ def make(target: float | None, **options: Any) -> Device:
     clock = itertools.count()
     cache = RadixCache(1, LeastRecentlyUsed(), lambda: float(next(clock)))
     options = {"chunk_size": 2048, "max_running": 64, **options}
-    return Device(Scheduler(SlotPool(200_000, 1), cache, FirstCome(), pace=PrefillPace(target), **options))
+    extension = StepTimeOff() if target == 0 else StepTime(target)
+    points = extension_points({"step-time": extension})
+    return Device(Scheduler(SlotPool(200_000, 1), cache, FirstCome(), extensions=points, **options), extension)
 
 
 def submit(device: Device, length: int, count: int) -> Sequence:
@@ -138,14 +139,15 @@ def test_the_limit_can_be_switched_off() -> None:
 )
 def test_the_target_is_known_before_the_first_step(target: float | None, mode: str, seconds: float) -> None:
     device = make(target)
-    pace = device.scheduler.pace
-    assert (pace.info()["target_itl"], pace.target_seconds) == (mode, seconds)
+    step_budget = device.scheduler.extensions.step_budget
+    shown = device.extension.info()["step_time"]
+    assert (shown["target_itl"], step_budget.target_seconds) == (mode, seconds)
     decoding(device, 8)
     submit(device, 4000, 1)
     device.step()
     automatic = DECODE_MULTIPLE * (BASE + 8 * (ROW + 160 * CONTEXT))
-    assert pace.target_seconds == pytest.approx(automatic if target is None else seconds, rel=0.1)
-    assert bool(pace.coefficients()) == (mode != "off")
+    assert step_budget.target_seconds == pytest.approx(automatic if target is None else seconds, rel=0.1)
+    assert bool(step_budget.step_coefficients()) == (mode != "off")
 
 
 def test_a_few_decode_steps_suffice() -> None:
@@ -160,7 +162,9 @@ def test_a_few_decode_steps_suffice() -> None:
         device.step()
     submit(device, 2000, 1)
     device.step()
-    assert device.scheduler.pace.target_seconds == pytest.approx(DECODE_MULTIPLE * (BASE + ROW), rel=0.2)
+    assert device.scheduler.extensions.step_budget.target_seconds == pytest.approx(
+        DECODE_MULTIPLE * (BASE + ROW), rel=0.2
+    )
 
 
 def test_prompts_advance_whatever_the_target_is() -> None:
@@ -196,3 +200,8 @@ def test_sequences_that_decode_come_before_prompts() -> None:
         device.step()
     assert all(count == 12 for _, count, _ in device.seconds)
     assert all(prompt <= 4 for _, _, prompt in device.seconds)
+
+
+@pytest.mark.parametrize("extension", [StepTime(), StepTime(0.04), StepTimeOff()])
+def test_the_extension_keeps_the_contract(extension: StepTime | StepTimeOff) -> None:
+    check_step_extension(extension)

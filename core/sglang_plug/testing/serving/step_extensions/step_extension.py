@@ -21,6 +21,7 @@ from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points, overrides
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
+from sglang_plug.engine.scheduling.exchanges import Exchanges
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
@@ -29,6 +30,8 @@ from sglang_plug.testing.refusals import refusal_of
 from sglang_plug.testing.scheduler_parts import REFUSED, Counter, FirstCome, Newest, NoCache, Refuses
 
 from .held_requests import CheckedHolder
+from .places import CheckedPlaces
+from .step_budgets import CheckedStepBudget, check_prompts_advance, observe_step
 from .step_inputs import (
     CheckedStates,
     RememberedTensors,
@@ -69,10 +72,11 @@ def check_step_extension(
     about constrained outputs, and forced tokens fit their limits. While nothing blocks, no request is said to block.
     Layouts cover their prompts, states of sequences are taken back, and come back from the host as they were, as do
     tensors of other extensions, the inputs of steps change nothing else of the batch, and a step of a sequence that was
-    never admitted can be computed, as in the profiling run. Where the extension surrounds the forward pass, plain
-    graphs are not used for the step, and worker ranks are told of it. It is built for a vocabulary of 16 tokens, and
-    installed in a model if it needs one; it must not refuse the requests, nor end them with errors. Memory does not
-    grow with the number of requests that have ended. It is started and closed.
+    never admitted can be computed, as in the profiling run. Prompts advance beside sequences that decode, and places
+    are exchanged between the given sequences. Where the extension surrounds the forward pass, plain graphs are not used
+    for the step, and worker ranks are told of it. It is built for a vocabulary of 16 tokens, and installed in a model
+    if it needs one; it must not refuse the requests, nor end them with errors. Memory does not grow with the number of
+    requests that have ended. It is started and closed.
     Raises ``AssertionError`` that names the rule that was broken.
 
     Args:
@@ -145,6 +149,8 @@ class _Run:
             holders=tuple(self._holders),
             finished=(*points.finished, *forgets),
             states=(*self._states, SometimesFull()) if self._states else (),
+            step_budget=CheckedStepBudget(points.step_budget),
+            places=CheckedPlaces(points.places),
         )
         self._held, self._sampling = HeldSequences(points), CheckedSampling(points)
         self._patience, self._waited = patience, 0.0
@@ -155,6 +161,7 @@ class _Run:
             chunk_size=CHUNK,
             max_running=6 if most_running is None else min(6, most_running),
             extensions=self._points,
+            exchanges=Exchanges(places=self._points.places),
         )
         self._is_tested, self._requests, self._refused = extension is not None, requests, refused
         self._check_profiling_run()
@@ -174,6 +181,7 @@ class _Run:
                 error = refusal_of(partial(self._admit, request), RequestError, f"request {request.id}")
                 assert error is not None, f"request {request.id} must be refused with RequestError"
             if self._is_tested:
+                check_prompts_advance(self._points.step_budget)
                 check_stored_states(self._points)
                 check_tensor_stores(self._points, self._patience)
                 check_kept(self._serve_aborted, "the extension", warm_up=50, requests=ABORTED)
@@ -308,6 +316,7 @@ class _Run:
         _check_model(self._points, chunks)
         if chunks:
             check_inputs(self._points, chunks)
+            observe_step(self._points.step_budget, chunks)
         outputs = self._scheduler.commit(chunks, self._sampling.results(chunks))
         self._scheduler.check()
         return outputs

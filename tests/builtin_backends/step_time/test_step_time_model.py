@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_plug.engine.scheduling.step_time import StepTimeModel, StepWork
+from sglang_plug_backends.step_time.step_time_model import StepTimeModel, StepWork
 
 BASE, ROW, CONTEXT, PROMPT, PAIR = 0.02, 0.0004, 2e-7, 0.0009, 3e-8
 

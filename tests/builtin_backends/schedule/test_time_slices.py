@@ -8,34 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sglang_plug.engine.scheduling.exchanges import Exchanges
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.turns import TURN_SECONDS, TurnClock
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.policies import FirstCome, LongestPrefix, Priority
-
-from .scheduler_bench import Device, expected, finish, make, step, submit
+from sglang_plug_backends.schedule.time_slices import TURN_SECONDS, TimeSlices
+from tests.core.engine.scheduling.scheduler_bench import Clock, Device, expected, finish, make, step, submit
 
 LONG = {"max_new_tokens": 400, "stop_token_ids": ()}
 
 
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
 def make_with_clock(**options: Any) -> tuple[Scheduler, Device, Clock]:
     clock = Clock()
-    return (
-        make(turns=TurnClock(clock), **{"capacity": 8000, "max_running": 4, "chunk_size": 200, **options}),
-        Device(),
-        clock,
-    )
+    options = {"capacity": 8000, "max_running": 4, "chunk_size": 200, **options}
+    return make(exchanges=Exchanges(clock, places=TimeSlices(clock)), **options), Device(), clock
 
 
 def steps_until_finished(scheduler: Scheduler, device: Device, clock: Clock, id: str, seconds: float) -> int:

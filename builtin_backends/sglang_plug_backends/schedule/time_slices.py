@@ -1,0 +1,122 @@
+"""Time slices: sequences that run for long give their places to requests that wait for long, whatever the policy is.
+
+Without them, requests that arrive when all places are taken wait until a running sequence ends, for minutes if outputs
+are long; and clients that read nothing would let everybody wait, because a client's own system accepts hundreds of
+kilobytes before the server can notice that nobody reads them. Shorter requests are not affected.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sglang_plug import ExtensionContext, PlacesPhase, SequenceView, StepExtension
+
+TURN_SECONDS = 5.0
+"""Seconds after which a running sequence may lose its place, to a request that has waited as long."""
+CHECKS_PER_TURN = 5
+TOKENS_PER_GENERATED = 8
+"""A sequence keeps its place until it has generated one token per so many of its tokens. So the sequences generate more
+than they compute again, even if the prefix cache forgets all of them."""
+
+Exchange = tuple[list[SequenceView], list[SequenceView]]
+"""The running sequences that lose their places, and the waiting ones that are admitted first."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """The time for which a sequence has been running, or waiting."""
+
+    since: float
+    """When the sequence was admitted, or when it was queued."""
+    generated: int
+    """Tokens that the sequence had generated then."""
+
+
+class TimeSlices(StepExtension, PlacesPhase):
+    """Exchanges the sequences with the longest turns for requests that have waited as long.
+
+    Args:
+        now: the clock, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._next_check = 0.0
+
+    def began(self, sequence: SequenceView) -> None:
+        """Begin a turn."""
+        sequence.extras[self] = Turn(self._now(), sequence.generated)
+
+    def exchange_due(self) -> bool:
+        """Report whether it is time to look at the queue again."""
+        return self._now() >= self._next_check
+
+    def exchange(
+        self, running: Sequence[SequenceView], waiting: Sequence[SequenceView], *, within_callers: bool
+    ) -> Exchange:
+        """Return the sequences whose turns have ended, and the requests that get their places."""
+        now = self._now()
+        self._next_check = now + TURN_SECONDS / CHECKS_PER_TURN
+        late = [sequence for sequence in waiting if now - self._since(sequence) >= TURN_SECONDS]
+        candidates = [sequence for sequence in running if self._has_ended(sequence, now)]
+        if within_callers:
+            return self._within_callers(running, late, candidates)
+        return self._by_time(max(sequence.request.priority for sequence in waiting), late, candidates)
+
+    def _by_time(self, urgency: int, late: list[SequenceView], ended: list[SequenceView]) -> Exchange:
+        """Exchange the longest turns for requests that are at least as urgent and have waited as long.
+
+        ``urgency`` is the highest priority of the waiting requests, whether they have waited as long or not.
+        """
+        late = sorted((other for other in late if other.request.priority == urgency), key=self._since)
+        ended = sorted((other for other in ended if other.request.priority <= urgency), key=self._since)
+        return ended[: len(late)], late
+
+    def _within_callers(
+        self, running: Sequence[SequenceView], late: list[SequenceView], candidates: list[SequenceView]
+    ) -> Exchange:
+        """Exchange places within each caller, and give places to callers without any."""
+        held = Counter(sequence.request.caller for sequence in running)
+        ended: list[SequenceView] = []
+        first: list[SequenceView] = []
+        for sequence in sorted(late, key=lambda other: (-other.request.priority, self._since(other))):
+            if not candidates:
+                break
+            caller, anyone = sequence.request.caller, not held[sequence.request.caller]
+            allowed = [other for other in candidates if anyone or _may_replace(sequence, other)]
+            if not allowed:
+                continue
+            victim = min(allowed, key=lambda other: (-held[other.request.caller], self._since(other)))
+            candidates.remove(victim)
+            held[victim.request.caller] -= 1
+            held[caller] += 1
+            ended.append(victim)
+            first.append(sequence)
+        return ended, first
+
+    def _since(self, sequence: SequenceView) -> float:
+        turn: Turn = sequence.extras[self]
+        return turn.since
+
+    def _has_ended(self, sequence: SequenceView, now: float) -> bool:
+        """Report whether the turn of a running sequence is over.
+
+        It has then generated enough to outweigh that all of it is computed again.
+        """
+        turn: Turn = sequence.extras[self]
+        if now - turn.since < TURN_SECONDS:
+            return False
+        return (sequence.generated - turn.generated) * TOKENS_PER_GENERATED >= len(sequence.tokens)
+
+
+def _may_replace(waiting: SequenceView, running: SequenceView) -> bool:
+    """Report whether a waiting sequence may take the place of a running one of the same caller."""
+    return running.request.caller == waiting.request.caller and running.request.priority <= waiting.request.priority
+
+
+def build(context: ExtensionContext) -> TimeSlices:
+    """Return the extension."""
+    return TimeSlices()

@@ -1,0 +1,16 @@
+"""The time of a step: prompts beside decoding sequences are computed in steps that end in time for these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_plug import StepExtensionSpec, hookimpl
+
+
+@hookimpl
+def register_step_extensions() -> Iterator[StepExtensionSpec]:
+    yield StepExtensionSpec(
+        name="step-time",
+        target=f"{__name__}.extension:build",
+        summary="steps with prompts beside decoding sequences take no longer than --target-itl-ms",
+    )

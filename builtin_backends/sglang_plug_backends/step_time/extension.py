@@ -1,0 +1,111 @@
+"""Limits the prompt tokens of a step beside sequences that decode, so that their next tokens are not late.
+
+A fixed number of prompt tokens takes whatever it takes: on a slow device, or with long contexts, sequences that decode
+wait for seconds while prompts arrive. Here a step has a time, and as many prompt tokens as fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sglang_plug import ChunkView, ExtensionContext, ModelSpec, ServicePhase, StepBudgetPhase, StepExtension
+
+from .step_time_model import StepTimeModel, StepWork
+from .timed_budget import LEAST_TOKENS, TimedBudget
+
+DECODE_MULTIPLE = 20.0
+"""Time of a step with prompt tokens, in decode steps of the sequences that decode, if the target is automatic. Every
+step reads the weights once, which takes about as long as a decode step, so this costs a twentieth of the throughput."""
+LEAST_SECONDS = 0.05
+"""Least time of a step with an automatic target: readers do not notice a shorter delay."""
+LEAST_AUTOMATIC = 64
+"""Prompt tokens that a step may always have with an automatic target, which must not cost much throughput on a machine
+that others slow down."""
+OBSERVE_EVERY = 8
+"""Of steps without prompt tokens, one in this many is observed, once enough of them were."""
+AUTOMATIC, FIXED, OFF = "automatic", "fixed", "off"
+"""How the time of a step is chosen: a multiple of the decode step, a configured number, or not at all."""
+
+
+class StepTime(StepExtension, StepBudgetPhase, ServicePhase):
+    """Decides how many prompt tokens a step has, and learns how long steps take.
+
+    Args:
+        target: seconds that a step may take beside sequences that decode; ``None``: ``DECODE_MULTIPLE`` decode steps,
+            and at least ``LEAST_SECONDS``.
+    """
+
+    def __init__(self, target: float | None = None) -> None:
+        self._target = target
+        self._model = StepTimeModel()
+        self._unobserved = 0
+        self.target_seconds = LEAST_SECONDS if target is None else target
+        """Time of the last step in which sequences decoded and prompts waited, or of the first such step at least."""
+
+    def prompt_budget(self, decoding: Sequence[ChunkView]) -> TimedBudget | None:
+        """Return the prompt tokens that fit into a step beside ``decoding``; see ``StepBudgetPhase``."""
+        if not decoding or not self._model.knows_decode:
+            return None
+        work = StepWork()
+        for chunk in decoding:
+            work.add_decode(chunk.end)
+        seconds, least = self._target, LEAST_TOKENS
+        if seconds is None:
+            least = LEAST_AUTOMATIC
+            decode_seconds = self._model.decode_seconds(work.decode_rows, work.decode_context)
+            seconds = max(LEAST_SECONDS, DECODE_MULTIPLE * decode_seconds)
+        self.target_seconds = seconds
+        return TimedBudget(work, self._model, seconds, least)
+
+    def step_computed(self, chunks: Sequence[ChunkView], seconds: float, *, has_prompts: bool) -> None:
+        """Learn from the duration of a step; of those that only decode, few are needed."""
+        if not has_prompts:
+            self._unobserved += 1
+            if self._unobserved < OBSERVE_EVERY and self._model.trusts_decode:
+                return
+            self._unobserved = 0
+        self._model.observe(work_of(chunks), seconds)
+
+    def step_coefficients(self) -> dict[str, float]:
+        """Return what was learned, by name."""
+        return self._model.coefficients()
+
+    def info(self) -> Mapping[str, Any]:
+        """Return the time of a step and the learned coefficients, as plain data for ``/server_info``."""
+        mode = AUTOMATIC if self._target is None else FIXED
+        return {"step_time": step_time_info(mode, self.target_seconds, self.step_coefficients())}
+
+
+class StepTimeOff(StepExtension, ServicePhase):
+    """Reports that steps have no time; the token budget is their only limit."""
+
+    def info(self) -> Mapping[str, Any]:
+        """Return what ``StepTime`` does, without a target."""
+        return {"step_time": step_time_info(OFF, 0.0, {})}
+
+
+def step_time_info(mode: str, seconds: float, coefficients: dict[str, float]) -> dict[str, Any]:
+    """Return the entry of ``/server_info``."""
+    return {"target_itl": mode, "target_seconds": seconds, "coefficients": coefficients}
+
+
+def work_of(chunks: Iterable[ChunkView]) -> StepWork:
+    """Return the work in a step of ``chunks``, which are not committed yet."""
+    work = StepWork()
+    for chunk in chunks:
+        if chunk.prefilling:
+            work.add_prefill(chunk.start, chunk.count)
+        else:
+            work.add_decode(chunk.end)
+        if chunk.drafts:
+            work.add_drafts(chunk.end, len(chunk.drafts))
+    return work
+
+
+def build(context: ExtensionContext) -> StepTime | StepTimeOff:
+    """Return the extension; prompts that must not be split, and tasks other than generation, have no limit."""
+    target, is_causal = context.config.schedule.target_itl_ms, context.model.spec_as(ModelSpec).causal
+    if not target or not is_causal or "generate" not in context.tasks:
+        return StepTimeOff()
+    return StepTime(None if target < 0 else target / 1000)

@@ -1,0 +1,121 @@
+"""Exchanges of places: running sequences that give theirs to waiting ones, by the policy or by a step extension.
+
+A preemptive policy is asked first, after arrivals and whenever a waiting sequence has found too few KV slots for a
+while. The extension is asked where the policy changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Ordered
+from typing import Any
+
+from sglang_plug.contracts.extension.places import PlacesPhase
+from sglang_plug.contracts.serving.scheduling import PreemptivePolicy
+
+from .sequence import Sequence
+
+RETRY_SECONDS, RETRY_STEPS = 0.05, 3
+"""A preemptive policy is asked to make room once a waiting sequence has found too few KV slots for so long, and in so
+many steps. Often a running sequence ends meanwhile, and nothing has to be computed again."""
+
+Exchange = tuple[list[Sequence], list[Sequence]]
+"""The running sequences that lose their places, and the waiting ones that are admitted first."""
+
+
+class Exchanges:
+    """Asks which running sequences give their places to which waiting requests, and checks the answers.
+
+    Args:
+        now: the clock, in seconds.
+        policy: the schedule policy, if it is preemptive.
+        name: the policy as errors name it.
+        places: the step extension that exchanges places.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        policy: PreemptivePolicy | None = None,
+        name: str = "the schedule policy",
+        places: PlacesPhase | None = None,
+    ) -> None:
+        self._now, self._policy, self._name, self._places = now, policy, name, places or PlacesPhase()
+        self._next_retry = 0.0
+        self._changed, self._failures = False, 0
+        self._stuck: Sequence | None = None
+        """The waiting sequence that found too few KV slots in the last steps."""
+
+    @property
+    def preempts(self) -> bool:
+        """True if waiting sequences may go before running ones now."""
+        return self._policy is not None and self._policy.preempts()
+
+    @property
+    def is_due(self) -> bool:
+        """Report whether it is time to look at the queue again."""
+        return self._places.exchange_due() or ((self._changed or self._is_stuck()) and self.preempts)
+
+    def begin(self, sequence: Sequence) -> None:
+        """Note that ``sequence`` is queued, or admitted."""
+        self._places.began(sequence)
+        self._changed = True
+        if sequence is self._stuck:
+            self._stuck = None
+
+    def found_no_room(self, sequence: Sequence) -> None:
+        """Note that a waiting sequence found too few KV slots."""
+        if sequence is not self._stuck:
+            self._stuck, self._failures, self._next_retry = sequence, 0, self._now() + RETRY_SECONDS
+        self._failures += 1
+
+    def exchange(self, running: list[Sequence], waiting: list[Sequence], free: int = 0) -> Exchange:
+        """Return the running sequences that lose their places, and the waiting ones that are admitted first.
+
+        ``free`` is the number of free places. Raises ``RuntimeError`` for an answer with other sequences than these.
+        """
+        if not waiting or not self.is_due:
+            return [], []
+        if preempts := self.preempts:
+            assert self._policy is not None
+            is_stuck = self._is_stuck()
+            answer = self._policy.exchange(running, waiting, 0 if is_stuck else free)
+            ended, first = _checked(answer, running, waiting, self._name)
+            self._stuck = None if is_stuck else self._stuck
+            self._changed = False
+            if ended or not self._places.exchange_due():
+                return ended, first
+        exchanged = self._places.exchange(running, waiting, within_callers=preempts)
+        return _checked(exchanged, running, waiting, type(self._places).__name__)
+
+    def _is_stuck(self) -> bool:
+        return self._stuck is not None and self._failures >= RETRY_STEPS and self._now() >= self._next_retry
+
+
+def _checked(
+    answer: tuple[Ordered[Any], Ordered[Any]], running: list[Sequence], waiting: list[Sequence], name: str
+) -> Exchange:
+    """Return the engine's own sequences. Raises ``RuntimeError`` if others are named than those that were given."""
+    ended, first = answer
+    if not ended:
+        return [], []
+    known = {id(sequence): sequence for sequence in running}
+    queued = {id(sequence): sequence for sequence in waiting}
+    leaving, leading = dict.fromkeys(map(id, ended)), dict.fromkeys(map(id, first))
+    if not (leaving.keys() <= known.keys() and leading.keys() <= queued.keys()):
+        raise RuntimeError(
+            f"{name}: exchange() must return some of the running sequences and some of the waiting ones that it was "
+            "given, in this order"
+        )
+    return [known[number] for number in leaving], [queued[number] for number in leading]
+
+
+def with_first(first: list[Sequence], order: list[Sequence]) -> list[Sequence]:
+    """Return ``order`` with the sequences of ``first`` that are in it at its head, in their own order."""
+    admissible = set(map(id, order))
+    leading = set(map(id, first))
+    return [
+        *(sequence for sequence in first if id(sequence) in admissible),
+        *(sequence for sequence in order if id(sequence) not in leading),
+    ]

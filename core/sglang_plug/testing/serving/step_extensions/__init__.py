@@ -1,0 +1,1 @@
+"""Conformance test of step extensions, and its parts."""

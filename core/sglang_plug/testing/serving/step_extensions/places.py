@@ -1,0 +1,48 @@
+"""Exchanges of places in the conformance test of step extensions; see ``check_step_extension``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+
+from sglang_plug.contracts.extension.places import PlacesPhase
+from sglang_plug.contracts.extension.views import SequenceView
+
+Exchanged = tuple[Ordered[SequenceView], Ordered[SequenceView]]
+
+
+class CheckedPlaces(PlacesPhase):
+    """Passes calls on to an extension, and checks which sequences it exchanges.
+
+    Args:
+        places: the extension.
+    """
+
+    def __init__(self, places: PlacesPhase) -> None:
+        self._places = places
+        self._alternates = False
+
+    def began(self, sequence: SequenceView) -> None:
+        self._places.began(sequence)
+
+    def exchange_due(self) -> bool:
+        is_due = self._places.exchange_due()
+        assert isinstance(is_due, bool), f"exchange_due() must return True or False, not {is_due!r}"
+        return is_due
+
+    def exchange(
+        self, running: Ordered[SequenceView], waiting: Ordered[SequenceView], *, within_callers: bool
+    ) -> Exchanged:
+        """Ask in turns for places within callers and for all."""
+        self._alternates = not self._alternates
+        before = list(running), list(waiting)
+        ended, first = self._places.exchange(running, waiting, within_callers=self._alternates)
+        assert (list(running), list(waiting)) == before, "exchange() changed the lists that it was given"
+        _check_some(ended, running, "the running sequences that give up their places")
+        _check_some(first, waiting, "the waiting sequences that are admitted first")
+        return ended, first
+
+
+def _check_some(answer: Ordered[SequenceView], given: Ordered[SequenceView], what: str) -> None:
+    ids = [id(sequence) for sequence in answer]
+    assert len(set(ids)) == len(ids), f"exchange() names one of {what} twice"
+    assert set(ids) <= {id(sequence) for sequence in given}, f"exchange() names another sequence among {what}"

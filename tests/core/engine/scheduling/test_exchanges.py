@@ -1,0 +1,115 @@
+"""A step extension may give places of running sequences to waiting ones, whatever the schedule policy is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+from typing import Any
+
+import pytest
+
+from sglang_plug import PlacesPhase, SequenceView, StepExtension
+from sglang_plug.engine.scheduling.exchanges import Exchanges
+from sglang_plug.engine.scheduling.scheduler import Scheduler
+from sglang_plug.engine.scheduling.sharing import Sharing
+from sglang_plug_backends.schedule.callers import FairShare
+from sglang_plug_backends.schedule.policies import FirstCome
+
+from .scheduler_bench import Device, expected, finish, make, step, submit
+
+LONG = {"max_new_tokens": 40, "stop_token_ids": ()}
+
+Exchanged = tuple[Ordered[SequenceView], Ordered[SequenceView]]
+
+
+class NewestFirst(StepExtension, PlacesPhase):
+    """Gives the first place to the last waiting sequence, when a test says so."""
+
+    def __init__(self) -> None:
+        self.is_due = False
+        self.began_ids: list[str] = []
+        self.asked: list[bool] = []
+
+    def began(self, sequence: SequenceView) -> None:
+        self.began_ids.append(sequence.request.id)
+
+    def exchange_due(self) -> bool:
+        return self.is_due
+
+    def exchange(
+        self, running: Ordered[SequenceView], waiting: Ordered[SequenceView], *, within_callers: bool
+    ) -> Exchanged:
+        self.asked.append(within_callers)
+        self.is_due = False
+        return running[:1], waiting[-1:]
+
+
+class Wrong(NewestFirst):
+    def exchange(
+        self, running: Ordered[SequenceView], waiting: Ordered[SequenceView], *, within_callers: bool
+    ) -> Exchanged:
+        return waiting[:1], running[:1]
+
+
+def full(places: PlacesPhase | None, policy: Any = None, callers: str = "aaaa") -> tuple[Scheduler, Device]:
+    """Return a scheduler with two running sequences and two waiting ones."""
+    chosen = FirstCome() if policy is None else policy
+    exchanges, sharing = Exchanges(policy=policy, places=places), Sharing(policy, policy)
+    scheduler = make(policy=lambda: chosen, exchanges=exchanges, sharing=sharing, max_running=2)
+    device = Device()
+    for number, caller in enumerate(callers):
+        submit(scheduler, str(number), [10 + number], params=LONG, caller=caller, arrived=float(number))
+    step(scheduler, device)
+    return scheduler, device
+
+
+def running(scheduler: Scheduler) -> set[str]:
+    return {sequence.request.id for sequence in scheduler.running}
+
+
+def test_sequences_keep_their_places_without_an_extension() -> None:
+    scheduler, device = full(None)
+    for _ in range(20):
+        step(scheduler, device)
+    assert running(scheduler) == {"0", "1"}
+
+
+def test_an_extension_exchanges_places_when_it_is_due() -> None:
+    places = NewestFirst()
+    scheduler, device = full(places)
+    assert places.began_ids == ["0", "1", "2", "3", "0", "1"], "queued, then admitted"
+    step(scheduler, device)
+    assert running(scheduler) == {"0", "1"} and not places.asked
+    places.is_due = True
+    step(scheduler, device)
+    assert running(scheduler) == {"1", "3"} and places.asked == [False]
+    assert places.began_ids[6:] == ["0", "3"]
+
+
+def test_outputs_do_not_depend_on_exchanges() -> None:
+    places = NewestFirst()
+    scheduler, device = full(places)
+    unchanged, other_device = full(None)
+    reference = finish(unchanged, other_device)
+    outputs: dict[str, list[int]] = {}
+    for number in range(1000):
+        places.is_due = number % 5 == 0
+        for output in step(scheduler, device) if scheduler.busy else ():
+            outputs.setdefault(output.id, []).extend(output.tokens)
+    assert len(places.asked) > 3
+    assert outputs == reference and outputs["3"] == expected([13], 40)
+
+
+def test_a_policy_that_shares_places_is_asked_first() -> None:
+    places = NewestFirst()
+    scheduler, device = full(places, FairShare(), callers="abab")
+    places.is_due = True
+    step(scheduler, device)
+    assert places.asked == [True], "within callers, because the policy shares the places between them"
+
+
+def test_another_answer_is_an_error_that_names_the_extension() -> None:
+    places = Wrong()
+    scheduler, device = full(places)
+    places.is_due = True
+    with pytest.raises(RuntimeError, match=r"^Wrong: exchange\(\) must return some of the running sequences"):
+        step(scheduler, device)

@@ -1,0 +1,92 @@
+"""A step extension chooses how many prompt tokens steps have; without one the token budget is the only limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sglang_plug import ChunkView, PlanningPhase, StepBudgetPhase, StepExtension, StepPlan
+from sglang_plug.engine.extensions.points import extension_points
+from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.scheduling.scheduler import Scheduler
+
+from .scheduler_bench import Device, finish, make, submit
+
+FEW = 3
+
+
+class Budget:
+    """Some prompt tokens, and as many draft tokens."""
+
+    def __init__(self) -> None:
+        self.left = self.drafts = FEW
+
+    def tokens(self, start: int) -> int:
+        return self.left
+
+    def add(self, start: int, count: int) -> None:
+        self.left -= count
+
+    def add_drafts(self, start: int, count: int) -> bool:
+        self.drafts -= count
+        return self.drafts >= 0
+
+
+class FewBesideDecoding(StepExtension, StepBudgetPhase):
+    """A fixed token budget for steps that decode."""
+
+    def prompt_budget(self, decoding: Sequence[ChunkView]) -> Budget | None:
+        return Budget() if decoding else None
+
+
+class DraftsOfTwo(StepExtension, PlanningPhase):
+    """Adds two drafts to each sequence that decodes, where that is possible."""
+
+    def __init__(self) -> None:
+        self.added: list[bool] = []
+
+    def plan(self, step: StepPlan) -> None:
+        decoding = [index for index, chunk in enumerate(step.chunks) if not chunk.prefilling]
+        self.added = [step.add_drafts(index, (1, 2)) for index in decoding]
+
+
+def decoding(scheduler: Scheduler, device: Device, count: int) -> None:
+    for number in range(count):
+        submit(scheduler, f"decoding {number}", [10 + number], params={"max_new_tokens": 50, "stop_token_ids": ()})
+    scheduler.commit(chunks := scheduler.plan(), device.run(chunks))
+
+
+def prompt_tokens(chunks: list[ScheduledChunk]) -> int:
+    return sum(chunk.count for chunk in chunks if chunk.prefilling)
+
+
+def test_the_token_budget_is_the_only_limit_without_an_extension() -> None:
+    scheduler, device = make(), Device()
+    decoding(scheduler, device, 2)
+    submit(scheduler, "prompt", list(range(30)))
+    assert prompt_tokens(scheduler.plan()) == 14
+
+
+def test_an_extension_limits_the_prompts_beside_sequences_that_decode() -> None:
+    scheduler, device = make(extensions=extension_points({"few": FewBesideDecoding()})), Device()
+    submit(scheduler, "alone", list(range(20)))
+    assert prompt_tokens(chunks := scheduler.plan()) == 16
+    scheduler.commit(chunks, device.run(chunks))
+    finish(scheduler, device)
+    decoding(scheduler, device, 2)
+    for number in range(2):
+        submit(scheduler, f"prompt {number}", list(range(50 + number, 70 + number)))
+    for _ in range(3):
+        chunks = scheduler.plan()
+        assert [chunk.count for chunk in chunks] == [1, 1, FEW]
+        scheduler.commit(chunks, device.run(chunks))
+    finish(scheduler, device)
+
+
+def test_drafts_get_what_the_extension_leaves() -> None:
+    drafts = DraftsOfTwo()
+    points = extension_points({"few": FewBesideDecoding(), "drafts": drafts})
+    scheduler, device = make(extensions=points), Device()
+    decoding(scheduler, device, 3)
+    submit(scheduler, "prompt", list(range(20)))
+    scheduler.plan()
+    assert drafts.added == [True, False, False]

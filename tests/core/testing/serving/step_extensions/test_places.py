@@ -1,0 +1,92 @@
+"""The conformance test names what extensions break that exchange places of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from sglang_plug import PlacesPhase, SequenceView, StepExtension
+from sglang_plug.testing import check_step_extension
+from sglang_plug_backends.schedule.time_slices import TimeSlices
+
+Exchanged = tuple[Sequence[SequenceView], Sequence[SequenceView]]
+EVERY = 3
+
+
+def test_time_slices_keep_the_contract() -> None:
+    seconds = iter(range(1_000_000))
+    check_step_extension(TimeSlices(lambda: float(next(seconds))))
+
+
+class OldestForNewest(StepExtension, PlacesPhase):
+    """Exchanges places after every few questions."""
+
+    def __init__(self) -> None:
+        self.asked = self.exchanged = 0
+
+    def exchange_due(self) -> bool:
+        self.asked += 1
+        return self.asked % EVERY == 0
+
+    def exchange(
+        self, running: Sequence[SequenceView], waiting: Sequence[SequenceView], *, within_callers: bool
+    ) -> Exchanged:
+        self.exchanged += 1
+        return self.chosen(running, waiting)
+
+    def chosen(self, running: Sequence[SequenceView], waiting: Sequence[SequenceView]) -> Exchanged:
+        return running[:1], waiting[-1:]
+
+
+def test_another_way_to_exchange_places_keeps_the_contract() -> None:
+    extension = OldestForNewest()
+    check_step_extension(extension)
+    assert extension.exchanged > 3
+
+
+class Twice(OldestForNewest):
+    def chosen(self, running: Sequence[SequenceView], waiting: Sequence[SequenceView]) -> Exchanged:
+        return [*running[:1], *running[:1]], waiting[:1]
+
+
+class Reversed(OldestForNewest):
+    def chosen(self, running: Sequence[SequenceView], waiting: Sequence[SequenceView]) -> Exchanged:
+        return running[:1], running[-1:]
+
+
+class TakesOut(OldestForNewest):
+    def chosen(self, running: Sequence[SequenceView], waiting: Sequence[SequenceView]) -> Exchanged:
+        assert isinstance(waiting, list)
+        return running[:1], [waiting.pop()]
+
+
+class SaysNothing(OldestForNewest):
+    def exchange_due(self) -> bool:
+        return None  # type: ignore[return-value]
+
+
+class Always(OldestForNewest):
+    """Exchanges all places in every step, so that no prompt is computed to its end."""
+
+    def exchange_due(self) -> bool:
+        return True
+
+    def chosen(self, running: Sequence[SequenceView], waiting: Sequence[SequenceView]) -> Exchanged:
+        return running, waiting
+
+
+@pytest.mark.planted_bug("step-extension")
+@pytest.mark.parametrize(
+    ("extension", "message"),
+    [
+        (Twice(), r"exchange\(\) names one of the running sequences that give up their places twice"),
+        (Reversed(), r"exchange\(\) names another sequence among the waiting sequences that are admitted first"),
+        (TakesOut(), r"exchange\(\) changed the lists that it was given"),
+        (SaysNothing(), r"exchange_due\(\) must return True or False, not None"),
+        (Always(), "the requests do not end"),
+    ],
+)
+def test_a_broken_rule_is_named(extension: StepExtension, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_step_extension(extension)

@@ -1,0 +1,102 @@
+"""The conformance test names what extensions break that choose how many prompt tokens a step has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from sglang_plug import ChunkView, StepBudgetPhase, StepExtension
+from sglang_plug.testing import check_step_extension
+
+
+class Budget:
+    """A fixed number of prompt tokens."""
+
+    def __init__(self, most: Any) -> None:
+        self.left = most
+
+    def tokens(self, start: int) -> int:
+        return self.left  # type: ignore[no-any-return]
+
+    def add(self, start: int, count: int) -> None:
+        self.left -= count
+
+    def add_drafts(self, start: int, count: int) -> bool:
+        return count <= self.left
+
+
+class FewBesideDecoding(StepExtension, StepBudgetPhase):
+    """Lets steps that decode have a fixed number of prompt tokens, and learns nothing."""
+
+    def __init__(self, most: Any = 3, budget: type[Budget] = Budget) -> None:
+        self.most, self.budget = most, budget
+        self.limited = 0
+
+    def prompt_budget(self, decoding: Sequence[ChunkView]) -> Budget | None:
+        if not decoding:
+            return None
+        self.limited += 1
+        return self.budget(self.most)
+
+
+def test_a_fixed_number_of_prompt_tokens_keeps_the_contract() -> None:
+    extension = FewBesideDecoding()
+    check_step_extension(extension)
+    assert extension.limited > 10
+
+
+class EveryThird(FewBesideDecoding):
+    def prompt_budget(self, decoding: Sequence[ChunkView]) -> Budget | None:
+        self.limited += 1
+        return Budget(self.most if self.limited % 3 == 0 or not decoding else 0)
+
+
+def test_steps_without_prompts_keep_the_contract() -> None:
+    check_step_extension(EveryThird())
+
+
+class CountsNothing(Budget):
+    def add(self, start: int, count: int) -> None: ...
+
+
+class SaysNothing(Budget):
+    def add_drafts(self, start: int, count: int) -> bool:
+        return None  # type: ignore[return-value]
+
+
+class Reports(FewBesideDecoding):
+    def __init__(self, target: float, coefficient: float) -> None:
+        super().__init__()
+        self.target_seconds, self.coefficient = target, coefficient
+
+    def step_coefficients(self) -> Mapping[str, float]:
+        return {"step": self.coefficient}
+
+
+class Changes(FewBesideDecoding):
+    """Changes a sequence that it is told of."""
+
+    def step_computed(self, chunks: Sequence[ChunkView], seconds: float, *, has_prompts: bool) -> None:
+        for chunk in chunks:
+            if not has_prompts and chunk.sequence.generated > 1:
+                chunk.sequence.tokens[-1] = 3  # type: ignore[index]
+
+
+@pytest.mark.planted_bug("step-extension")
+@pytest.mark.parametrize(
+    ("extension", "message"),
+    [
+        (FewBesideDecoding(0), "left no token for prompts in 200 steps with 4 sequences that decode"),
+        (FewBesideDecoding(2.5), r"tokens\(\) must return a whole number, not 2.5"),
+        (FewBesideDecoding(3, CountsNothing), r"tokens\(\) is 3 after 100 calls of add\(\) that used up all tokens"),
+        (FewBesideDecoding(3, SaysNothing), r"add_drafts\(\) must return True or False, not None"),
+        (Reports(-1.0, 0.0), "target_seconds must be 0 or a number of seconds, not -1.0"),
+        (Reports(0.1, float("nan")), r"step_coefficients\(\) must be finite; 'step' is nan"),
+        (Changes(), "the tokens are .*, and without the extension"),
+    ],
+)
+def test_a_broken_rule_is_named(extension: StepExtension, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_step_extension(extension)
