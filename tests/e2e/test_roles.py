@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import PATIENCE, Launcher, Server, until
 from .replaying import in_time, seen_in_time
+from .servers import PATIENCE, Launcher, Server, until
 from .test_prefill_replicas import BLOCK, bodies, ids
 
 SIZE = ("--max-total-tokens", "16384", "--set", "transfer.bytes=1GB", "--set", "kv-tiers.buffer_mib=64")

@@ -6,6 +6,7 @@ from .lifecycle import check_lifecycle
 from .model.adapters import check_adapter_format
 from .model.attention import check_attention_backend
 from .model.checkpoint import check_checkpoint_reader, check_weight_loader
+from .model.kernel_functions import check_kernel_functions
 from .model.model import check_model
 from .model.quantization import check_quantization
 from .model.ranks import check_ranks
@@ -38,6 +39,7 @@ __all__ = [
     "check_engine_client",
     "check_eviction_policy",
     "check_grammar_backend",
+    "check_kernel_functions",
     "check_kv_store",
     "check_lifecycle",
     "check_logits_processor",

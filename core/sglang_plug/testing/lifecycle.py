@@ -8,7 +8,8 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,25 @@ def check_lifecycle(make: Callable[[], object], *, may_be_async: bool = False) -
     assert any(callable(getattr(make(), name, None)) for name in (START, STOP)), (
         f"the component has neither {START} nor {STOP}"
     )
+    with released(f"{STOP}()"):
+        make()  # a server that fails before everything is built
+        asyncio.run(_check_cycles(make, may_be_async))
+
+
+@contextmanager
+def released(name: str) -> Iterator[None]:
+    """Raise ``AssertionError`` if threads run or files are open at the end that were not at the beginning.
+
+    Args:
+        name: the call that has to release them, for the message.
+    """
     gc.collect()
     threads, files = set(threading.enumerate()), _open_files()
-    make()  # a server that fails before everything is built
-    asyncio.run(_check_cycles(make, may_be_async))
+    yield
     gc.collect()
-    _check_threads(threads)
+    _check_threads(threads, name)
     left = _open_files() - files
-    assert not left, f"after {STOP}() {', '.join(sorted(left))} is still open"
+    assert not left, f"after {name} {', '.join(sorted(left))} is still open"
 
 
 async def _check_cycles(make: Callable[[], object], may_be_async: bool) -> None:
@@ -121,10 +133,10 @@ async def _in_time(call: Callable[[], Any]) -> Any:
     return results[0]
 
 
-def _check_threads(before: set[threading.Thread]) -> None:
+def _check_threads(before: set[threading.Thread], name: str) -> None:
     deadline = time.monotonic() + SETTLING
     while left := {thread.name for thread in threading.enumerate() if thread not in before and thread.is_alive()}:
-        assert time.monotonic() < deadline, f"after {STOP}() the threads {', '.join(sorted(left))} still run"
+        assert time.monotonic() < deadline, f"after {name} the threads {', '.join(sorted(left))} still run"
         time.sleep(0.01)
 
 

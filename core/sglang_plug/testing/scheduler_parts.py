@@ -16,17 +16,25 @@ REFUSED = "refused "
 """Start of the ids of requests that another extension refuses."""
 
 
+OTHERS = "key of another extension"
+"""The key under which ``Counter`` keeps something of each sequence."""
+
+
 class Counter(StepExtension, AdmissionPhase):
-    """Counts the calls of ``finished``."""
+    """Counts the calls of ``finished``, and keeps something of each sequence."""
 
     def __init__(self, counts: dict[str, int]) -> None:
         self._counts = counts
 
     def admit(self, sequence: SequenceView) -> None:
         self._counts[sequence.request.id] = 0
+        sequence.extras[OTHERS] = sequence.request.id
 
     def finished(self, sequence: SequenceView) -> None:
         self._counts[sequence.request.id] += 1
+        assert sequence.extras.get(OTHERS) == sequence.request.id, (
+            f"request {sequence.request.id}: extras of another extension were changed; keep to a key of your own"
+        )
 
 
 class Refuses(StepExtension, AdmissionPhase):

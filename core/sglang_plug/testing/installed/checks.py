@@ -22,7 +22,7 @@ CHECKS: Mapping[str, tuple[str, ...]] = {
     "eviction": ("check_eviction_policy",),
     "executor": ("check_ranks",),
     "grammar": ("check_grammar_backend",),
-    "kernels": ("check_sampling", "check_recurrence"),
+    "kernels": ("check_sampling", "check_recurrence", "check_kernel_functions"),
     "kv-store": ("check_kv_store",),
     "logits-processor": ("check_logits_processor",),
     "media-processor": ("check_media_processor",),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.adapters import (
     AdaptableLayer,
     Adapter,
@@ -17,10 +22,15 @@ from sglang_plug.contracts.model.adapters import (
     AdapterRequest,
     Joinable,
     LayerAdapter,
+    OwnPart,
 )
 from sglang_plug.plugins.registry import Plugins
+from sglang_plug.testing.refusals import refusal_of
 
 ROWS = 6
+RANKS = 2
+"""Ranks that share a layer."""
+DAMAGE = b"\x00\xff damaged {"
 MARGIN = 3
 """Number of columns to the right of a product, and of rows around it, that must not be written to."""
 
@@ -70,6 +80,11 @@ def check_adapter_format(
             if issubclass(kind, Joinable):
                 joinable: list[Any] = [adapter for _, adapter in layer_adapters if type(adapter) is kind]
                 _check_joined(kind, joinable, layer, dtype, tolerance)
+    for folder, whole in zip(map(Path, paths), adapters, strict=True):
+        _check_facts(whole, str(folder))
+        _check_narrow(read, folder, layers, settings, whole)
+        _check_own_part(read, folder, layers, settings, whole, dtype, tolerance)
+        _check_damaged(read, folder, layers, settings, dtype)
 
 
 def _request(path: Path, layers: Sequence[AdaptableLayer], dtype: torch.dtype) -> AdapterRequest:
@@ -121,6 +136,10 @@ def _check_alone(
         results = _apply(adapter, x[row : row + 1], y[row : row + 1], where)
         for result, expected in zip(results, (changed[row], product[row]), strict=True):
             assert _near(result[0], expected, tolerance), f"{where}: a token depends on those it is computed with"
+    wide = torch.cat((torch.full_like(changed, 7), changed), 1)
+    again = y.clone()
+    adapter.after(wide[:, layer.size_in :], again)
+    assert _near(again, product, tolerance), f"{where}: another result for an input in a part of a larger tensor"
     larger = torch.full((ROWS + 2 * MARGIN, layer.size_out + MARGIN), 7, dtype=dtype)
     part = larger[MARGIN:-MARGIN, : layer.size_out]
     part.copy_(y)
@@ -128,6 +147,87 @@ def _check_alone(
     assert _near(part, product, tolerance), f"{where}: another result in a part of a larger tensor"
     part.fill_(7)
     assert bool((larger == 7).all()), f"{where}: after() wrote beside the product"
+
+
+def _check_facts(adapter: Adapter, path: str) -> None:
+    try:
+        json.dumps(dict(adapter.facts))
+    except (TypeError, ValueError) as error:
+        raise AssertionError(f"{path}: facts must be plain data: {error}, in {adapter.facts}") from error
+
+
+def _check_narrow(read: Any, path: Path, layers: Sequence[AdaptableLayer], settings: Any, adapter: Adapter) -> None:
+    """An adapter's tensors have the dtype that the model computes in."""
+    narrow = _read(read, path, layers, settings, torch.bfloat16)
+    for layer in layers:
+        if layer.name not in narrow.layers or layer.name not in adapter.layers:
+            continue
+        where = f"{path}, {layer.name} in bfloat16"
+        x, y = _numbers(layer, torch.bfloat16)
+        try:
+            _, product = _apply(narrow.layers[layer.name], x, y, where)
+        except Exception as error:
+            if isinstance(error, AssertionError):
+                raise
+            raise AssertionError(f"{where}: raised {type(error).__name__}: {error}") from error
+        assert product.dtype == torch.bfloat16 and bool(product.isfinite().all()), f"{where}: not finite"
+
+
+def _check_own_part(
+    read: Any,
+    path: Path,
+    layers: Sequence[AdaptableLayer],
+    settings: Any,
+    adapter: Adapter,
+    dtype: torch.dtype,
+    tolerance: float,
+) -> None:
+    """Of two ranks that share the output rows, each has its part of the effect; a reader may refuse that."""
+    for rank in range(RANKS):
+        halves = [_own_half(layer, rank) for layer in layers]
+        own = [half for half, _ in halves if half is not None]
+        if len(own) < len(layers):
+            return
+        try:
+            part = read(_request(path, own, dtype), settings)
+        except ConfigError:
+            return
+        for layer, (_, columns) in zip(layers, halves, strict=True):
+            if layer.name not in adapter.layers:
+                continue
+            where = f"{path}, {layer.name}, rank {rank} of {RANKS} that share its outputs"
+            assert layer.name in part.layers, f"{where}: the layer is not changed"
+            x, y = _numbers(layer, dtype)
+            changed, product = _apply(adapter.layers[layer.name], x, y, where)
+            mine = _apply(part.layers[layer.name], x, y[:, columns].clone(), where)
+            assert _near(mine[0], changed, tolerance) and _near(mine[1], product[:, columns], tolerance), (
+                f"{where}: the result is not the rank's part of that of one rank; cut tensors with OwnPart.of()"
+            )
+
+
+def _own_half(layer: AdaptableLayer, rank: int) -> tuple[AdaptableLayer | None, list[int]]:
+    """Return the layer of one of two ranks, ``None`` if it cannot be halved, and its columns of the whole product."""
+    parts, outputs, columns = dict[str, slice](), dict[str, OwnPart](), list[int]()
+    if layer.outputs or layer.inputs is not None:
+        return None, columns
+    for name, whole in layer.parts.items():
+        size = whole.stop - whole.start
+        if size % RANKS:
+            return None, columns
+        piece = slice(rank * size // RANKS, (rank + 1) * size // RANKS)
+        outputs[name] = OwnPart((piece,), size)
+        parts[name] = slice(len(columns), len(columns) + size // RANKS)
+        columns += range(whole.start + piece.start, whole.start + piece.stop)
+    return replace(layer, size_out=len(columns), parts=parts, outputs=outputs), columns
+
+
+def _check_damaged(read: Any, path: Path, layers: Sequence[AdaptableLayer], settings: Any, dtype: torch.dtype) -> None:
+    """A damaged file is refused with ``ConfigError``, and with nothing else; it may not matter."""
+    for name in sorted(file.name for file in path.glob("*") if file.is_file()):
+        with TemporaryDirectory() as folder:
+            copy = Path(shutil.copytree(path, Path(folder, "copy")))
+            (copy / name).write_bytes(DAMAGE)
+            refusal_of(partial(read, _request(copy, layers, dtype), settings), ConfigError, f"{path}: {name}, damaged,")
 
 
 def _check_joined(

@@ -72,6 +72,8 @@ DECODE: Lengths = ((1, 5), (1, 33), (1, 1), (1, 70))
 PREFILL: Lengths = ((7, 7), (1, 1), (40, 40))
 MIXED: Lengths = ((1, 30), (12, 12), (1, 9), (5, 41))
 LONG: Lengths = ((1, 600), (20, 300), (1, 3))
+TILES: Lengths = ((1, 64), (1, 128), (64, 64), (1, 257), (128, 128), (1, 256), (32, 160), (1, 65), (1, 512))
+"""Lengths at which the tiles of kernels end, and the next ones."""
 
 STEPS: dict[str, Lengths] = {
     "decode of one sequence": ((1, 19),),
@@ -83,6 +85,7 @@ STEPS: dict[str, Lengths] = {
     "prefill in chunks": ((9, 40), (16, 17), (3, 80)),
     "prefill and decode in one batch": MIXED,
     "long contexts": LONG,
+    "lengths at the ends of tiles": TILES,
 }
 HEADS = ((14, 2), (4, 4), (6, 1))
 DIMS = (80, 128)

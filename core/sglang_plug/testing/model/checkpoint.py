@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -40,7 +41,7 @@ def check_checkpoint_reader(reader: str | CheckpointReader, source: str | Path, 
     """
     read: CheckpointReader = reader if callable(reader) else Plugins.discover().get("checkpoint", reader).factory()
     path = Path(source)
-    before = _state(path)
+    before, opened_files = _state(path), _open_files()
     checkpoint, again = read(CheckpointRequest(source=str(path))), read(CheckpointRequest(source=str(path)))
     for opened in (checkpoint, again):
         assert isinstance(opened, Checkpoint), f"the reader must return a Checkpoint, not {type(opened).__name__}"
@@ -55,9 +56,17 @@ def check_checkpoint_reader(reader: str | CheckpointReader, source: str | Path, 
         "kv_scale() must return None for a tensor that holds no scale"
     )
     if overrides:
-        changed = read(CheckpointRequest(source=str(path), overrides={"architectures": ["ChangedForCausalLM"]}))
+        values = {"architectures": ["ChangedForCausalLM"]}
+        changed = read(CheckpointRequest(source=str(path), overrides=values))
         assert changed.architecture == "ChangedForCausalLM", "overrides do not replace values of the configuration"
+        assert values == {"architectures": ["ChangedForCausalLM"]}, "the reader changes the overrides that it is given"
+        later = read(CheckpointRequest(source=str(path)))
+        assert _plain(later.config) == _plain(again.config), (
+            "overrides of one call are in the configuration of the next"
+        )
     assert _state(path) == before, "the checkpoint was written to"
+    gc.collect()
+    assert (left := _open_files() - opened_files) <= set(), f"files stay open: {sorted(left)[0]}"
     with TemporaryDirectory() as folder:
         missing = Path(folder, "missing")
         _check_refused(read, CheckpointRequest(source=str(missing)), "a source that does not exist")
@@ -108,6 +117,7 @@ def check_weight_loader(
     assert second.keys() == tensors.keys(), "the names differ each time"
     assert all(_equal(second[name], copy) for name, (_, copy) in tensors.items()), "the values differ each time"
     _break_off(load, checkpoint, model)
+    _check_two_ranks(load, checkpoint, model, {name: copy for name, (_, copy) in tensors.items()})
     del tensors, second
     assert (left := _open_files() - opened) <= set(), f"files stay open: {sorted(left)[0]}"
     assert _state(path) == before, "the checkpoint was written to"
@@ -118,6 +128,23 @@ def check_weight_loader(
                 change(_damaged(copy_path, name))
                 _check_damaged(load, _moved(checkpoint, copy_path), model, f"{name}, {what},")
                 _remove(copy_path)
+        copy_path = _copy(path, Path(folder, "copy"))
+        for name in _weight_files(path):
+            _damaged(copy_path, name).unlink()
+        _check_missing(load, _moved(checkpoint, copy_path), model)
+
+
+def _check_two_ranks(load: WeightLoader, checkpoint: Checkpoint, model: Model, expected: Mapping[str, Tensor]) -> None:
+    """Two ranks of one process load at the same time."""
+    where = "two ranks that load at the same time"
+    try:
+        for wanted, *pairs in zip(expected, load(checkpoint, model), load(checkpoint, model), strict=True):
+            for name, tensor in pairs:
+                assert name == wanted and _equal(tensor, expected[name]), f"{where}: {name} comes in place of {wanted}"
+    except Exception as error:
+        if isinstance(error, AssertionError):
+            raise
+        raise AssertionError(f"{where}: raised {type(error).__name__}: {error}") from error
 
 
 def _halve(file: Path) -> None:
@@ -127,6 +154,7 @@ def _halve(file: Path) -> None:
 
 _DAMAGES: dict[str, Callable[[Path], Any]] = {
     "cut in half": _halve,
+    "without its last tenth": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size * 9 // 10]),
     "empty": lambda file: file.write_bytes(b""),
     "overwritten": lambda file: file.write_bytes(DAMAGE * 20),
 }
@@ -145,6 +173,14 @@ def _check_damaged(load: WeightLoader, checkpoint: Checkpoint, model: Model, wha
 
     error = refusal_of(read_all, ConfigError, what, name="WeightError")
     assert error is not None, f"{what} must be refused with WeightError; {len(names)} tensors were read"
+
+
+def _check_missing(load: WeightLoader, checkpoint: Checkpoint, model: Model) -> None:
+    try:
+        count = sum(1 for _ in load(checkpoint, model))
+    except (ConfigError, OSError):
+        return
+    raise AssertionError(f"a checkpoint without its files of weights must be refused; {count} tensors were read")
 
 
 def _break_off(load: WeightLoader, checkpoint: Checkpoint, model: Model) -> None:

@@ -85,6 +85,35 @@ def _check(linear: LinearFunction, weight: Tensor, bias: Tensor | None, toleranc
         assert bool((output[:, 0] == expected[:, 0]).all()), f"{case}: a row of zeros does not give the bias alone"
         error = float(((output - expected).norm(dim=1) / expected.norm(dim=1)).max())
         assert error <= tolerance, f"{case}: a product is off by {error:.2g} of its norm (allowed: {tolerance:.2g})"
+    _check_unlike_rows(linear, weight, bias, tolerance, where)
+    _check_layouts(linear, weight, where)
+
+
+def _check_unlike_rows(
+    linear: LinearFunction, weight: Tensor, bias: Tensor | None, tolerance: float, where: str
+) -> None:
+    """A row's product does not depend on what else is in the batch, such as rows of zeros and of large numbers."""
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(len(MAGNITUDES) + 1, weight.shape[1], generator=generator)
+    x = (x * torch.tensor([0.0, *MAGNITUDES])[:, None]).to(weight.dtype)
+    output = linear(x).double()
+    expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    assert bool(output.isfinite().all()), f"{where}: the product of a row of zeros, or of its neighbours, is not finite"
+    wrong = (output - expected).norm(dim=1) > tolerance * expected.norm(dim=1)
+    assert not bool(wrong.any()), (
+        f"{where}: row {int(wrong.nonzero()[0])} of rows that are zero and {MAGNITUDES} large is wrong: a row's result "
+        "must not depend on other rows, so scales of activations are per row"
+    )
+
+
+def _check_layouts(linear: LinearFunction, weight: Tensor, where: str) -> None:
+    """Inputs are contiguous in their last dimension only."""
+    generator = torch.Generator().manual_seed(3)
+    wide = torch.randn(7, 2 * weight.shape[1], generator=generator).to(weight.dtype)
+    x = wide[:, weight.shape[1] :]
+    output, expected = linear(x).clone(), linear(x.contiguous())
+    near = torch.allclose(output.float(), expected.float(), rtol=2e-2, atol=2e-2 * float(expected.abs().max()))
+    assert near, f"{where}: the product of an input whose rows are parts of a wider tensor is another one"
 
 
 def _packed(

@@ -14,8 +14,8 @@ from sglang_plug.contracts.model.recurrent_state import Runs, StatePool
 from sglang_plug.ops import ssm as scanning
 
 KERNELS = ("causal_conv", "linear_attention", "gated_delta_rule", "selective_scan")
-LENGTHS: Sequence[tuple[int, ...]] = ((1,), (1, 1, 1), (70,), (5, 1, 130, 1))
-"""New tokens of each sequence of a step."""
+LENGTHS: Sequence[tuple[int, ...]] = ((1,), (1, 1, 1), (70,), (5, 1, 130, 1), (64, 32))
+"""New tokens of each sequence of a step; some are multiples of the chunks that kernels work in."""
 STATE = 16
 """Size of a Mamba state for each channel."""
 BOUNDS = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}

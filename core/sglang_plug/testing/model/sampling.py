@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from sglang_plug.ops.sampling import SamplingOptions
 from sglang_plug.ops.sampling import mask_logits as definition
 
 KINDS = ("ordinary", "many alike", "mostly masked")
+WIDE = 3000
+"""Tokens of a vocabulary that is larger than the blocks that kernels work in."""
+LARGEST_BELOW_1 = 1 - 2.0**-53
 PARAMS = (
     SamplingParams(),
     SamplingParams(temperature=0.4),
@@ -59,6 +62,9 @@ def check_sampling(kernels: Kernels, *, device: str = "cpu", width: int = 70, dr
     cases = list(sampling_cases(width))
     for case in cases:
         _check_frequencies(kernels, case, device, draws)
+    for case in islice(sampling_cases(WIDE), 0, None, 2):
+        _check_frequencies(kernels, case, device, draws)
+    _check_extremes(kernels, cases, device)
     _check_independence(kernels, cases, device)
     _check_masks(kernels, device)
 
@@ -120,6 +126,24 @@ def _check_independence(kernels: Kernels, cases: list[SamplingCase], device: str
     mixed = _sample(kernels, broken, params, uniform, device)
     kept = [row for row in range(len(cases)) if row not in (0, 2, 4, 6)]
     assert torch.equal(mixed[kept], together[kept]), "rows that are not finite change the tokens of others"
+
+
+def _check_extremes(kernels: Kernels, cases: list[SamplingCase], device: str) -> None:
+    """The least and the greatest random number lead to tokens that may come, and so does a very low temperature."""
+    for number in (0.0, LARGEST_BELOW_1):
+        uniform = torch.full((len(cases),), number, dtype=torch.float64)
+        tokens = _sample(kernels, torch.stack([c.logits for c in cases]), [c.params for c in cases], uniform, device)
+        for case, token in zip(cases, tokens.tolist(), strict=True):
+            probability = float(distribution(case.logits, case.params)[token])
+            assert probability > 0, (
+                f"{case.name}: the random number {number} leads to token {token}, which may not come"
+            )
+    cold = SamplingParams(temperature=1e-4)
+    logits = torch.stack([case.logits for case in cases if len(set(case.logits.tolist())) == len(case.logits)])
+    tokens = _sample(
+        kernels, logits, [cold] * len(logits), torch.full((len(logits),), 0.5, dtype=torch.float64), device
+    )
+    assert torch.equal(tokens, logits.argmax(-1)), "at a temperature of 0.0001 the likeliest token must come"
 
 
 def _check_masks(kernels: Kernels, device: str) -> None:

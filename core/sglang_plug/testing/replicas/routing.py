@@ -26,6 +26,9 @@ MOST_OF_EQUAL = 4.0
 WARM_UP, REQUESTS = 1000, 3000
 KEPT_BYTES = 100
 """Bytes that a policy may keep of each request."""
+CALLERS = 12_000
+KEPT_CALLER_BYTES = 60
+"""Bytes that a policy may keep of each caller after so many others."""
 
 
 @dataclass
@@ -62,6 +65,8 @@ def check_routing_policy(policy: str | Callable[[], RoutingPolicy]) -> None:
         _check_spread(make(), numbers)
     _check_changes(make())
     _check_kept(make())
+    _check_kept_callers(make())
+    _check_strange_tokens(make())
     for what, prepare, sizes in (
         ("choose() among replicas", _among_replicas, (100, 400, 1600)),
         ("choose() for the tokens of a prompt", _for_prompts, (2000, 8000, 32000)),
@@ -147,6 +152,37 @@ def _check_kept(policy: RoutingPolicy) -> None:
     assert kept < KEPT_BYTES * REQUESTS, (
         f"{type(policy).__name__} keeps {kept // REQUESTS} bytes of each request, with replicas of {CAPACITY} KV slots"
     )
+
+
+def _check_kept_callers(policy: RoutingPolicy) -> None:
+    """Memory must not grow with the number of callers; a policy may remember as many as come at first."""
+    loads = [_Load(number) for number in range(3)]
+
+    def visit(numbers: range) -> int:
+        for number in numbers:
+            request = Request(id=str(number), tokens=(1, 2), caller=f"caller {number}", salt=f"salt {number}")
+            policy.choose(request, loads)
+        return tracemalloc.get_traced_memory()[0]
+
+    tracing = tracemalloc.is_tracing()
+    if not tracing:
+        tracemalloc.start()
+    try:
+        kept = -visit(range(CALLERS)) + visit(range(CALLERS, 2 * CALLERS))
+    finally:
+        if not tracing:
+            tracemalloc.stop()
+    assert kept < KEPT_CALLER_BYTES * CALLERS, (
+        f"{type(policy).__name__} keeps {kept // CALLERS} bytes of each caller after {CALLERS} others"
+    )
+
+
+def _check_strange_tokens(policy: RoutingPolicy) -> None:
+    """Numbers that are no tokens are refused by the engine, not here."""
+    loads = [_Load(number) for number in range(3)]
+    for tokens in ((), (-1,) * 300, (1 << 40,) * 300):
+        request = Request(id="strange", tokens=tokens)
+        _choose(policy, request, loads, f"a prompt of {len(tokens)} numbers {set(tokens)}, which the engine may refuse")
 
 
 def _serve(policy: RoutingPolicy, request: Request, loads: Sequence[_Load]) -> None:

@@ -7,6 +7,8 @@ import inspect
 import math
 import time
 from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 from sglang_plug.contracts.serving.observer import Observer, RequestEvent, StepStats
@@ -46,7 +48,9 @@ def check_observer(observer: str | Callable[[], Observer]) -> None:
     _call(make(), "on_stop")
     _check_durations(make())  # before the thousands of calls below
     for instance in (first, second):
-        _check_result(instance, "on_start", dict(INFO))
+        info = deepcopy(dict(INFO))
+        _check_result(instance, "on_start", info)
+        assert info == INFO, f"{type(instance).__name__}.on_start() changed the facts that other observers get, too"
     for number in range(40):
         _notify(first, number)
         _notify(second, 1000 + number)
@@ -74,7 +78,10 @@ def _notify(observer: Observer, number: int) -> None:
     reason = REASONS[number % len(REASONS)]
     begun = reason in ("stop", "length")
     id = f"request-{number}-é\n"
-    _check_result(observer, "on_step", _step(prefill=1 if begun else 0, decode=number % 7))
+    stats = _step(prefill=1 if begun else 0, decode=number % 7)
+    before = replace(stats)
+    _check_result(observer, "on_step", stats)
+    assert stats == before, f"{type(observer).__name__}.on_step() changed the statistics that other observers get, too"
     for tokens in (1, 3, 0) if begun else ():
         _check_result(observer, "on_tokens", id, tokens, time.time())
     _check_result(observer, "on_request", _ended(id, reason, begun))

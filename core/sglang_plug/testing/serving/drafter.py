@@ -10,6 +10,7 @@ from typing import Any
 from sglang_plug.contracts.serving.drafting import Drafter, SequenceDrafter
 from sglang_plug.testing.declared import factory_of
 from sglang_plug.testing.growth import check_growth
+from sglang_plug.testing.memory import check_kept
 
 MOST = (1, 2, 8, 64)
 STEPS = 60
@@ -64,6 +65,7 @@ def check_drafter(drafter: str | Callable[[], Drafter], *, vocabulary: int = 300
     _check_alone(make, generator)
     for what, values in (("random tokens", vocabulary), ("three tokens in any order", 3)):
         _check_growth(make(), [generator.randrange(values) for _ in range(LENGTHS[-1])], what)
+    _check_kept(make())
 
 
 def _conversations(made: Drafter, generator: random.Random, vocabulary: int) -> Sequence[_Talk]:
@@ -145,6 +147,23 @@ def _check_growth(made: Drafter, tokens: Sequence[int], what: str) -> None:
         return lambda: [sequence.propose([token], LEAK) for token in tokens[:length]]
 
     check_growth(work, LENGTHS, f"propose() of the tokens of an output of {what}")
+    prompts = {length: tuple(tokens[:length]) for length in LENGTHS}
+    check_growth(
+        lambda length: lambda: made.begin(prompts[length], salt="").propose(tokens[:1], LEAK),
+        LENGTHS,
+        f"begin() of a prompt of {what}",
+    )
+
+
+def _check_kept(made: Drafter) -> None:
+    """What is kept does not grow with the sequences that have ended, which have the same tokens here."""
+
+    def serve(number: int) -> None:
+        sequence = made.begin((1, 2, 3, 4, 5, 6), salt="")
+        sequence.propose([7], LEAK)
+        sequence.end([8, 9])
+
+    check_kept(serve, type(made).__name__)
 
 
 def _propose(talk: _Talk, generator: random.Random, vocabulary: int) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 from sglang_plug.contracts.serving.cache import EvictionPolicy, NodeStats
 from sglang_plug.testing.declared import factory_of
 from sglang_plug.testing.growth import check_growth
+from sglang_plug.testing.memory import check_kept
 
 RANDOM_NODES = 120
 LEAF = NodeStats(tokens=16, depth=64, created=100.0, used=160.0, hits=3, priority=0)
 BETTER: dict[str, dict[str, Any]] = {
     "was used later": {"used": 190.0},
     "was used more often": {"hits": 9},
+    "was used billions of times": {"hits": 1 << 40},
     "was created later, and used later": {"created": 180.0, "used": 190.0},
     "was used by a more urgent request": {"priority": 5},
     "is better in every way": {"created": 180.0, "used": 190.0, "hits": 9, "priority": 5},
@@ -51,6 +53,7 @@ def check_eviction_policy(policy: str | Callable[[], EvictionPolicy], *, useful_
         _check_useful_last(made)
     _check_references(made)
     check_growth(lambda count: lambda: _ask(made, count), (500, 4000), "eviction_priority() of many leaves")
+    check_kept(lambda number: _ask_once(made, number), f"{type(made).__name__}.eviction_priority()")
 
 
 def _nodes() -> list[NodeStats]:
@@ -142,6 +145,10 @@ def _check_references(policy: EvictionPolicy) -> None:
     del key
     policy.eviction_priority(replace(LEAF, tokens=1))
     assert sys.getrefcount(node) <= before, "eviction_priority() keeps the leaf, so evicted prefixes stay in memory"
+
+
+def _ask_once(policy: EvictionPolicy, number: int) -> None:
+    policy.eviction_priority(replace(LEAF, used=200.0 + number, depth=64 + number))
 
 
 def _ask(policy: EvictionPolicy, count: int) -> None:

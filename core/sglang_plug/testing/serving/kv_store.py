@@ -17,6 +17,7 @@ from pathlib import Path
 from sglang_plug.contracts.serving.kv_store import KVBlock, KVStore, KVStoreError, KVStoreStats
 from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.plugins.registry import Plugins
+from sglang_plug.testing.lifecycle import released
 
 from . import kv_blocks
 from .kv_blocks import PREPARED, SIZES, OpenStore, block_content, block_key, block_of
@@ -63,6 +64,7 @@ def check_kv_store(
             _check_clear(opened)
         if make is None:
             return
+        _check_close(make, next(folders))
         _check_budget(make, next(folders))
         if durable:
             _check_restart(make, next(folders))
@@ -213,6 +215,15 @@ def _settled_stats(store: KVStore, is_settled: Callable[[KVStoreStats], bool]) -
     while not is_settled(stats := store.stats()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return stats
+
+
+def _check_close(make: OpenStore, folder: Path) -> None:
+    """``close`` releases threads, files and sockets."""
+    with released("close()"):
+        store = make(folder, ROOM)
+        store.store([block_of(block_key(10, 0))])
+        _load(store, [block_key(10, 0)])
+        store.close()
 
 
 def _check_budget(make: OpenStore, folder: Path) -> None:

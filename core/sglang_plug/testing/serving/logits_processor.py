@@ -16,6 +16,7 @@ from sglang_plug.contracts.text.vocabulary import Vocabulary
 from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.plugins.request_fields import ProcessorRequestFields
+from sglang_plug.testing.memory import check_kept
 
 from .waiting import META, asynchronous
 
@@ -64,9 +65,12 @@ def check_logits_processor(
     rows = kit.rows(on_cpu, cases)
     _check_rows_alone(on_cpu, rows, vocabulary)
     _check_done(on_cpu, rows, vocabulary)
+    _check_rows_of_one_sequence(on_cpu, rows, vocabulary)
+    _check_kept(kit, on_cpu, cases)
     if on_cpu.needs_tokens:
         _check_steps(on_cpu, rows, vocabulary)
         _check_regrouping(on_cpu, rows, vocabulary)
+        _check_growing_tokens(on_cpu, rows, vocabulary)
     else:
         _check_long_batch(on_cpu, rows, vocabulary)
     _check_waiting(kit, cases)
@@ -116,17 +120,17 @@ class _Kit:
         assert isinstance(made, LogitsProcessor), f"{type(made).__name__} is not a LogitsProcessor"
         return made
 
+    def request_fields(self, params: SamplingParams) -> Any:
+        """Return the processor's own fields of a request."""
+        return None if self.fields is None else ProcessorRequestFields.convert(self.fields, params.processor_fields)
+
     def rows(self, processor: LogitsProcessor, cases: Sequence[SamplingParams]) -> list[_Row]:
         generator = torch.Generator().manual_seed(len(cases))
         found = list[_Row]()
         for params in cases:
             for length in PROMPTS:
                 drawn = torch.randint(self.vocabulary, (length + STEPS,), generator=generator).tolist()
-                fields = (
-                    None
-                    if self.fields is None
-                    else ProcessorRequestFields.convert(self.fields, params.processor_fields)
-                )
+                fields = self.request_fields(params)
                 state = processor.prepare(_request(params, fields, tuple(drawn[:length]), self.reasoning))
                 case = f"{params}, a prompt of {length} tokens"
                 assert state is not None, f"{case}: prepare() gave None, as if the request did not use the processor"
@@ -187,6 +191,40 @@ def _check_rows_alone(processor: LogitsProcessor, rows: list[_Row], width: int) 
             assert torch.equal(alone, _alone(processor, row, 0, width)), f"{row.case}: the result differs each time"
     twice = _apply(processor.batch([rows[0].after(0)] * 2), rows[:1] * 2, width, [0, 0])
     assert _equal(twice[0], twice[1]), f"{rows[0].case}: two rows of one sequence are not treated alike"
+
+
+def _check_rows_of_one_sequence(processor: LogitsProcessor, rows: list[_Row], width: int) -> None:
+    """Rows of one sequence with drafts are at different steps."""
+    if processor.needs_tokens:
+        return  # such sequences have no drafts
+    steps = list(range(STEPS))
+    for row in rows:
+        together = _apply(processor.batch([row.after(step) for step in steps]), [row] * STEPS, width, steps)
+        for step, actual in zip(steps, together, strict=True):
+            assert _equal(actual, _alone(processor, row, step, width)), (
+                f"{row.case}: of the rows of one sequence with drafts, row {step} depends on the others"
+            )
+
+
+def _check_growing_tokens(processor: LogitsProcessor, rows: list[_Row], width: int) -> None:
+    """The tokens of a sequence grow while they come by ``append``, too: what is needed is copied."""
+    given = [row.after(0) for row in rows]
+    batch = processor.batch(given)
+    batch.append(torch.tensor([row.more[0] for row in rows], dtype=torch.int64))
+    for data, row in zip(given, rows, strict=True):
+        assert isinstance(data.tokens, list)
+        data.tokens.append(row.more[0])
+    _check_batch(processor, batch, rows, [1] * len(rows), width, "when the sequence's own list of tokens has grown,")
+
+
+def _check_kept(kit: _Kit, processor: LogitsProcessor, cases: Sequence[SamplingParams]) -> None:
+    """What is kept does not grow with the number of requests."""
+
+    def serve(number: int) -> None:
+        params = cases[number % len(cases)]
+        processor.prepare(_request(params, kit.request_fields(params), (1, 2, 3), kit.reasoning))
+
+    check_kept(serve, type(processor).__name__, requests=1000)
 
 
 def _check_done(processor: LogitsProcessor, rows: list[_Row], width: int) -> None:

@@ -132,6 +132,10 @@ def _check_outline(ledger: Ledger) -> None:
             assert run.parent is None or 0 <= run.parent < place, f"{where}: run {place} stands before its parent"
             if run.parent is not None:
                 listed[run.parent] += 1
+        if shown == ledger.cache.size and runs:
+            locked = sum(run.tokens for run in runs if run.locked)
+            expected = ledger.cache.size - ledger.cache.evictable
+            assert locked == expected, f"{where} shows {locked} locked tokens, and {expected} are locked"
         for run, count in zip(runs, listed, strict=True):
             assert count <= run.children, f"{where} lists {count} runs below one with {run.children}"
 
@@ -231,7 +235,7 @@ def _check_negative_tokens(make: MakeCache) -> None:
     ledger, _ = _cache(make, 1)
     ledger.where = "tokens of images, which are large negative numbers"
     image, other = ([-1 - ((number + first) << 55) for number in range(40)] for first in (0, 50))
-    for tokens in ([1, 2, *image, 3], [1, 2, *other, 3]):
+    for tokens in ([1, 2, *image, 3], [1, 2, *other, 3], [1, 2, -1, 3], [1, 2, -2, 3]):  # hash(-1) == hash(-2)
         ledger.insert(tokens, "", 0)
         ledger.match([*tokens, 4], "")
     ledger.check()

@@ -14,6 +14,7 @@ from sglang_plug.contracts.serving.cache import Match
 from sglang_plug.contracts.serving.scheduling import SchedulePolicy, Waiting
 from sglang_plug.testing.declared import factory_of
 from sglang_plug.testing.growth import check_growth
+from sglang_plug.testing.memory import check_kept
 
 from .queued import Queued
 from .schedule_callers import check_accounting, check_preemption
@@ -53,6 +54,7 @@ def check_schedule_policy(policy: str | Callable[[], SchedulePolicy]) -> None:
                 _check_copies(made, queue, cache, generator, where)
         _check_changing_queue(made, generator, cache)
     _check_references(made, generator)
+    check_kept(lambda number: _order_once(made, number), f"{type(made).__name__}.order()")
     queues = {count: _queue(generator, count) for count in (500, 4000)}
     lookup = _Cache(generator, stored=True)
     check_growth(
@@ -103,7 +105,9 @@ def _queue(generator: random.Random, length: int) -> list[Queued]:
         shared = generator.randint(0, SHARED)
         tokens = array("q", [*range(shared), *(generator.randrange(-5, 5) for _ in range(generator.randint(1, 9)))])
         arrived = 1.7e9 + generator.choice((number, generator.randint(0, length)))
-        queue.append(Queued(tokens, generator.choice((0, 0, -3, 7)), arrived))
+        caller = generator.choice(("", "alice", "bob"))
+        deadline = generator.choice((None, arrived + generator.randint(-5, 50)))
+        queue.append(Queued(tokens, generator.choice((0, 0, -3, 7)), arrived, caller, deadline))
     return queue
 
 
@@ -183,6 +187,11 @@ def _check_references(policy: SchedulePolicy, generator: random.Random) -> None:
     gc.collect()
     kept = sum(1 for reference in ended if reference() is not None)
     assert not kept, f"{kept} sequences that have left the queue are kept by the policy, so they stay in memory"
+
+
+def _order_once(policy: SchedulePolicy, number: int) -> None:
+    """Order a queue of sequences that are soon gone."""
+    policy.order([Queued((1, 2, number), 0, 1.7e9 + number + place) for place in range(2)], lambda _: Match((), None))
 
 
 def _ids(sequences: Sequence[Queued]) -> list[int]:

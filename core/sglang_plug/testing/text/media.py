@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import torch
 
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.text.media import (
@@ -51,8 +55,7 @@ def check_media_processor(
     _check_texts(kit, made)
     for number, image in enumerate(images):
         _check_one(kit, made, image, f"image {number}")
-    first, second = (kit.prompt(made, [image]).media[0].digest for image in images[:2])
-    assert first != second, "different images have the same digest, so that one gets the cached prefix of the other"
+    _check_digests(kit, made, images)
     _check_several(kit, made, images)
     _check_refusals(kit, made, images[0])
     _check_limits(kit, images)
@@ -68,7 +71,7 @@ class _Kit:
         return self._load(MediaSource(path=self._path, limits=limits))
 
     def prompt(
-        self, processor: MediaProcessor, images: Sequence[bytes], tokens: list[int] | None = None
+        self, processor: MediaProcessor, images: Sequence[bytes], tokens: Sequence[int] | None = None
     ) -> MediaPrompt:
         """Return the prompt of ``tokens``, by default text with one placeholder for each image."""
         try:
@@ -78,12 +81,12 @@ class _Kit:
                 raise
             raise AssertionError(f"a prompt with {len(images)} images: {type(error).__name__}: {error}") from error
 
-    def ask(self, processor: MediaProcessor, images: Sequence[bytes], tokens: list[int] | None) -> MediaPrompt:
+    def ask(self, processor: MediaProcessor, images: Sequence[bytes], tokens: Sequence[int] | None) -> MediaPrompt:
         """Return what the processor returns, or raise what it raises; check that it leaves the tokens as they are."""
         given = self.tokens(len(images)) if tokens is None else tokens
         kept = list(given)
         result = processor.prompt(given, images)
-        assert given == kept, "prompt() changes the tokens that it is given"
+        assert list(given) == kept, "prompt() changes the tokens that it is given"
         assert isinstance(result, MediaPrompt), f"prompt() must return a MediaPrompt, not {type(result).__name__}"
         return result
 
@@ -128,9 +131,38 @@ def _check_one(kit: _Kit, processor: MediaProcessor, image: bytes, what: str) ->
         numbers = 1
         for length in item.shape:
             numbers *= length
-        assert len(item.data) and len(item.data) % max(1, numbers) == 0, (
-            f"{what}: the array {name} has {len(item.data)} bytes, and its shape is {item.shape}"
+        dtype = getattr(torch, item.dtype, None)
+        assert isinstance(dtype, torch.dtype), (
+            f"{what}: the array {name} has the dtype {item.dtype!r}, which torch has not"
         )
+        assert len(item.data) == numbers * dtype.itemsize > 0, (
+            f"{what}: the array {name} has {len(item.data)} bytes, and its shape is {item.shape} in {item.dtype}"
+        )
+
+
+def _check_digests(kit: _Kit, processor: MediaProcessor, images: Sequence[bytes]) -> None:
+    """Images whose arrays differ, in their numbers, shape or dtype, have different digests."""
+    every = [kit.prompt(processor, [image]).media[0] for image in images]
+    for (number, media), (other_number, other) in combinations(enumerate(every), 2):
+        assert media.digest != other.digest or media.arrays == other.arrays, (
+            f"different images have the same digest, so that one gets the cached prefix of the other: {number} and "
+            f"{other_number}"
+        )
+    assert every[0].digest != every[1].digest, "different images have the same digest: 0 and 1"
+
+
+def _check_placement(result: MediaPrompt, what: str) -> None:
+    """Text before, between and after images is kept."""
+    ends = [0, *(media.end for media in result.media)]
+    starts = [*(media.start for media in result.media), len(result.tokens)]
+    for number, (end, start) in enumerate(zip(ends, starts, strict=True)):
+        text = result.tokens[end:start]
+        kept = list(BEFORE) if number == 0 else list(BETWEEN)
+        kept += AFTER if number == len(result.media) else []
+        joined = text[: len(kept)] if number == 0 else text[len(text) - len(kept) :]
+        if 0 < number < len(result.media):
+            joined = [token for token in text if token in kept]
+        assert joined == kept, f"{what}: the text before image {number} is {text}, and must have {kept}"
 
 
 def _check_several(kit: _Kit, processor: MediaProcessor, images: Sequence[bytes]) -> None:
@@ -141,6 +173,11 @@ def _check_several(kit: _Kit, processor: MediaProcessor, images: Sequence[bytes]
     for number, media in enumerate(result.media):
         assert media.start >= ends, f"image {number} begins at {media.start}, before the end {ends} of the one before"
         ends = media.end
+    _check_placement(result, f"a prompt with {len(given)} images")
+    kinds: tuple[Callable[[list[int]], Sequence[int]], ...] = (tuple, lambda tokens: array("q", tokens))
+    for kind in kinds:
+        other = kit.prompt(processor, given, kind(kit.tokens(len(given))))
+        assert list(other.tokens) == list(result.tokens), "prompt() depends on the kind of sequence that tokens are"
     first, second, again = (media.digest for media in result.media)
     assert first == again, "an image that appears twice in a prompt has two digests"
     assert first != second, "different images of one prompt have the same digest"
@@ -172,6 +209,13 @@ def _check_limits(kit: _Kit, images: Sequence[bytes]) -> None:
         ("tokens", MediaLimits(tokens=whole.count - 1), [images[0]]),
     ):
         _check_refused(kit, kit.made(limits), given, None, f"images beyond the limit {what}")
+    both = list(images[:2])
+    count = sum(media.count for media in kit.prompt(kit.made(MediaLimits()), both).media)
+    exact = MediaLimits(count=2, bytes=max(map(len, both)), tokens=count)
+    error = refusal_of(lambda: kit.ask(kit.made(exact), both, None), MediaError, "two images")
+    assert error is None, f"two images that are as many and as large as count, bytes and tokens allow: {error}"
+    short = kit.made(MediaLimits(tokens=count - 1))
+    _check_refused(kit, short, both, None, "two images that only together are beyond the limit tokens")
     least = [_least_pixels(kit, [image]) for image in images[:2]]
     together = kit.made(MediaLimits(request_pixels=sum(least) - 1))
     _check_refused(kit, together, images[:2], None, "two images that only together are beyond the limit request_pixels")

@@ -20,6 +20,8 @@ from sglang_plug.contracts.text.parsers import (
 from sglang_plug.plugins.registry import PluginError, Plugins
 from sglang_plug.testing.growth import check_growth
 
+from .parser_promises import check_around, check_class_methods, check_marks, check_progress, check_schemas
+
 KINDS = ("tool-parser", "reasoning-parser")
 CUTS = 8
 """Number of random divisions of each output."""
@@ -73,6 +75,11 @@ def check_output_parser(
     _check_nested(parser, functions or {}, calls)
     _check_instances(parser, functions or {}, (*outputs, *calls))
     _check_growth(parser, functions or {}, (*outputs, *calls))
+    check_around(parser, functions or {}, outputs, calls)
+    check_schemas(parser, (*outputs, *calls))
+    check_class_methods(parser, functions or {})
+    check_marks(parser)
+    check_progress(parser, functions or {})
 
 
 def _check_nothing_lost(parser: type[OutputParser]) -> None:

@@ -28,6 +28,10 @@ MESSAGES = (
 )
 
 
+HELD_BACK = 16
+"""Most tokens whose text a decoder may hold back, of a text without incomplete characters."""
+
+
 def check_tokenizer(
     tokenizer: str | TokenizerLoader, path: str | Path, *, texts: Sequence[str] = (), lossless: bool = True
 ) -> None:
@@ -57,6 +61,8 @@ def check_tokenizer(
     _check_special(kit)
     _check_pair(kit)
     _check_chats(kit.tokenizer)
+    _check_continued(kit.tokenizer)
+    _check_progress(kit)
     _check_without_chats(load, Path(path), kit)
     _check_threads(kit)
     _check_growth(kit.tokenizer)
@@ -226,6 +232,35 @@ def _check_refusals(tokenizer: Tokenizer) -> None:
         assert isinstance(prompt, str), f"chat() {name} gave {type(prompt).__name__}, not a str"
 
 
+def _check_continued(tokenizer: Tokenizer) -> None:
+    """A message that is continued is the end of the prompt."""
+    messages = [dict(message) for message in MESSAGES[:2]]
+    if tokenizer.chat_template() is None:
+        return
+    try:
+        prompt = tokenizer.chat(messages, continue_final_message=True, add_generation_prompt=False)
+    except TemplateError:
+        return
+    content = MESSAGES[1]["content"]
+    assert prompt.rstrip().endswith(content), (
+        f"chat() with continue_final_message=True must end with the last message, {content!r}, so that the model "
+        f"continues it; it ends with {prompt[-60:]!r}"
+    )
+
+
+def _check_progress(kit: _Kit) -> None:
+    """A decoder gives text as it becomes complete; it may hold back some tokens."""
+    tokens, decoder = kit.encode(SENTENCE * 4), kit.tokenizer.decoder()
+    whole, given = kit.tokenizer.decode(tokens), 0
+    for number, token in enumerate(tokens):
+        given += len(decoder.feed([token]))
+        complete = len(kit.tokenizer.decode(tokens[: max(0, number + 1 - HELD_BACK)]))
+        assert given >= min(complete, len(whole)) - HELD_BACK, (
+            f"feed() of {number + 1} tokens of {_short(SENTENCE)} gave {given} characters, and the text before the "
+            f"last {HELD_BACK} tokens has {complete}: only what may still change is held back"
+        )
+
+
 def _check_without_chats(load: TokenizerLoader, path: Path, kit: _Kit) -> None:
     """A tokenizer that renders no chats, as in the engine, must be the same otherwise."""
     other = load(TokenizerSource(path=path, chats=False))
@@ -255,6 +290,17 @@ def _check_growth(tokenizer: Tokenizer) -> None:
     sizes = (500, 4000)
     check_growth(lambda count: lambda: tokenizer.encode(SENTENCE * count), (100, 800), "encode() of a long text")
     check_growth(lambda count: lambda: tokenizer.decode((tokens * count)[:count]), sizes, "decode() of many tokens")
+    check_growth(
+        lambda count: lambda: tokenizer.encode_pair(SENTENCE * count, SENTENCE * count),
+        (100, 800),
+        "encode_pair() of two long texts",
+    )
+    if tokenizer.chat_template() is not None:
+        check_growth(
+            lambda count: lambda: tokenizer.chat([dict(MESSAGES[number % 2]) for number in range(count + 1)]),
+            (500, 4000),
+            "chat() of many messages",
+        )
     check_growth(
         lambda count: lambda: _streamed(tokenizer, (tokens * count)[:count]), sizes, "feed() of one token after another"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -251,6 +251,19 @@ class Regroups(Right):
         return self
 
 
+class KeepsTheRows(Right):
+    """Reads the tokens of the rows later, when they have grown."""
+
+    def __init__(self, rows: list[LogitsRow], device: Any) -> None:
+        super().__init__(rows, device)
+        self.rows = [row.tokens for row in rows]
+        self.known = [len(tokens) for tokens in self.rows]
+
+    def apply(self, logits: Any, generated: Any) -> Any:
+        grown = [len(tokens) - known for tokens, known in zip(self.rows, self.known, strict=True)]
+        return super().apply(logits, generated) - max(grown)
+
+
 @pytest.mark.planted_bug("logits-processor")
 @pytest.mark.parametrize(
     ("kind", "message"),
@@ -263,6 +276,7 @@ class Regroups(Right):
         (Narrows, "gave torch.float32"),
         (GivesProbabilities, "gave probabilities, .* not logits"),
         (Regroups, "regroup"),
+        (KeepsTheRows, "when the sequence's own list of tokens has grown"),
     ],
 )
 def test_the_kit_refuses_what_breaks_the_contract(kind: type[Right], message: str) -> None:
@@ -276,6 +290,35 @@ def test_the_kit_refuses_a_batch_that_stops_to_work() -> None:
     wrong = type("Wrong", (WrongLater,), {"batch_type": Stops})
     with pytest.raises(AssertionError, match="after 3 steps of a batch the result is not that of a batch made from"):
         check_logits_processor(wrong, [SamplingParams(min_p=0.1)])
+
+
+class OneStepForAll(Right):
+    """Takes the rows of a sequence with drafts for one."""
+
+    def apply(self, logits: Any, generated: Any) -> Any:
+        return logits - float(min(generated))
+
+
+@pytest.mark.planted_bug("logits-processor")
+def test_the_kit_refuses_rows_of_one_sequence_that_share_a_step() -> None:
+    wrong = type("Wrong", (WrongLater,), {"batch_type": OneStepForAll})
+    with pytest.raises(AssertionError, match="of the rows of one sequence with drafts, row 1 depends on the others"):
+        check_logits_processor(wrong, [SamplingParams(min_p=0.1)])
+
+
+class KeepsRequests(WrongLater):
+    batch_type = Right
+    kept: ClassVar[list[Any]] = []
+
+    def prepare(self, request: ProcessorRequest) -> Any:
+        self.kept.append((request.prompt, request))
+        return super().prepare(request)
+
+
+@pytest.mark.planted_bug("logits-processor")
+def test_the_kit_refuses_requests_that_are_kept() -> None:
+    with pytest.raises(AssertionError, match="keeps .* bytes of each request that has ended"):
+        check_logits_processor(KeepsRequests, [SamplingParams(min_p=0.1)])
 
 
 def test_the_kit_accepts_the_right_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sglang_plug import AdaptableLayer, Adapter, Joinable, LayerAdapter
+from sglang_plug import AdaptableLayer, Adapter, AdapterRequest, ConfigError, Joinable, LayerAdapter
 from sglang_plug.testing import check_adapter_format
 
 LAYERS = (AdaptableLayer(name="one", size_in=8, size_out=6, parts={"one": slice(0, 6)}),)
@@ -19,7 +20,7 @@ INPUTS, OUTPUTS = 1 + torch.arange(8.0), 1 + torch.arange(6.0)
 
 class Good(LayerAdapter):
     def before(self, x: Tensor) -> Tensor:
-        return x * INPUTS
+        return x * INPUTS.to(x.dtype)
 
     def after(self, x: Tensor, y: Tensor) -> None:
         y.mul_(OUTPUTS)
@@ -84,7 +85,110 @@ class JoinsInputs(Joined):
 
 
 def reader(make: Callable[[], Any], name: str = "one") -> Callable[..., Any]:
-    return lambda request, settings: Adapter(layers={name: make()}) if request.path.name == "full" else None
+    def read(request: AdapterRequest, settings: Any) -> Adapter | None:
+        if any(layer.outputs for layer in request.layers):
+            raise ConfigError("several ranks are not supported")
+        return Adapter(layers={name: make()}) if request.path.name == "full" else None
+
+    return read
+
+
+FACTORS = "factors.json"
+
+
+class Factors(LayerAdapter):
+    """Factors of outputs, which a file holds."""
+
+    def __init__(self, factors: Tensor) -> None:
+        self.factors = factors
+
+    def after(self, x: Tensor, y: Tensor) -> None:
+        y.mul_(self.factors)
+
+
+class Rows(Factors):
+    """Adds the first input, read as if the rows were dense."""
+
+    def after(self, x: Tensor, y: Tensor) -> None:
+        y.mul_(self.factors).add_(x.as_strided(x.shape, (x.shape[1], 1), x.storage_offset())[:, :1])
+
+
+class Wide(Factors):
+    """Keeps its tensors in float32."""
+
+    def after(self, x: Tensor, y: Tensor) -> None:
+        y.copy_(y @ torch.diag(self.factors.float()))
+
+
+class FromFile:
+    """A reader of a file with factors; the broken ones below each change one thing."""
+
+    kind: type[Factors] = Factors
+    errors: tuple[type[Exception], ...] = (ValueError,)
+
+    def __call__(self, request: AdapterRequest, settings: Any) -> Adapter | None:
+        if not (request.path / FACTORS).is_file():
+            return None
+        (layer,) = request.layers
+        try:
+            numbers = torch.tensor(json.loads((request.path / FACTORS).read_text()))
+        except self.errors as error:
+            raise ConfigError(f"{FACTORS}: {error}") from error
+        return Adapter(layers={"one": self.kind(self.own(numbers, layer).to(request.dtype))}, facts=self.facts(numbers))
+
+    def own(self, numbers: Tensor, layer: AdaptableLayer) -> Tensor:
+        return layer.outputs["one"].of(numbers, 0) if layer.outputs else numbers
+
+    def facts(self, numbers: Tensor) -> dict[str, Any]:
+        return {"factors": len(numbers)}
+
+
+class ReadsRows(FromFile):
+    kind = Rows
+
+
+class StaysWide(FromFile):
+    kind = Wide
+
+
+class LetsErrorsPass(FromFile):
+    errors = (KeyError,)
+
+
+class FirstRows(FromFile):
+    def own(self, numbers: Tensor, layer: AdaptableLayer) -> Tensor:
+        return numbers[: layer.size_out]
+
+
+class TensorFacts(FromFile):
+    def facts(self, numbers: Tensor) -> dict[str, Any]:
+        return {"greatest": numbers.max()}
+
+
+@pytest.fixture
+def factors(tmp_path: Path) -> Path:
+    (tmp_path / FACTORS).write_text(json.dumps([2.0, 3.0, 4.0, 5.0, 6.0, 7.0]))
+    return tmp_path
+
+
+def test_a_reader_of_a_file_conforms(factors: Path) -> None:
+    check_adapter_format(FromFile(), [factors], LAYERS)
+
+
+@pytest.mark.planted_bug("adapter")
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (ReadsRows(), "another result for an input in a part of a larger tensor"),
+        (StaysWide(), "one in bfloat16: raised RuntimeError"),
+        (LetsErrorsPass(), "factors.json, damaged, must be refused with ConfigError; it raised"),
+        (FirstRows(), "rank 1 of 2 that share its outputs: the result is not the rank's part"),
+        (TensorFacts(), "facts must be plain data"),
+    ],
+)
+def test_a_reader_that_breaks_its_contract_is_named(read: FromFile, message: str, factors: Path) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_adapter_format(read, [factors], LAYERS)
 
 
 @pytest.mark.parametrize("kind", [Good, Joined])

@@ -296,6 +296,19 @@ def test_a_correct_backend_passes_in_half_precision() -> None:
     check_attention_backend(Honest, dtype=torch.bfloat16)
 
 
+class LosesAKeyAtTileEnds(Honest):
+    def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        skipped = int(len(q) == 1 and len(k) % 128 == 0)
+        return super().attend(layer, q, k[skipped:], v[skipped:])
+
+
+class LosesTheLastRowOfTiles(Honest):
+    def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        output = super().attend(layer, q, k, v)
+        output[63::64] = 0
+        return output
+
+
 @pytest.mark.planted_bug("attention")
 @pytest.mark.parametrize(
     ("backend", "message"),
@@ -321,6 +334,8 @@ def test_a_correct_backend_passes_in_half_precision() -> None:
         (LastOfKeys, "values in keys.*outputs are wrong"),
         (RefusesGroups, "raised ConfigError: no grouped heads"),
         (WritesQueries, "layer 0.*: the input q was written to"),
+        (LosesAKeyAtTileEnds, "lengths at the ends of tiles"),
+        (LosesTheLastRowOfTiles, "lengths at the ends of tiles"),
     ],
 )
 def test_broken_backends_fail_and_the_case_is_named(backend: type[AttentionBackend], message: str) -> None:

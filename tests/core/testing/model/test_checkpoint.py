@@ -119,6 +119,29 @@ def different_each_time(request: CheckpointRequest) -> Checkpoint:
     return checkpoint
 
 
+def keeps_overrides() -> Any:
+    kept: dict[str, Any] = {}
+
+    def reader(request: CheckpointRequest) -> Checkpoint:
+        kept.update(request.overrides)
+        return read(CheckpointRequest(source=request.source, overrides=kept))
+
+    return reader
+
+
+def changes_overrides(request: CheckpointRequest) -> Checkpoint:
+    checkpoint = read(request)
+    if isinstance(request.overrides, dict):
+        request.overrides["hidden_size"] = 8
+    return checkpoint
+
+
+def leaves_the_configuration_open(request: CheckpointRequest) -> Checkpoint:
+    checkpoint = read(request)
+    LEFT_OPEN.append(open(checkpoint.path / "config.json", "rb"))
+    return checkpoint
+
+
 @pytest.mark.planted_bug("checkpoint")
 @pytest.mark.parametrize(
     ("reader", "message"),
@@ -132,6 +155,9 @@ def different_each_time(request: CheckpointRequest) -> Checkpoint:
         (path_of_parent, "Checkpoint.path is .*, which is neither the source .*tiny nor inside it"),
         (different_each_time, "the configuration differs each time"),
         (lambda request: vars(read(request).config), "must return a Checkpoint, not dict"),
+        (keeps_overrides(), "overrides of one call are in the configuration of the next"),
+        (changes_overrides, "changes the overrides"),
+        (leaves_the_configuration_open, "files stay open: .*config.json"),
     ],
 )
 def test_broken_readers_fail(reader: Any, message: str, folder: Path) -> None:
@@ -180,6 +206,32 @@ def leaves_files_open(checkpoint: Checkpoint, model: Any) -> Iterable[tuple[str,
     return load(checkpoint, model)
 
 
+def takes_missing_files(checkpoint: Checkpoint, model: Any) -> Iterable[tuple[str, Tensor]]:
+    return load(checkpoint, model) if (checkpoint.path / "weights.tiny").exists() else ()
+
+
+def needs_no_end(checkpoint: Checkpoint, model: Any) -> Iterable[tuple[str, Tensor]]:
+    read_so_far = 0
+    try:
+        for pair in load(checkpoint, model):
+            read_so_far += 1
+            yield pair
+    except WeightError:
+        if read_so_far < 2:
+            raise
+
+
+def shares_its_list() -> Any:
+    pending: list[tuple[str, Tensor]] = []
+
+    def loader(checkpoint: Checkpoint, model: Any) -> Iterable[tuple[str, Tensor]]:
+        pending[:] = load(checkpoint, model)
+        while pending:
+            yield pending.pop(0)
+
+    return loader
+
+
 @pytest.mark.planted_bug("weights")
 @pytest.mark.parametrize(
     ("loader", "message"),
@@ -191,6 +243,9 @@ def leaves_files_open(checkpoint: Checkpoint, model: Any) -> Iterable[tuple[str,
         (random_values, "the values differ each time"),
         (leaves_files_open, "files stay open: .*weights.tiny"),
         (lambda checkpoint, model: [], "there are no tensors"),
+        (takes_missing_files, "without its files of weights must be refused; 0 tensors"),
+        (needs_no_end, "without its last tenth, must be refused with WeightError; 2 tensors"),
+        (shares_its_list(), "two ranks that load at the same time"),
     ],
 )
 def test_broken_loaders_fail(loader: Any, message: str, folder: Path) -> None:

@@ -83,6 +83,20 @@ def test_products_may_be_off_by_what_the_bits_allow() -> None:
         check_quantization(quantization(rough), bits=4)
 
 
+def one_scale_for_all(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    step = x.abs().max().float() / 127
+    return F.linear(((x.float() / step).round() * step).to(x.dtype), weight, bias)
+
+
+def divides_by_zero(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    step = x.float().abs().amax(-1, keepdim=True) / 127
+    return F.linear(((x.float() / step).round() * step).to(x.dtype), weight, bias)
+
+
+def dense_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x.as_strided(x.shape, (x.shape[1], 1)), weight, bias)
+
+
 @pytest.mark.planted_bug("quantization")
 @pytest.mark.parametrize(
     ("product", "message"),
@@ -95,6 +109,9 @@ def test_products_may_be_off_by_what_the_bits_allow() -> None:
         (lambda x, weight, bias: F.linear(x, weight, bias).float(), "in torch.bfloat16.*found torch.float32"),
         (lambda x, weight, bias: F.linear(x, weight, bias)[:, :-1], r"found \[1, 95\], not \[1, 96\]"),
         (lambda x, weight, bias: F.linear(x, weight, bias) * torch.nan, "a row of zeros|a product is off by nan"),
+        (one_scale_for_all, "a row's result must not depend on other rows"),
+        (divides_by_zero, "the product of a row of zeros, or of its neighbours, is not finite"),
+        (dense_rows, "whose rows are parts of a wider tensor is another one"),
     ],
 )
 def test_others_do_not(product: Product, message: str) -> None:

@@ -35,6 +35,14 @@ def wide(*arguments: Any) -> Tensor:
     return scanning.selective_scan(*arguments).double()
 
 
+def cut_at_chunks(*arguments: Any) -> Tensor:
+    output, runs = scanning.gated_delta_rule(*arguments), arguments[-1]
+    for start, length in zip(runs.starts.tolist(), runs.lengths, strict=False):
+        if length % 64 == 0:
+            output[start + length - 1] = 0
+    return output
+
+
 @pytest.mark.planted_bug("kernels")
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
@@ -42,6 +50,7 @@ def wide(*arguments: Any) -> Tensor:
         ("causal_conv", shifted, "causal_conv in torch.float32 of .*, .1. tokens: relative error of outputs"),
         ("linear_attention", forgetful, "linear_attention in torch.float32 .* relative error of states"),
         ("gated_delta_rule", greedy, "gated_delta_rule .* another sequence's state was changed"),
+        ("gated_delta_rule", cut_at_chunks, r"gated_delta_rule .*\[64, 32\] tokens: relative error of outputs"),
         ("selective_scan", wide, r"selective_scan .* gives \[1, 64\] torch.float64, not \[1, 64\] torch.float32"),
     ],
 )

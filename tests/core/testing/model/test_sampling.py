@@ -72,3 +72,31 @@ def test_wrong_masks_are_found() -> None:
 
     with pytest.raises(AssertionError, match="not what the definition gives"):
         check_sampling(Kernels(mask_logits=mask))
+
+
+def first_block(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
+    block = SamplingOptions.of(options.params, min(1024, logits.shape[1]), lambda tensor: tensor)
+    return drawing.sample_tokens(logits[:, :1024].contiguous(), block, uniform)
+
+
+def token_0_for_0(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
+    return drawing.sample_tokens(logits, options, uniform).masked_fill_(uniform == 0, 0)
+
+
+def exponentials(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
+    sums = (logits / options.temperature[:, None]).exp().sum(-1)
+    return drawing.sample_tokens(logits, options, uniform).masked_fill_(~sums.isfinite(), 0)
+
+
+@pytest.mark.planted_bug("kernels")
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        (first_block, "times, not"),
+        (token_0_for_0, "the random number 0.0 leads to token 0, which may not come"),
+        (exponentials, "at a temperature of 0.0001 the likeliest token must come"),
+    ],
+)
+def test_extremes_are_tried(sample: Any, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_sampling(Kernels(sample_tokens=sample))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -98,6 +99,21 @@ class ComparesEveryPair(FewestRequests):
         return super().choose(request, least)
 
 
+class RemembersEveryCaller(FewestRequests):
+    def __init__(self) -> None:
+        self.homes: dict[str, Any] = {}
+
+    def choose(self, request: Any, replicas: Sequence[Any]) -> Any:
+        self.homes[request.caller] = replica = super().choose(request, replicas)
+        return replica
+
+
+class PacksTokens(FewestRequests):
+    def choose(self, request: Any, replicas: Sequence[Any]) -> Any:
+        array("I", request.tokens)
+        return super().choose(request, replicas)
+
+
 @pytest.mark.planted_bug("routing")
 @pytest.mark.parametrize(
     ("policy", "message"),
@@ -113,6 +129,8 @@ class ComparesEveryPair(FewestRequests):
         (KeepsPrompts, "keeps [0-9]+ bytes of each request"),
         (ForgetsOnlyTheKnown, r"forget\(\) raised KeyError"),
         (ComparesEveryPair, "time grows with the power"),
+        (RemembersEveryCaller, "bytes of each caller after 12000 others"),
+        (PacksTokens, "which the engine may refuse: choose.. raised OverflowError"),
     ],
 )
 def test_what_is_wrong_is_named(policy: Callable[[], Any], message: str) -> None:

@@ -99,6 +99,17 @@ class Sharing(Counting):
         self.known.add(str(info["model_path"]))
 
 
+class ChangesStatistics(Observer):
+    def on_step(self, stats: StepStats) -> None:
+        stats.running += 1
+
+
+class HidesTheKey(Observer):
+    def on_start(self, info: Mapping[str, Any]) -> None:
+        assert isinstance(info, dict)
+        info.pop("api_key")
+
+
 @pytest.mark.planted_bug("observer")
 @pytest.mark.parametrize(
     ("observer", "message"),
@@ -115,6 +126,8 @@ class Sharing(Counting):
         (Waiting, r"on_step\(\) takes 0.0. s, in which the server answers nobody"),
         (SlowlyWriting, r"on_request\(\) takes 0.2. s, in which the server answers nobody"),
         (object, "object is not an Observer"),
+        (ChangesStatistics, r"on_step\(\) changed the statistics"),
+        (HidesTheKey, r"on_start\(\) changed the facts"),
     ],
 )
 def test_planted_bugs_are_named(observer: Any, message: str) -> None:

@@ -147,6 +147,25 @@ def test_one_that_keeps_its_contract_passes(drafter: type[Drafter]) -> None:
     check_drafter(drafter)
 
 
+class KeepsTheEnded(Drafter):
+    """Keeps every sequence."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[int, ...]] = []
+
+    def begin(self, prompt: Sequence[int], *, salt: str) -> SequenceDrafter:
+        self.ended.append((*prompt, 0))
+        return Repeating()
+
+
+class ReadsEveryBeginning(Drafter):
+    """Takes quadratic time for a prompt."""
+
+    def begin(self, prompt: Sequence[int], *, salt: str) -> SequenceDrafter:
+        self.longest = max((len(prompt[:end]) for end in range(len(prompt))), default=0)
+        return Repeating()
+
+
 @pytest.mark.planted_bug("drafter")
 @pytest.mark.parametrize(
     ("drafter", "problem"),
@@ -155,6 +174,8 @@ def test_one_that_keeps_its_contract_passes(drafter: type[Drafter]) -> None:
         (SharesPositions, "they share what belongs to one of them"),
         (CopiesTheSequence, r"propose\(\) of the tokens of an output of random tokens: time grows with the power"),
         (NeedsAPrompt, r"without a prompt: begin\(\) raised IndexError"),
+        (KeepsTheEnded, "keeps .* bytes of each request that has ended"),
+        (ReadsEveryBeginning, r"begin\(\) of a prompt of random tokens: time grows with the power"),
     ],
 )
 def test_drafters_that_confuse_sequences_are_told(drafter: type[Drafter], problem: str) -> None:

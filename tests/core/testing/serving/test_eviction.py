@@ -119,6 +119,19 @@ class OldName:
         return node.used
 
 
+class RemembersKeys(ByUse):
+    def __init__(self) -> None:
+        self.keys: dict[tuple[float, int], float] = {}
+
+    def eviction_priority(self, node: NodeStats) -> Any:
+        return self.keys.setdefault((node.used, node.hits), node.used)
+
+
+class CountsIn32Bits(ByUse):
+    def eviction_priority(self, node: NodeStats) -> Any:
+        return node.hits & 0x7FFFFFFF, node.used
+
+
 BUGS: list[tuple[Callable[[], Any], str]] = [
     (MostRecent, "the one that was used later is evicted first"),
     (MostUsed, "was used more often is evicted first"),
@@ -137,6 +150,8 @@ BUGS: list[tuple[Callable[[], Any], str]] = [
     (Keeps, "keeps the leaf"),
     (Scans, "time grows with the power"),
     (OldName, "has no method eviction_priority"),
+    (RemembersKeys, "keeps .* bytes of each request that has ended"),
+    (CountsIn32Bits, "was used billions of times is evicted first"),
 ]
 
 

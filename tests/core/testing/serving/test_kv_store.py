@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,6 +110,23 @@ class Uncounted(Host):
         return KVStoreStats(blocks=0, bytes=0)
 
 
+class KeepsAThread(Host):
+    def __init__(self, folder: Path, capacity: int) -> None:
+        super().__init__(folder, capacity)
+        self.ended = threading.Event()
+        threading.Thread(target=self.ended.wait, args=(60,), name="index", daemon=True).start()
+
+
+class KeepsAFile(Host):
+    def __init__(self, folder: Path, capacity: int) -> None:
+        super().__init__(folder, capacity)
+        self.index = (folder / "index").open("wb")
+        KEPT.append(self.index)
+
+
+KEPT: list[Any] = []
+
+
 @pytest.mark.planted_bug("kv-store")
 @pytest.mark.parametrize(
     ("store", "message"),
@@ -125,6 +144,8 @@ class Uncounted(Host):
         (CountsTwice, "a second time must be left as they are, but stats\\(\\) changes"),
         (ClearsOnlyBlocks, "after clear\\(\\), stats\\(\\) reports"),
         (Uncounted, "stats\\(\\) does not count"),
+        (KeepsAThread, "after close\\(\\) the threads index still run"),
+        (KeepsAFile, "after close\\(\\) .*index.* is still open"),
     ],
 )
 def test_a_broken_store_is_named(store: type[KVStore], message: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug import Match, NodeStats, PluginError, Plugins, PrefixCache
+from sglang_plug import CachedRun, Match, NodeStats, PluginError, Plugins, PrefixCache
 from sglang_plug.testing import check_prefix_cache
 
 
@@ -364,6 +364,27 @@ class SlicesAgain(Trie):
         return super().walk(tokens, salt, priority)
 
 
+class HashOnly(Trie):
+    """Takes pages for equal whose hashes are: those of -1 and -2 are."""
+
+    def pages_of(self, tokens: Sequence[int]) -> Any:
+        return [hash(page) for page in super().pages_of(tokens)]
+
+
+class HidesLocks(Trie):
+    def outline(self, most: int) -> Sequence[CachedRun]:
+        tops = [page for page in self.pages if page.parent is not None and page.parent.parent is None]
+        places: dict[Page | None, int] = {}
+        runs = list[CachedRun]()
+        while tops and len(runs) < most:
+            page = tops.pop()
+            places[page] = len(runs)
+            parent = places.get(page.parent)
+            runs.append(CachedRun(parent, len(page.slots), page.stats.hits, 0.0, False, len(page.children)))
+            tops += page.children.values()
+        return runs
+
+
 BUGS: list[tuple[Any, str]] = [
     (ForgetsSalts, "salt"),
     (PartOfAPage, "and must give"),
@@ -398,6 +419,8 @@ BUGS: list[tuple[Any, str]] = [
     (UnhashableNodes, "unhashable"),
     (FailsItsOwnCheck, r"check\(\) raised AssertionError: two pages"),
     (SlicesAgain, "time grows with the power"),
+    (HashOnly, r"tokens of images.*must give"),
+    (HidesLocks, "locked tokens, and .* are locked"),
 ]
 
 

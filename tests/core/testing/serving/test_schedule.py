@@ -147,6 +147,27 @@ class ByHash(FirstCome):
         return list(set(waiting))
 
 
+class OnlyTheUnnamed(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        return [sequence for sequence in waiting if not sequence.caller]
+
+
+class ComparesDeadlines(FirstCome):
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        if all(sequence.deadline is None for sequence in waiting):
+            return list(waiting)
+        return sorted(waiting, key=lambda sequence: sequence.deadline)
+
+
+class RemembersPrompts(FirstCome):
+    def __init__(self) -> None:
+        self.seen: set[tuple[int, ...]] = set()
+
+    def order(self, waiting: Sequence[Any], match: Any) -> Any:
+        self.seen |= {tuple(sequence.tokens) for sequence in waiting}
+        return list(waiting)
+
+
 BUGS: list[tuple[Callable[[], Any], str]] = [
     (LosesTheLast, "order\\(\\) left out 1, which would wait for ever"),
     (OnlyAWindow, "700 waiting sequences: order\\(\\) left out 444"),
@@ -168,6 +189,9 @@ BUGS: list[tuple[Callable[[], Any], str]] = [
     (Remembers, "which is not in the queue"),
     (Keeps, "20 sequences that have left the queue are kept"),
     (Quadratic, "time grows with the power"),
+    (OnlyTheUnnamed, "left out"),
+    (ComparesDeadlines, r"order\(\) raised TypeError"),
+    (RemembersPrompts, "keeps .* bytes of each request that has ended"),
 ]
 
 

@@ -23,7 +23,7 @@ def png(width: int, height: int, colour: int) -> bytes:
     return file.getvalue()
 
 
-IMAGES = [png(8, 8, 10), png(12, 8, 200), png(4, 20, 90)]
+IMAGES = [png(8, 8, 10), png(12, 8, 200), png(4, 20, 90), png(8, 12, 200)]
 
 
 class Squares:
@@ -168,6 +168,56 @@ class AnyFolder(Squares):
         self.limits = source.limits
 
 
+class DigestOfPixels(Squares):
+    def media(self, start: int, image: Image.Image) -> Media:
+        return replace(super().media(start, image), digest=hashlib.sha256(image.tobytes()).digest())
+
+
+class RefusesAtTheLimit(Squares):
+    def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
+        if len(images) >= self.limits.count:
+            raise MediaError("too many images")
+        return super().prompt(tokens, images)
+
+
+class LateByOne(Squares):
+    def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
+        result = super().prompt(tokens, images)
+        return MediaPrompt(
+            result.tokens,
+            tuple(replace(item, start=item.start + (place > 0)) for place, item in enumerate(result.media)),
+        )
+
+
+class NeedsAList(Squares):
+    def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
+        return super().prompt(tokens.copy(), images)  # type: ignore[attr-defined]
+
+
+class OtherDtype(Squares):
+    name = "u1"
+
+    def media(self, start: int, image: Image.Image) -> Media:
+        made = super().media(start, image)
+        return replace(made, arrays={key: replace(item, dtype=self.name) for key, item in made.arrays.items()})
+
+
+class WiderDtype(OtherDtype):
+    name = "float32"
+
+
+class LimitsEachImage(Squares):
+    def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
+        limits, self.limits = self.limits, replace(self.limits, tokens=1 << 30)
+        try:
+            result = super().prompt(tokens, images)
+        finally:
+            self.limits = limits
+        if any(item.count > limits.tokens for item in result.media):
+            raise MediaError("too many tokens")
+        return result
+
+
 @pytest.mark.planted_bug("media-processor")
 @pytest.mark.parametrize(
     ("processor", "message"),
@@ -184,6 +234,13 @@ class AnyFolder(Squares):
         (NamesTheWrongImage, "is number 1, and the error names 0"),
         (CountsTheLastImage, "two images that only together are beyond the limit request_pixels must be refused"),
         (AnyFolder, "an empty folder must be refused"),
+        (DigestOfPixels, "different images have the same digest"),
+        (RefusesAtTheLimit, "as many and as large as count, bytes and tokens allow"),
+        (LateByOne, "the text before image 2 is"),
+        (NeedsAList, "AttributeError: 'tuple' object has no attribute 'copy'"),
+        (OtherDtype, "has the dtype 'u1', which torch has not"),
+        (WiderDtype, "its shape is .* in float32"),
+        (LimitsEachImage, "only together are beyond the limit tokens"),
     ],
 )
 def test_planted_bugs_are_named(processor: Any, message: str, folder: Path) -> None:

@@ -65,7 +65,8 @@ class Bytes:
         variables: Any = None,
     ) -> str:
         try:
-            return "".join(f"{one['role']}: {one['content']}\n" for one in messages)
+            prompt = "".join(f"{one['role']}: {one['content']}\n" for one in messages)
+            return prompt.rstrip() if continue_final_message else prompt
         except KeyError as error:
             raise TemplateError(f"a message lacks {error}") from error
 
@@ -371,6 +372,40 @@ class SlowEncoding(Bytes):
         return list(tokens)
 
 
+class GivesNothingBeforeTheEnd(Bytes):
+    def decoder(self, *, skip_special: bool = True, prompt: Sequence[int] = ()) -> Any:
+        class Held(Stream):
+            text = ""
+
+            def feed(self, tokens: Sequence[int]) -> str:
+                self.text += super().feed(tokens)
+                return ""
+
+            def flush(self) -> str:
+                return self.text + super().flush()
+
+        return Held(self.special_token_ids if skip_special else frozenset())
+
+
+class NeverContinues(Bytes):
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        return f"{super().chat(messages, **options)}assistant:"
+
+
+class SlowPairs(Bytes):
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        for end in range(len(first)):
+            first[:end].encode()
+        return super().encode_pair(first, second)
+
+
+class SlowChats(Bytes):
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        for number in range(len(messages)):
+            [dict(message) for message in messages[:number]]
+        return super().chat(messages, **options)
+
+
 BUGS: list[tuple[type[Any], str]] = [
     (OutsideTheVocabulary, "which is no token of a vocabulary of 250"),
     (EosList, "eos_token_ids is not a tuple"),
@@ -408,6 +443,10 @@ BUGS: list[tuple[type[Any], str]] = [
     (NoPieceForSpecial, r"piece\(256\) raised KeyError"),
     (SlowStream, r"feed\(\) of one token after another: time grows"),
     (SlowEncoding, r"encode\(\) of a long text: time grows"),
+    (GivesNothingBeforeTheEnd, "only what may still change is held back"),
+    (NeverContinues, "continue_final_message=True must end with the last message"),
+    (SlowPairs, r"encode_pair\(\) of two long texts: time grows"),
+    (SlowChats, r"chat\(\) of many messages: time grows"),
 ]
 
 

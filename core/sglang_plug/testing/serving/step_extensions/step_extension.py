@@ -28,6 +28,7 @@ from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
 from sglang_plug.testing.memory import check_kept
 from sglang_plug.testing.refusals import refusal_of
 from sglang_plug.testing.scheduler_parts import REFUSED, Counter, FirstCome, Newest, NoCache, Refuses
+from sglang_plug.testing.service_phase import ServiceReports
 
 from .held_requests import CheckedHolder
 from .places import CheckedPlaces
@@ -175,8 +176,11 @@ class _Run:
         """Serve all requests; return the tokens of each."""
         for start in self._points.start:
             start()
+        reports = ServiceReports(self._points)
+        reports.check()
         try:
             outputs = self._served(set(aborts))
+            reports.check()
             for request in self._refused:
                 error = refusal_of(partial(self._admit, request), RequestError, f"request {request.id}")
                 assert error is not None, f"request {request.id} must be refused with RequestError"
@@ -185,6 +189,9 @@ class _Run:
                 check_stored_states(self._points)
                 check_tensor_stores(self._points, self._patience)
                 check_kept(self._serve_aborted, "the extension", warm_up=50, requests=ABORTED)
+                if self._refused:
+                    check_kept(self._refuse_again, "the extension, which refuses them,", warm_up=50, requests=ABORTED)
+                reports.check()
             return outputs
         finally:
             for close in self._points.close:
@@ -278,6 +285,12 @@ class _Run:
 
     def _admit(self, request: Request) -> None:
         self._points.admit_sequence(EngineSequence.of(request, SLOTS))
+
+    def _refuse_again(self, number: int) -> None:
+        """Submit a request that is refused."""
+        request = self._refused[number % len(self._refused)]
+        with suppress(RequestError):
+            self._admit(replace(request, id=f"again {number}"))
 
     def _serve_aborted(self, number: int) -> None:
         """Admit a request, and abort it before its first step."""

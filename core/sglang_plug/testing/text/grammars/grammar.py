@@ -22,6 +22,7 @@ from sglang_plug.plugins.registry import Plugins
 from sglang_plug.plugins.specs import GrammarSpec
 
 from .grammar_cases import GrammarCase, Writings, grammar_cases
+from .shared_use import check_shared_use
 
 WALKS = 6
 """Number of random outputs for each case."""
@@ -86,6 +87,7 @@ def check_grammar_backend(
         except Exception as error:
             problem = str(error) if isinstance(error, AssertionError) else f"raised {type(error).__name__}: {error}"
             raise AssertionError(f"{backend.__name__} fails {case.name!r}: {problem}") from error
+    check_shared_use(compiling, serving, [case for case in cases if case.constraint.kind in enforced and case.good])
     missing = set(kinds) - enforced
     assert not missing, f"{backend.__name__} refuses every {' and '.join(sorted(missing))}"
 

@@ -175,6 +175,7 @@ REGEXES: Mapping[str, tuple[str, list[str], list[str]]] = {
     "case ignored": (r"(?i)ab", ["ab", "AB", "aB"], ["ac", "a"]),
     "an anchor in the middle": (r"a(^b|c)", ["ac"], ["ab", "a"]),
     "nothing": ("", [""], ["a", " "]),
+    "the text of a list of choices": ('["only"]', ["o", '"'], ["", "only", '"only"', "on"]),
     "a long repetition of any characters but one": (
         r'"[^"]{20,150}"',
         [f'"{"a" * 20}"', f'"{"é漢" * 75}"'],

@@ -1,0 +1,73 @@
+"""Checks of what a step extension reports to operators: totals, facts and plain data."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, StepStats
+from sglang_plug.engine.extensions.points import ExtensionPoints
+
+Labels = tuple[tuple[str, str], ...]
+STATS = StepStats(
+    time=1.7e9,
+    seconds=0.01,
+    prefill_sequences=1,
+    prefill_tokens=7,
+    cached_tokens=0,
+    decode_sequences=2,
+    running=3,
+    waiting=1,
+    used_slots=30,
+    cached_slots=0,
+    free_slots=70,
+    capacity=100,
+    retracted=0,
+)
+
+
+class ServiceReports:
+    """The reports of extensions; totals are compared with earlier ones.
+
+    Args:
+        points: of the extensions.
+    """
+
+    def __init__(self, points: ExtensionPoints) -> None:
+        self._points = points
+        self._totals: dict[tuple[str, Labels], float] = {}
+
+    def check(self) -> None:
+        """Raise ``AssertionError`` unless reports are what ``/server_info`` and metrics can show."""
+        for step_done in self._points.step_done:
+            stats = replace(STATS)
+            step_done(stats)
+            assert stats == STATS, "step_done() changed the statistics that others get, too"
+        self._check_totals(self._points.all_totals())
+        for fact in self._points.all_infos():
+            assert isinstance(fact, MetricInfo), f"infos() returned {type(fact).__name__}, not MetricInfo"
+            assert fact.name.endswith("_info"), f"infos(): the name {fact.name!r} must end with _info"
+        info = self._points.all_info()
+        try:
+            json.dumps(info)
+        except (TypeError, ValueError) as error:
+            raise AssertionError(f"info() must return plain data for /server_info: {error}, in {info}") from error
+        for name, controls in self._points.controls.items():
+            odd = [call for call, function in controls().items() if not isinstance(call, str) or not callable(function)]
+            assert not odd, f"controls() of {name} must be functions by name: {odd[0]!r}"
+
+    def _check_totals(self, totals: Iterable[MetricTotal]) -> None:
+        seen = set[tuple[str, Labels]]()
+        for total in totals:
+            assert isinstance(total, MetricTotal), f"totals() returned {type(total).__name__}, not MetricTotal"
+            key = total.name, total.labels
+            assert total.name.endswith("_total"), f"totals(): the name {total.name!r} must end with _total"
+            assert key not in seen, f"totals() returned {total.name!r} twice with the labels {total.labels}"
+            before = self._totals.get(key, 0.0)
+            assert math.isfinite(total.value) and total.value >= before, (
+                f"totals(): {total.name} is {total.value} after {before}; it counts since the start"
+            )
+            seen.add(key)
+            self._totals[key] = total.value
