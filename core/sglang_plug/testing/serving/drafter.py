@@ -156,7 +156,7 @@ def _check_growth(made: Drafter, tokens: Sequence[int], what: str) -> None:
 
 
 def _check_kept(made: Drafter) -> None:
-    """What is kept does not grow with the sequences that have ended, which have the same tokens here."""
+    """Check that memory does not grow with sequences that have ended, which have the same tokens here."""
 
     def serve(number: int) -> None:
         sequence = made.begin((1, 2, 3, 4, 5, 6), salt="")

@@ -87,7 +87,7 @@ class _Row:
     more: list[int]
     """Tokens that come next."""
     number: int
-    """Of the row: its logits are its own."""
+    """Random numbers of the row, whose logits are its own."""
 
     def after(self, steps: int) -> LogitsRow:
         return LogitsRow(state=self.state, tokens=self.tokens + self.more[:steps], prompt_len=self.prompt_len)
@@ -218,7 +218,7 @@ def _check_growing_tokens(processor: LogitsProcessor, rows: list[_Row], width: i
 
 
 def _check_kept(kit: _Kit, processor: LogitsProcessor, cases: Sequence[SamplingParams]) -> None:
-    """What is kept does not grow with the number of requests."""
+    """Check that memory does not grow with the number of requests."""
 
     def serve(number: int) -> None:
         params = cases[number % len(cases)]
