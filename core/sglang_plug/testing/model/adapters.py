@@ -182,7 +182,7 @@ def _check_own_part(
     dtype: torch.dtype,
     tolerance: float,
 ) -> None:
-    """Check that each of two ranks that share the output rows has its part of the effect, or that the reader refuses."""
+    """Check that each of two ranks that share the output rows has its part of the effect, or is refused."""
     for rank in range(RANKS):
         halves = [_own_half(layer, rank) for layer in layers]
         own = [half for half, _ in halves if half is not None]
