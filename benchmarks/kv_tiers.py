@@ -13,7 +13,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from benchmarks.common.server import serving
 
 OPTIONS = ("--load-format", "dummy", "--skip-tokenizer-init", "--dtype", "bfloat16", "--random-seed", "1")
 TIMEOUT = 3600.0
+PARTS = ("restart", "conversations", "without-hits")
 
 
 class Bench:
@@ -130,6 +131,7 @@ def without_hits(bench: Bench, length: int, rounds: int) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description="Prefixes from KV stores, against computing them.")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this question; repeatable")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="0.5B", help="the model's dimensions")
     parser.add_argument("--length", type=int, default=2000, help="tokens of a prompt")
     parser.add_argument("--rounds", type=int, default=3)
@@ -140,13 +142,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="kv-tiers-") as folder:
         bench = Bench(Path(folder), args.shape, args.options)
-        figures = {
-            "first token after a restart": restart(bench, args.length, args.rounds),
-            "conversations": conversations(bench, args.conversations, args.length, args.turns),
-            "without hits": without_hits(bench, args.length, 2 * args.rounds + 1),
+        measures: Mapping[str, Callable[[], dict[str, Any]]] = {
+            "restart": lambda: restart(bench, args.length, args.rounds),
+            "conversations": lambda: conversations(bench, args.conversations, args.length, args.turns),
+            "without-hits": lambda: without_hits(bench, args.length, 2 * args.rounds + 1),
         }
-    for title, row in figures.items():
-        print(f"{title:<28}", "  ".join(f"{name} {value:.3f}" for name, value in row.items()))
+        figures = {part: measures[part]() for part in args.part or PARTS}
+    for part, row in figures.items():
+        print(f"{part:<15}", "  ".join(f"{name} {value:.3f}" for name, value in row.items()))
     if args.json is not None:
         args.json.write_text(json.dumps(figures), encoding="utf-8")
 

@@ -10,7 +10,7 @@ from .generation import GENERATE, PROMPT
 
 INFORMATION = (
     "/health /ping /ready /readyz /health_generate /model_info /get_model_info /server_info /get_server_info /plugins "
-    "/v1/loads /load /v1/models /openapi.json /docs"
+    "/v1/loads /load /get_load /activity /version /v1/models /openapi.json /docs"
 ).split()
 POOLED: dict[str, tuple[str, dict[str, Any]]] = {
     "embeddings": ("/v1/embeddings", {"input": "a"}),
@@ -18,6 +18,7 @@ POOLED: dict[str, tuple[str, dict[str, Any]]] = {
     "classify": ("/classify", {"text": "a"}),
     "classify of OpenAI": ("/v1/classify", {"input": "a"}),
     "rerank": ("/rerank", {"query": "a", "documents": ["b", "c"]}),
+    "rerank of version 2": ("/v2/rerank", {"query": "a", "documents": ["b", "c"]}),
     "rerank of version 1": ("/v1/rerank", {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}),
     "score": ("/score", {"query": "a", "items": ["b", "c"], "label_token_ids": [5, 6]}),
     "score, softmax": ("/v1/score", {"query": "a", "items": ["b"], "label_token_ids": [5, 6], "apply_softmax": True}),
@@ -101,6 +102,7 @@ def ask_administration(talk: Talk) -> None:
 def ask_weights(talk: Talk, folder: str) -> None:
     """Weights of nowhere, and the same weights again."""
     with talk.group("weights"):
+        talk.post("the same version", "/update_weight_version", {"new_version": "default"})
         for path in ("/update_weights_from_disk", "/update_weights"):
             talk.post(f"{path} nowhere", path, {"model_path": "nowhere"})
             talk.post(f"{path} the same", path, {"model_path": folder, "weight_version": path})

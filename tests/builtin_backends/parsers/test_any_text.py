@@ -130,7 +130,7 @@ LONG = [
 @pytest.mark.parametrize(("fragment", "times"), LONG)
 def test_long_texts_take_one_pass(parser: type[OutputParser], fragment: str, times: int) -> None:
     """Steps of the interpreter, not seconds: four times the text takes about four times the steps."""
-    short, long = (_steps(parser, fragment * count) for count in (times // 80, times // 20))
+    short, long = (_steps(parser, fragment * count) for count in (times // 120, times // 30))
     assert long < 6 * short + 2000
 
 
