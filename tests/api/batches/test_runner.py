@@ -34,6 +34,7 @@ class Server:
     def __init__(self, storage: SQLiteStore, model: str) -> None:
         self.gate = GateState()
         self.prompts: list[str] = []
+        self.asked = asyncio.Event()
         self.hold = asyncio.Event()
         self.hold.set()
         self.client = SimpleNamespace(on_step=lambda listener: None, failure=None)
@@ -45,13 +46,14 @@ class Server:
             client=self.client,
             in_flight=0,
             callers=Callers(ServerConfig()),
-            config=SimpleNamespace(max_request_bytes=10_000, storage=StorageConfig()),
+            config=SimpleNamespace(max_request_bytes=10_000, storage=StorageConfig(), role=None),
         )
         self.storage = Storage(SQLiteStore(StoreContext(folder=str(storage.folder), max_bytes=100_000)))
         self.runner = BatchRunner(cast(TextEngine, engine), self.storage)
 
     async def answer(self, request: Request) -> Response:
         body = json.loads(await request.body())
+        self.asked.set()
         await self.hold.wait()
         if self.client.failure:
             raise EngineError(self.client.failure)
@@ -65,8 +67,11 @@ class Site:
     def __init__(self, storage: SQLiteStore, stack: AsyncExitStack) -> None:
         self.storage, self._stack = storage, stack
 
-    async def start(self, model: str = "demo", **attributes: Any) -> Server:
+    async def start(self, model: str = "demo", *, held: bool = False, **attributes: Any) -> Server:
+        """Start a server; lines wait for an answer if it is ``held``."""
         server = Server(self.storage, model)
+        if held:
+            server.hold.clear()
         for name, value in attributes.items():
             setattr(server.client, name, value)
         self._stack.push_async_callback(server.storage.close)
@@ -104,11 +109,6 @@ async def site(
         yield Site(storage, stack)
 
 
-def left_open(server: Server) -> None:
-    """Lines that run wait from now on."""
-    server.hold.clear()
-
-
 async def test_what_lies_there_is_run(site: Site) -> None:
     server = await site.start()
     assert (await site.until("completed")).completed == 20
@@ -125,8 +125,10 @@ async def test_another_model_touches_nothing(site: Site) -> None:
 
 
 async def test_two_servers_of_a_model_do_not_share_a_batch(site: Site) -> None:
-    first = await site.start()
+    first = await site.start(held=True)
+    await first.asked.wait()
     second = await site.start()
+    first.hold.set()
     assert (await site.until("completed")).completed == 20
     assert second.prompts == []
     assert len(first.prompts) == 20
@@ -139,8 +141,8 @@ async def test_the_next_server_takes_over(
     await storage.call(lambda store: store.add_batch(batch_record()))
     async with AsyncExitStack() as later:
         async with AsyncExitStack() as earlier:
-            first = await Site(storage, earlier).start()
-            left_open(first)
+            first = await Site(storage, earlier).start(held=True)
+            await first.asked.wait()
             site = Site(storage, later)
             second = await site.start()
             await site.until("in_progress")
@@ -152,8 +154,7 @@ async def test_the_next_server_takes_over(
 
 
 async def test_a_cancel_by_another_process_is_noticed(site: Site) -> None:
-    server = await site.start()
-    left_open(server)
+    server = await site.start(held=True)
     await site.until("in_progress")
     await site.move("cancelling")
     assert (await site.until("cancelled")).completed == len(server.prompts) < 20
@@ -165,8 +166,7 @@ async def test_a_dead_engine_leaves_the_batch(site: Site) -> None:
 
 
 async def test_an_engine_that_dies_meanwhile_leaves_the_batch(site: Site) -> None:
-    server = await site.start()
-    left_open(server)
+    server = await site.start(held=True)
     await site.until("in_progress")
     server.client.failure = "gone"
     server.hold.set()
@@ -175,8 +175,7 @@ async def test_an_engine_that_dies_meanwhile_leaves_the_batch(site: Site) -> Non
 
 
 async def test_a_server_without_the_route_leaves_the_batch(site: Site) -> None:
-    server = await site.start()
-    left_open(server)
+    server = await site.start(held=True)
     server.app.state.endpoints.clear()
     await site.stays(server, "validating")
 
@@ -201,8 +200,7 @@ async def test_a_batch_of_a_model_that_never_came_back_is_ended(site: Site) -> N
 
 async def test_a_batch_goes_on_once_the_storage_works_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "STORAGE_PAUSE", 0)
-    server = await site.start()
-    left_open(server)
+    server = await site.start(held=True)
     await site.until("in_progress")
     path = site.storage.folder / "batches.sqlite3"
     path.rename(path.with_name("elsewhere"))
