@@ -20,6 +20,7 @@ from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.plugins.registry import Plugins
 
 from .attention_inputs import ShuffledSlots, make_batch
+from .missing_weights import check_missing_weight
 
 LONGEST = 48
 LONG = 600
@@ -28,6 +29,8 @@ CHUNKS = (11, 1, 20, 16)
 PROMPTS = (17, 1, 30, 8)
 DECODE_STEPS = 4
 CPU = torch.device("cpu")
+GIVEN = ("input_ids", "positions", "slots", "tables")
+"""Tensors of a batch that a model must not write to."""
 
 
 @torch.inference_mode()
@@ -43,6 +46,8 @@ def check_model(
     reference: nn.Module | None = None,
 ) -> None:
     """Compare logits with transformers on the host, in float32: one prompt, chunks, a ragged batch, decoding.
+
+    Weights are loaded in two orders, and checkpoints that lack one have to be refused.
 
     With a ``StoredCapable`` backend, decoding is also tested with rotation and storing in one kernel.
 
@@ -67,22 +72,40 @@ def check_model(
     ours = model_class or Plugins.discover().get("model", architecture).load_class(Model)
     reference = _with_random_weights(_transformers_model(architecture, config) if reference is None else reference)
     backend, kernel_set = _attention_class(attention), _kernels(kernels)
+    weights = list(reference.state_dict().items())
     for kernels, case_name in _kernel_variants(kernel_set, backend):
         bench = _bench(ours, config, backend, kernels, _quantization(quantization))
-        bench.model.load_weights(reference.state_dict().items())
+        bench.model.load_weights(weights)
         bench.model.eval().prepare()
         text_config = ours.text_config(config)
         for name, prompts, steps in _cases(text_config.vocab_size, _context_length(text_config)):
             if case_name not in (ANY, name):
                 continue
             where = f"{ours.__name__} fails {name!r}" + (" (rotation and storing in one)" if case_name != ANY else "")
-            expected = [reference(input_ids=prompt[None]).logits[0] for prompt in prompts]
-            try:
-                logits = bench.logits(prompts, steps)
-            except Exception as error:
-                raise AssertionError(f"{where}: raised {type(error).__name__}: {error}") from error
-            for row, (mine, theirs) in enumerate(zip(logits, expected, strict=True)):
-                _compare(mine, theirs, tolerance, f"{where}: sequence {row}")
+            _check_case(bench, reference, prompts, steps, tolerance, where)
+    if quantization is None:
+
+        def make() -> Bench:
+            return _bench(ours, config, backend, kernel_set, None)
+
+        check_missing_weight(lambda: make().model, weights)
+        bench, where = make(), f"{ours.__name__} fails 'weights in reverse order'"
+        bench.model.load_weights(reversed(weights))
+        bench.model.eval().prepare()
+        _, prompts, steps = next(_cases(text_config.vocab_size, _context_length(text_config)))
+        _check_case(bench, reference, prompts, steps, tolerance, where)
+
+
+def _check_case(
+    bench: Bench, reference: nn.Module, prompts: Sequence[Tensor], steps: Steps, tolerance: float, where: str
+) -> None:
+    expected = [reference(input_ids=prompt[None]).logits[0] for prompt in prompts]
+    try:
+        logits = bench.logits(prompts, steps)
+    except Exception as error:
+        raise AssertionError(f"{where}: raised {type(error).__name__}: {error}") from error
+    for row, (mine, theirs) in enumerate(zip(logits, expected, strict=True)):
+        _compare(mine, theirs, tolerance, f"{where}: sequence {row}")
 
 
 ANY, DECODING = "", "prompts in one batch, then decoding"
@@ -162,8 +185,13 @@ class Bench:
         if recurrent is not None:
             states, rows = recurrent
             batch.recurrent = Recurrent(states, Runs.of(rows, lengths, CPU))
+        given: dict[str, Tensor] = {name: getattr(batch, name) for name in GIVEN}
+        before = {name: tensor.clone() for name, tensor in given.items()}
         self.backend.plan(batch)
         logits = self.model.head(self.model(batch))
+        for name, tensor in given.items():
+            if not torch.equal(tensor, before[name]):
+                raise ValueError(f"the model wrote to the batch's {name}, which others read after it")
         ends = [0, *accumulate(lengths)]
         return [logits[start:end] for start, end in pairwise(ends)]
 

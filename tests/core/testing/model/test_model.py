@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,6 +95,13 @@ def other_token(forward: Any, batch: ForwardBatch) -> Tensor:
     return forward(batch)
 
 
+def written(forward: Any, batch: ForwardBatch) -> Tensor:
+    """The batch is used as working memory."""
+    hidden = forward(batch)
+    batch.positions.zero_()
+    return hidden
+
+
 def raises_for_batches(forward: Any, batch: ForwardBatch) -> Tensor:
     if len(batch.query_lens) > 1:
         raise ValueError("one at a time")
@@ -110,6 +118,7 @@ def raises_for_batches(forward: Any, batch: ForwardBatch) -> Tensor:
         (other_token, "prompts of different lengths in one batch"),
         (raises_for_batches, "prompts of different lengths in one batch': raised ValueError: one at a time"),
         (louder, "one prompt'"),
+        (written, "one prompt': raised ValueError: the model wrote to the batch's positions"),
         (from_zero, "one prompt in chunks"),
         (one_after_the_other, "prompts in one batch, then decoding"),
     ],
@@ -125,6 +134,41 @@ def test_a_model_that_is_wrong_only_in_long_prompts_fails() -> None:
     check_model("LlamaForCausalLM", config)
     with pytest.raises(AssertionError, match="Broken fails 'a long prompt in chunks"):
         check_model("LlamaForCausalLM", config, model_class=broken(wrapped))
+
+
+def load_what_is_there(model: Any, load: Any, weights: Any) -> None:
+    with contextlib.suppress(WeightError):
+        load(weights)
+
+
+def count_layers(model: Any, load: Any, weights: Any) -> None:
+    """Layers are numbered as they arrive, so other files exchange them."""
+    numbers: dict[str, str] = {}
+    renamed = []
+    for name, tensor in weights:
+        parts = name.split(".")
+        if "layers" in parts:
+            place = parts.index("layers") + 1
+            parts[place] = numbers.setdefault(parts[place], str(len(numbers)))
+        renamed.append((".".join(parts), tensor))
+    load(renamed)
+
+
+@pytest.mark.planted_bug("model")
+@pytest.mark.parametrize(
+    ("change", "case"),
+    [
+        (load_what_is_there, "a checkpoint without model.layers.1.mlp.down_proj.weight': it is accepted"),
+        (count_layers, "weights in reverse order': sequence 0: 48 of 48 tokens are wrong"),
+    ],
+)
+def test_models_that_load_weights_wrongly_fail(change: Any, case: str) -> None:
+    class Broken(llama()):  # type: ignore[misc]
+        def load_weights(self, weights: Any) -> None:
+            change(self, super().load_weights, weights)
+
+    with pytest.raises(AssertionError, match=f"Broken fails '{case}"):
+        check_model("LlamaForCausalLM", CONFIGS["LlamaForCausalLM"], model_class=Broken)
 
 
 @pytest.mark.planted_bug("model")
