@@ -37,8 +37,9 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
 GENERATOR, EMBEDDER = "127.0.0.1:30000", "127.0.0.1:30001"
 """Addresses of the servers in the documentation."""
 STAND_INS = ("MODEL", "./my-model")
-NOT_STARTED = ("--kv-store", "otel")
-"""Servers that need 16 GB of memory, or a library that is not installed with the tests; others start them."""
+NOT_STARTED = ("--kv-store", "otel", "--role")
+"""Servers that need 16 GB of memory, a library that is not installed with the tests, or another machine; other tests
+start them."""
 SMALLER = {
     "--num-prompts 200": "--num-prompts 4",
     "--random-input-len 1024": "--random-input-len 64",

@@ -10,7 +10,7 @@ from typing import Any
 
 from sglang_plug import KVBlock, KVStore, KVStoreError, KVStoreStats
 
-from .settings import HostSettings, parse_bytes
+from .settings import HostSettings, parse_memory
 
 OVERHEAD = 256
 """Bytes that an entry takes besides its content."""
@@ -27,7 +27,7 @@ class HostStore(KVStore):
     verifies = True
 
     def __init__(self, settings: HostSettings) -> None:
-        self._capacity = self.memory_bytes = parse_bytes(settings.bytes)
+        self._capacity = self.memory_bytes = parse_memory(settings.bytes)
         self._lock = threading.Lock()
         self._blocks: OrderedDict[bytes, memoryview] = OrderedDict()
         self._bytes = 0

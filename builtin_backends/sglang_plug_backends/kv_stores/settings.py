@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Literal
 
+AUTO = "auto"
+MOST_BY_DEFAULT = 4 << 30
+"""Bytes of memory that a store takes at most, unless a size is given."""
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 WILDCARDS = ("", "*", "0.0.0.0", "::")
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
@@ -19,15 +23,22 @@ def parse_bytes(text: int | str) -> int:
     return size
 
 
+def parse_memory(text: int | str) -> int:
+    """Return a number of bytes as ``parse_bytes`` does; ``auto``: 4 GB, or an eighth of the machine's memory if less."""
+    if text != AUTO:
+        return parse_bytes(text)
+    return min(MOST_BY_DEFAULT, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
     """Settings given as ``--set host.KEY=VALUE``."""
 
-    bytes: int | str = "4GB"
-    """Memory for blocks, such as ``16GB``."""
+    bytes: int | str = AUTO
+    """Memory for blocks, such as ``16GB``; ``auto``: 4 GB, or an eighth of the machine's memory if that is less."""
 
     def __post_init__(self) -> None:
-        parse_bytes(self.bytes)
+        parse_memory(self.bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +64,9 @@ class TransferSettings:
     secret_file: str = ""
     """A file with the secret of at least 16 bytes that all engines of the server share; by default that of the
     environment variable SGLANG_PLUG_TRANSFER_SECRET, and with ``--prefill-replicas`` on one machine a new one."""
-    bytes: int | str = "4GB"
+    bytes: int | str = AUTO
     """Memory of each engine for blocks that it has computed or received, such as ``16GB``; the least recently used ones
-    are dropped."""
+    are dropped. ``auto``: 4 GB, or an eighth of the machine's memory if that is less."""
     host: str = "127.0.0.1"
     """Address of this machine that the other engines connect to, or the network interface that has it, such as
     ``eth0``."""
@@ -65,7 +76,7 @@ class TransferSettings:
     """Seconds for which sending waits for the other engine before it fails."""
 
     def __post_init__(self) -> None:
-        parse_bytes(self.bytes)
+        parse_memory(self.bytes)
         if self.timeout_seconds <= 0:
             raise ValueError(f"timeout_seconds must be above 0, not {self.timeout_seconds}")
         if self.host in WILDCARDS:

@@ -92,7 +92,7 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
             name=f"--kv-store {self._names} and its buffers",
             bytes=self._memory,
             advice="give the stores less memory, such as --set host.bytes=1GB, or the buffers, such as --set "
-            "kv-tiers.buffer_mib=256, or lower --max-total-tokens",
+            "kv-tiers.buffer_mib=64, or lower --max-total-tokens",
             on_host=True,
         )
 

@@ -17,7 +17,7 @@ class KVTiersSettings:
     load: Literal["measured", "always"] = "measured"
     """``measured``: a prefix is loaded if that is faster than computing it, as far as is known; ``always``: whenever a
     store has it."""
-    buffer_mib: int = 1024
+    buffer_mib: int = 256
     """Memory in MiB for blocks on their way to a store; blocks beyond it are not stored. As much again is for loaded
     prefixes whose requests wait. Both are part of the memory that the server plans with."""
 
