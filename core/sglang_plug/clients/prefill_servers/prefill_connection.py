@@ -120,7 +120,8 @@ class PrefillConnection(EngineClient):
             if reason != self._failure:
                 logger.warning("Prefill server %s is not used, and prompts are computed here: %s", self.address, reason)
             self._failure = reason
-            self._tried.set()
+            if self._refusal is not None:  # the end of a handshake that fails may look like a lost connection at first
+                self._tried.set()
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _use(self, client: EngineClient) -> str:
