@@ -24,7 +24,7 @@ def parse_bytes(text: int | str) -> int:
 
 
 def parse_memory(text: int | str) -> int:
-    """Return a number of bytes as ``parse_bytes`` does; ``auto``: 4 GB, or an eighth of the machine's memory if less."""
+    """Return a number of bytes, see ``parse_bytes``; ``auto``: 4 GB, or an eighth of the machine's memory if less."""
     if text != AUTO:
         return parse_bytes(text)
     return min(MOST_BY_DEFAULT, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8)

@@ -8,10 +8,17 @@ from collections.abc import Callable
 
 WARM_UP, REQUESTS, ATTEMPTS = 500, 4000, 2
 KEPT_BYTES = 100
-"""Bytes that may be kept of each request that has ended."""
+"""Bytes that may be kept of each request that has ended, unless another number is given."""
 
 
-def check_kept(serve: Callable[[int], None], name: str, *, warm_up: int = WARM_UP, requests: int = REQUESTS) -> None:
+def check_kept(
+    serve: Callable[[int], None],
+    name: str,
+    *,
+    warm_up: int = WARM_UP,
+    requests: int = REQUESTS,
+    allowed: int = KEPT_BYTES,
+) -> None:
     """Raise ``AssertionError`` if memory grows with the number of requests that have ended.
 
     Args:
@@ -19,6 +26,7 @@ def check_kept(serve: Callable[[int], None], name: str, *, warm_up: int = WARM_U
         name: the component, for the message.
         warm_up: requests before the first measurement.
         requests: requests between the measurements.
+        allowed: bytes that may be kept of each.
     """
     for number in range(warm_up):
         serve(number)
@@ -29,7 +37,7 @@ def check_kept(serve: Callable[[int], None], name: str, *, warm_up: int = WARM_U
         # Something may be allocated once, by another thread as well; what is kept of requests grows each time.
         for attempt in range(ATTEMPTS):
             kept = _growth(serve, warm_up + attempt * requests, requests)
-            if kept < KEPT_BYTES * requests:
+            if kept < allowed * requests:
                 return
     finally:
         if not tracing:

@@ -171,8 +171,8 @@ class ForwardBatch:
     """One step: ``T`` new tokens of ``B`` sequences, which lie one after the other.
 
     A sequence's context (``kv_lens``) may be longer than its new tokens (``query_lens``): the earlier tokens are in the
-    KV pool already. Encoders have no pool: ``kv`` is ``None`` and the two lengths are equal. A model may replace tensors
-    of a batch but does not write to them.
+    KV pool already. Encoders have no pool: ``kv`` is ``None`` and the two lengths are equal. A model may replace
+    tensors of a batch but does not write to them.
     """
 
     input_ids: Tensor

@@ -53,7 +53,7 @@ def check_eviction_policy(policy: str | Callable[[], EvictionPolicy], *, useful_
         _check_useful_last(made)
     _check_references(made)
     check_growth(lambda count: lambda: _ask(made, count), (500, 4000), "eviction_priority() of many leaves")
-    check_kept(lambda number: _ask_once(made, number), f"{type(made).__name__}.eviction_priority()")
+    check_kept(lambda number: _ask_once(made, number), f"{type(made).__name__}.eviction_priority()", allowed=40)
 
 
 def _nodes() -> list[NodeStats]:
