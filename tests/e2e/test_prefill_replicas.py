@@ -128,8 +128,10 @@ def test_a_chat_is_that_of_one_engine(single: Server, paired: Server, name: str)
     before = transfers(paired)
     expected, answer = (server.post("/v1/chat/completions", body).json() for server in (single, paired))
     assert without_names(answer) == comparable(expected)
-    sent = body.get("n", 1)
-    assert [now - then for now, then in zip(transfers(paired), before, strict=True)] == [sent, sent, 0]
+    choices = body.get("n", 1)
+    sent, received, late = (now - then for now, then in zip(transfers(paired), before, strict=True))
+    assert (sent, late) == (choices, 0)
+    assert 1 <= received <= choices, "a choice may find the prompt of an earlier one in the prefix cache"
 
 
 def test_a_stream_is_that_of_one_engine(single: Server, paired: Server) -> None:

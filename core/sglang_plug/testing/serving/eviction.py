@@ -148,7 +148,7 @@ def _check_references(policy: EvictionPolicy) -> None:
 
 
 def _ask_once(policy: EvictionPolicy, number: int) -> None:
-    policy.eviction_priority(replace(LEAF, used=200.0 + number, depth=64 + number))
+    policy.eviction_priority(replace(LEAF, used=1e6 + number, depth=64 + number))
 
 
 def _ask(policy: EvictionPolicy, count: int) -> None:
