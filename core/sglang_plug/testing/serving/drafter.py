@@ -10,7 +10,6 @@ from typing import Any
 from sglang_plug.contracts.serving.drafting import Drafter, SequenceDrafter
 from sglang_plug.testing.declared import factory_of
 from sglang_plug.testing.growth import check_growth
-from sglang_plug.testing.memory import check_kept
 
 MOST = (1, 2, 8, 64)
 STEPS = 60
@@ -65,7 +64,6 @@ def check_drafter(drafter: str | Callable[[], Drafter], *, vocabulary: int = 300
     _check_alone(make, generator)
     for what, values in (("random tokens", vocabulary), ("three tokens in any order", 3)):
         _check_growth(make(), [generator.randrange(values) for _ in range(LENGTHS[-1])], what)
-    _check_kept(make())
 
 
 def _conversations(made: Drafter, generator: random.Random, vocabulary: int) -> Sequence[_Talk]:
@@ -153,17 +151,6 @@ def _check_growth(made: Drafter, tokens: Sequence[int], what: str) -> None:
         LENGTHS,
         f"begin() of a prompt of {what}",
     )
-
-
-def _check_kept(made: Drafter) -> None:
-    """Check that memory does not grow with sequences that have ended, which have the same tokens here."""
-
-    def serve(number: int) -> None:
-        sequence = made.begin((1, 2, 3, 4, 5, 6), salt="")
-        sequence.propose([7], LEAK)
-        sequence.end([8, 9])
-
-    check_kept(serve, type(made).__name__)
 
 
 def _propose(talk: _Talk, generator: random.Random, vocabulary: int) -> None:

@@ -147,17 +147,6 @@ def test_one_that_keeps_its_contract_passes(drafter: type[Drafter]) -> None:
     check_drafter(drafter)
 
 
-class KeepsTheEnded(Drafter):
-    """Keeps every sequence."""
-
-    def __init__(self) -> None:
-        self.ended: list[tuple[int, ...]] = []
-
-    def begin(self, prompt: Sequence[int], *, salt: str) -> SequenceDrafter:
-        self.ended.append((*prompt, 0))
-        return Repeating()
-
-
 class ReadsEveryBeginning(Drafter):
     """Takes quadratic time for a prompt."""
 
@@ -174,7 +163,6 @@ class ReadsEveryBeginning(Drafter):
         (SharesPositions, "they share what belongs to one of them"),
         (CopiesTheSequence, r"propose\(\) of the tokens of an output of random tokens: time grows with the power"),
         (NeedsAPrompt, r"without a prompt: begin\(\) raised IndexError"),
-        (KeepsTheEnded, "keeps .* bytes of each request that has ended"),
         (ReadsEveryBeginning, r"begin\(\) of a prompt of random tokens: time grows with the power"),
     ],
 )
