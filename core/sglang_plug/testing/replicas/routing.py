@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from sglang_plug.contracts.serving.observer import StepStats
 from sglang_plug.contracts.serving.routing import CacheAwareRouting, ReplicaLoad, RoutingPolicy
 from sglang_plug.testing.declared import factory_of
 from sglang_plug.testing.growth import check_growth
+from sglang_plug.testing.memory import traced_memory
 
 GROUPS: Sequence[Sequence[int]] = ((0, 1), (0, 1, 2, 3), (1, 4, 7), tuple(range(64)))
 """Numbers of the replicas that serve."""
@@ -138,17 +138,11 @@ def _check_kept(policy: RoutingPolicy) -> None:
     generator, loads = random.Random(13), [_Load(number) for number in range(3)]
     for number in range(WARM_UP):
         _serve(policy, _request(generator, number), loads)
-    tracing = tracemalloc.is_tracing()
-    if not tracing:
-        tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
+    with traced_memory() as allocated:
+        before = allocated()
         for number in range(WARM_UP, WARM_UP + REQUESTS):
             _serve(policy, _request(generator, number), loads)
-        kept = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        if not tracing:
-            tracemalloc.stop()
+        kept = allocated() - before
     assert kept < KEPT_BYTES * REQUESTS, (
         f"{type(policy).__name__} keeps {kept // REQUESTS} bytes of each request, with replicas of {CAPACITY} KV slots"
     )
@@ -158,20 +152,16 @@ def _check_kept_callers(policy: RoutingPolicy) -> None:
     """Memory must not grow with the number of callers; a policy may remember as many as come at first."""
     loads = [_Load(number) for number in range(3)]
 
-    def visit(numbers: range) -> int:
+    def visit(numbers: range) -> None:
         for number in numbers:
             request = Request(id=str(number), tokens=(1, 2), caller=f"caller {number}", salt=f"salt {number}")
             policy.choose(request, loads)
-        return tracemalloc.get_traced_memory()[0]
 
-    tracing = tracemalloc.is_tracing()
-    if not tracing:
-        tracemalloc.start()
-    try:
-        kept = -visit(range(CALLERS)) + visit(range(CALLERS, 2 * CALLERS))
-    finally:
-        if not tracing:
-            tracemalloc.stop()
+    with traced_memory() as allocated:
+        visit(range(CALLERS))
+        before = allocated()
+        visit(range(CALLERS, 2 * CALLERS))
+        kept = allocated() - before
     assert kept < KEPT_CALLER_BYTES * CALLERS, (
         f"{type(policy).__name__} keeps {kept // CALLERS} bytes of each caller after {CALLERS} others"
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
 from sglang_plug.contracts.serving.cache import Match
 from sglang_plug.contracts.serving.scheduling import AccountingPolicy, PreemptivePolicy, TokenUsage, Waiting
+from sglang_plug.testing.memory import traced_memory
 
 from .queued import Queued
 
@@ -27,14 +27,11 @@ def check_accounting(policy: Any) -> None:
     if not _has_methods(policy, AccountingPolicy):
         return
     _Server(policy).run()
-    tracemalloc.start()
-    try:
+    with traced_memory() as allocated:
         _visit(policy, range(PASSING))
-        before, _ = tracemalloc.get_traced_memory()
+        before = allocated()
         _visit(policy, range(PASSING, 2 * PASSING))
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        after = allocated()
     assert after - before < PASSING * MOST_BYTES, (
         f"{PASSING} further callers that have left take {after - before} bytes: forget them in deactivated()"
     )
