@@ -118,10 +118,11 @@ test-ray: $(RAY_STAMP) ## Test sglang-plug-ray with a real Ray cluster on this m
 sanitize: $(DEV_STAMP) ## Run the compiled CPU kernels under AddressSanitizer, UndefinedBehaviorSanitizer and guard pages
 	$(BIN)/python -m tests.builtin_backends.avx512.sanitize
 
-check: $(DEV_STAMP) types ## Formatting, lint, types and the policy tests
+check: $(DEV_STAMP) types ## Formatting, lint, types, the policy tests and whether the generated pages are current
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest -q tests/policy
+	for program in $(PAGE_PROGRAMS); do $(BIN)/python $$program --check || exit 1; done
 
 format: $(DEV_STAMP) ## Rewrite what ruff can rewrite
 	$(BIN)/ruff check --fix-only .
