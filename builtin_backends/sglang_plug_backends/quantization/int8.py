@@ -23,6 +23,8 @@ MOST_COLUMNS = 65_536
 """Maximum columns that kernel sets can accumulate."""
 MOST_ROWS = 64
 """Rows above which the matrix is dequantized first, because arithmetic is the bottleneck."""
+VECTOR = 64
+"""Torch's product of int8 weights adds numbers beyond a row whose length is no multiple of the processor's vectors."""
 
 
 def build(request: QuantizationRequest, settings: Int8Settings) -> Quantization:
@@ -55,8 +57,10 @@ def pack(tensors: Mapping[str, Tensor], bias: Tensor | None, *, multiply: PackIn
 def pack_int8(rounded: Tensor, scale: Tensor, bias: Tensor | None) -> LinearFunction:
     """Multiply with ``rounded`` ``[out, in]`` int8 with row scales ``scale`` ``[out]``."""
 
+    most_rows = MOST_ROWS if rounded.shape[1] % VECTOR == 0 else 0
+
     def linear(x: Tensor) -> Tensor:
-        if x.shape[0] > MOST_ROWS:
+        if x.shape[0] > most_rows:
             return F.linear(x, rounded.to(x.dtype).mul_(scale[:, None]), bias)
         result: Tensor = torch._weight_int8pack_mm(x.contiguous(), rounded, scale)
         return result if bias is None else result.add_(bias)
