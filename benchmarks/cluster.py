@@ -230,7 +230,7 @@ class Cluster:
         """Begin with what waits for a replica, while it has places."""
         while replica.queue and replica.running < PLACES:
             turn = replica.queue.popleft()
-            digests = list(prefix_digests(turn.request, BLOCK, 1 << 20))
+            digests = _block_digests(turn.request)
             cached = replica.cached(digests) * BLOCK
             self._prompt += len(turn.request.tokens)
             self._cached += cached
@@ -250,11 +250,16 @@ class Cluster:
         load.requests -= 1
         load.tokens -= length + turn.answer
         session.tokens += [self._random.randrange(50_000) for _ in range(turn.answer)]
-        replica.cached(list(prefix_digests(Request(id="", tokens=tuple(session.tokens)), BLOCK, 1 << 20)))
+        replica.cached(_block_digests(Request(id="", tokens=tuple(session.tokens))))
         if session.turns:
             pause = self._random.expovariate(1 / THINKING)
             self._at(now + pause, lambda now: self._ask(session, now))
         self._begin(replica, now)
+
+
+def _block_digests(request: Request) -> list[bytes]:
+    """Return the digests of the whole blocks of a prompt."""
+    return list(prefix_digests(request, range(BLOCK, len(request.tokens) + 1, BLOCK)))
 
 
 def sessions(count: int, groups: int, rate: float, seed: int) -> list[tuple[float, Session]]:

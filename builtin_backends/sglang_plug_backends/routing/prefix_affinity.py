@@ -1,25 +1,26 @@
 """Requests with one prefix go to one replica, so that it is computed and cached once.
 
-The policy remembers a digest of every block of the prompts that it routed, and the replicas that have them. It
-remembers as many blocks of a replica as fit into the replica's KV pool, the least recently used are dropped.
+The policy remembers digests of prefixes of the prompts that it routed, and the replicas that have them. It remembers as
+many tokens of a replica as fit into the replica's KV pool, the least recently used are dropped.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
 from operator import attrgetter
 
 from sglang_plug import ReplicaLoad, Request, prefix_digests
 
-from .least_loaded import LeastLoaded
+from .least_loaded import MOST_COMPARED, LeastLoaded
 
 UNKNOWN_CAPACITY = 1 << 16
 """KV slots of a replica that has not reported a step yet."""
-BISECTED = 8
-"""Searching a list of replicas costs less than going through it if it has so many times the entries."""
+PRECISION = 16
+"""A prefix is known to a sixteenth of its length: up to 32 blocks each one has a digest, up to 64 every second one."""
 
 _number: Callable[[ReplicaLoad], int] = attrgetter("replica")
 
@@ -29,7 +30,7 @@ class AffinitySettings:
     """Settings given as ``--set prefix-affinity.KEY=VALUE``."""
 
     block: int = 64
-    """Tokens of a block: prefixes count in whole blocks."""
+    """Tokens of a block: prefixes of up to 32 blocks count in blocks, longer ones in multiples."""
     max_blocks: int = 1024
     """Leading blocks of a prompt that are looked at."""
     slack_tokens: int = 2048
@@ -48,24 +49,25 @@ class PrefixAffinity:
     """The replica that computed the longest prefix of the prompt, unless it is overloaded.
 
     A prompt that no replica knows goes to the replica with the fewest tokens in flight, and of several to the one that
-    was given the fewest blocks, so that an idle server spreads its prefixes over all caches.
+    was given the fewest tokens to cache, so that an idle server spreads its prefixes over all caches.
     """
 
     def __init__(self, settings: AffinitySettings) -> None:
         self._settings = settings
         self._least = LeastLoaded()
+        self._lengths = tuple(prefix_lengths(settings.block, settings.max_blocks))
+        self._added = tuple(length - shorter for shorter, length in pairwise((0, *self._lengths)))
+        """Tokens by which each of the lengths exceeds the one before."""
         self._holders: dict[bytes, dict[int, None]] = {}
-        """Digest of a prefix -> replicas that have computed it."""
-        self._blocks: dict[int, OrderedDict[bytes, None]] = {}
-        """Replica -> its digests, the least recently used first. Of one prompt the longest prefix comes first, so that
-        a replica that has a prefix has all shorter ones."""
+        """Digest of a prefix -> replicas that have computed it, the least recently chosen first."""
+        self._caches: dict[int, _Cache] = {}
 
     def choose(self, request: Request, replicas: Sequence[ReplicaLoad]) -> int:
         """Return the replica, and remember that it computes the prompt now."""
         settings = self._settings
-        digests = list(prefix_digests(request, settings.block, settings.max_blocks))
+        digests = list(prefix_digests(request, self._lengths))
         idle = self._least.candidates(replicas)
-        least = idle[0] if len(idle) == 1 else min(idle, key=self._count)
+        least = idle[0] if len(idle) == 1 else min(idle, key=self._cached_tokens)
         most = least.tokens * settings.slack_ratio + settings.slack_tokens
         holders = [load for load in self._longest(digests, replicas) if load.tokens <= most]
         chosen = min(holders, key=self._order) if holders else least
@@ -74,43 +76,48 @@ class PrefixAffinity:
 
     def forget(self, replica: int) -> None:
         """Drop what is known about a replica whose cache is empty."""
-        for digest in self._blocks.pop(replica, ()):
-            self._drop(replica, digest)
+        if (cache := self._caches.pop(replica, None)) is not None:
+            for digest in cache.prefixes:
+                self._drop(replica, digest)
 
-    def _count(self, load: ReplicaLoad) -> int:
-        return len(self._blocks.get(load.replica, ()))
+    def _cached_tokens(self, load: ReplicaLoad) -> int:
+        cache = self._caches.get(load.replica)
+        return 0 if cache is None else cache.tokens
 
     def _order(self, load: ReplicaLoad) -> tuple[int, int, int]:
-        return load.tokens, self._count(load), load.replica
+        return load.tokens, self._cached_tokens(load), load.replica
 
     def _longest(self, digests: Sequence[bytes], replicas: Sequence[ReplicaLoad]) -> list[ReplicaLoad]:
-        """Return those of ``replicas`` that have the longest prefix that one of them has.
+        """Return those of ``replicas`` that have the longest prefix that one of them has; of many the first 64.
 
         Whoever has a prefix has all shorter ones, so the longest known one is found by bisection.
         """
         holders = self._holders
         known = bisect_left(digests, True, key=lambda digest: digest not in holders)
         for digest in reversed(digests[:known]):
-            if loads := _of_numbers(replicas, holders[digest]):
+            if loads := _of_numbers(replicas, islice(holders[digest], MOST_COMPARED)):
                 return loads
         return []
 
     def _remember(self, load: ReplicaLoad, digests: Sequence[bytes]) -> None:
         replica, holders = load.replica, self._holders
-        blocks = self._blocks.setdefault(replica, OrderedDict())
-        for digest in reversed(digests):
-            if digest in blocks:
-                blocks.move_to_end(digest)
-                continue
-            blocks[digest] = None
-            if (numbers := holders.get(digest)) is None:
-                holders[digest] = {replica: None}
+        cache = self._caches.setdefault(replica, _Cache())
+        prefixes = cache.prefixes
+        for digest, tokens in zip(reversed(digests), reversed(self._added[: len(digests)]), strict=True):
+            if digest in prefixes:
+                prefixes.move_to_end(digest)
+                numbers = holders[digest]
+                del numbers[replica]
             else:
-                numbers[replica] = None
+                prefixes[digest] = tokens
+                cache.tokens += tokens
+                numbers = holders.setdefault(digest, {})
+            numbers[replica] = None
         capacity = UNKNOWN_CAPACITY if load.latest is None else load.latest.capacity
-        most = max(capacity // self._settings.block, len(digests))
-        while len(blocks) > most:
-            oldest, _ = blocks.popitem(last=False)
+        most = max(capacity, self._lengths[len(digests) - 1] if digests else 0)
+        while cache.tokens > most:
+            oldest, tokens = prefixes.popitem(last=False)
+            cache.tokens -= tokens
             self._drop(replica, oldest)
 
     def _drop(self, replica: int, digest: bytes) -> None:
@@ -120,13 +127,37 @@ class PrefixAffinity:
             del self._holders[digest]
 
 
-def _of_numbers(replicas: Sequence[ReplicaLoad], numbers: Collection[int]) -> list[ReplicaLoad]:
+def prefix_lengths(block: int, max_blocks: int) -> Iterable[int]:
+    """Yield the numbers of tokens of the prefixes that are remembered, up to ``max_blocks`` blocks.
+
+    Their distance is one block at first and doubles with their length, so that a long prompt has few of them.
+    """
+    count, distance = 1, 1
+    while count <= max_blocks:
+        yield count * block
+        if count == PRECISION * 2 * distance:
+            distance *= 2
+        count += distance
+
+
+@dataclass(slots=True)
+class _Cache:
+    """What a replica is believed to have cached."""
+
+    prefixes: OrderedDict[bytes, int] = field(default_factory=OrderedDict)
+    """Digest of a prefix -> tokens by which it is longer than the next shorter one, the least recently used first. Of
+    one prompt the longest prefix comes first, so that a replica that has a prefix has all shorter ones."""
+    tokens: int = 0
+    """Sum of ``prefixes``."""
+
+
+def _of_numbers(replicas: Sequence[ReplicaLoad], numbers: Iterable[int]) -> list[ReplicaLoad]:
     """Return those of ``replicas``, which are in the order of their numbers, that have one of ``numbers``."""
-    if len(numbers) * BISECTED > len(replicas):
-        return [load for load in replicas if load.replica in numbers]
-    loads = []
+    loads, count = [], len(replicas)
     for number in numbers:
-        place = bisect_left(replicas, number, key=_number)
-        if place < len(replicas) and replicas[place].replica == number:
+        place = number  # where it is if all replicas serve
+        if place >= count or replicas[place].replica != number:
+            place = bisect_left(replicas, number, key=_number)
+        if place < count and replicas[place].replica == number:
             loads.append(replicas[place])
     return loads

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_plug import Request
-from sglang_plug_backends.routing.prefix_affinity import AffinitySettings, PrefixAffinity
+from sglang_plug_backends.routing.prefix_affinity import AffinitySettings, PrefixAffinity, prefix_lengths
 
 
 @dataclass
@@ -83,6 +84,36 @@ def test_it_remembers_as_much_as_fits_into_the_pool() -> None:
         policy.choose(request(*range(100 * number, 100 * number + 16)), replicas)
     replicas[first].tokens = 50
     assert policy.choose(request(*range(8)), replicas) == 1 - first
+
+
+@given(st.integers(1, 64), st.integers(1, 4096))
+def test_prefixes_are_known_to_a_sixteenth_of_their_length(block: int, max_blocks: int) -> None:
+    lengths = list(prefix_lengths(block, max_blocks))
+    assert lengths[: min(32, max_blocks)] == [block * count for count in range(1, min(32, max_blocks) + 1)]
+    for shorter, longer in pairwise(lengths):
+        assert longer % block == 0 and longer - shorter <= max(block, longer / 16)
+    assert max_blocks * block - lengths[-1] < max(block, max_blocks * block / 16)
+    assert len(lengths) < 200
+
+
+def test_a_long_conversation_stays_where_it_is_cached() -> None:
+    policy, replicas = affinity(), [Load(number) for number in range(5)]
+    conversation = tuple(range(3000))
+    home = policy.choose(request(*conversation), replicas)
+    for turn in range(1, 10):
+        policy.choose(request(*range(5000 * turn, 5000 * turn + 50)), replicas)
+        conversation += tuple(range(10_000 * turn, 10_000 * turn + 100))
+        assert policy.choose(request(*conversation), replicas) == home
+
+
+def test_requests_with_a_prefix_that_many_replicas_have_are_spread_over_them() -> None:
+    policy, replicas = affinity(), [Load(number) for number in range(300)]
+    shared = tuple(range(8))
+    for number in range(300):
+        others = [load for load in replicas if load.replica == number]
+        policy.choose(request(*shared), [*others, Load(1000 + number)])
+    chosen = [policy.choose(request(*shared, *range(100 * turn, 100 * turn + 4)), replicas) for turn in range(1, 200)]
+    assert len(set(chosen)) > 100
 
 
 prompts = st.lists(st.integers(0, 3), min_size=1, max_size=40).map(tuple)

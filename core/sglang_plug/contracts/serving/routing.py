@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Protocol, runtime_checkable
 
 from sglang_plug.contracts.request import Request
@@ -58,22 +59,32 @@ class CacheAwareRouting(Protocol):
         """The replica's prefix cache is empty now: it was flushed, or the replica is started again."""
 
 
-def prefix_digests(request: Request, block: int, most: int) -> Iterator[bytes]:
-    """Yield a digest of the first ``block`` tokens of a prompt, of the first two blocks, and so on, up to ``most``.
+def prefix_digests(request: Request, lengths: Iterable[int]) -> Iterator[bytes]:
+    """Yield a digest of the first tokens of a prompt for each of ``lengths``, as far as the prompt has so many tokens.
 
     Two digests are equal if, and practically only if, the prefixes could share cached tokens: images, adapter and salt
-    count like the tokens do. They are the same in every process. An incomplete last block has none.
+    count like the tokens do. They are the same in every process.
+
+    Args:
+        request: the request whose prompt it is.
+        lengths: numbers of tokens, in ascending order.
     """
-    media = sorted((item.start, item.digest) for item in request.media)
-    count = min(len(request.tokens) // block, most)
+    length = len(request.tokens)
+    ends = list(takewhile(lambda end: end <= length, lengths))
+    if not ends:
+        return
+    tokens = request.tokens[: ends[-1]]
     try:
-        tokens = array("I", request.tokens[: count * block])
+        values = array("I", tokens)
     except OverflowError:  # no token ids; the engine will refuse the request
-        tokens = array("q", request.tokens[: count * block])
-    encoded, size = memoryview(tokens).cast("B"), block * tokens.itemsize
+        values = array("q", tokens)
+    encoded, size = memoryview(values).cast("B"), values.itemsize
+    media = sorted((item.start, item.digest) for item in request.media)
     state = hashlib.blake2b(repr((request.salt, request.adapter)).encode(), digest_size=DIGEST_BYTES)
-    for number in range(count):
-        state.update(encoded[number * size : (number + 1) * size])
-        while media and media[0][0] < (number + 1) * block:
+    begin = 0
+    for end in ends:
+        state.update(encoded[begin * size : end * size])
+        while media and media[0][0] < end:
             state.update(media.pop(0)[1])
         yield state.copy().digest()
+        begin = end
