@@ -142,7 +142,7 @@ def prefix_lengths(block: int, max_blocks: int) -> Iterable[int]:
 
 @dataclass(slots=True)
 class _Cache:
-    """What a replica is believed to have cached."""
+    """Prefixes that a replica is believed to have cached."""
 
     prefixes: OrderedDict[bytes, int] = field(default_factory=OrderedDict)
     """Digest of a prefix -> tokens by which it is longer than the next shorter one, the least recently used first. Of
