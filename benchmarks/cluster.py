@@ -45,7 +45,7 @@ PLACES = 64
 POLICIES: Mapping[str, Callable[[], RoutingPolicy]] = {
     "round-robin": RoundRobin,
     "least-tokens": LeastTokens,
-    "prefix-affinity": lambda: PrefixAffinity(AffinitySettings(block=BLOCK)),
+    "prefix-affinity": lambda: PrefixAffinity(AffinitySettings()),
 }
 
 

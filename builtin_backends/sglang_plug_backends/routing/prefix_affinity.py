@@ -19,8 +19,8 @@ from .least_loaded import MOST_COMPARED, LeastLoaded
 
 UNKNOWN_CAPACITY = 1 << 16
 """KV slots of a replica that has not reported a step yet."""
-PRECISION = 16
-"""A prefix is known to a sixteenth of its length: up to 32 blocks each one has a digest, up to 64 every second one."""
+PRECISION = 8
+"""A prefix is known to an eighth of its length: up to 16 blocks each one has a digest, up to 32 every second one."""
 
 _number: Callable[[ReplicaLoad], int] = attrgetter("replica")
 
@@ -30,7 +30,7 @@ class AffinitySettings:
     """Settings given as ``--set prefix-affinity.KEY=VALUE``."""
 
     block: int = 64
-    """Tokens of a block: prefixes of up to 32 blocks count in blocks, longer ones in multiples."""
+    """Tokens of a block: prefixes of up to 16 blocks count in blocks, longer ones in multiples."""
     max_blocks: int = 1024
     """Leading blocks of a prompt that are looked at."""
     slack_tokens: int = 2048
@@ -106,13 +106,16 @@ class PrefixAffinity:
         for digest, tokens in zip(reversed(digests), reversed(self._added[: len(digests)]), strict=True):
             if digest in prefixes:
                 prefixes.move_to_end(digest)
-                numbers = holders[digest]
-                del numbers[replica]
+                if len(numbers := holders[digest]) > 1:  # to the end of those that were chosen
+                    del numbers[replica]
+                    numbers[replica] = None
+                continue
+            prefixes[digest] = tokens
+            cache.tokens += tokens
+            if (known := holders.get(digest)) is None:
+                holders[digest] = {replica: None}
             else:
-                prefixes[digest] = tokens
-                cache.tokens += tokens
-                numbers = holders.setdefault(digest, {})
-            numbers[replica] = None
+                known[replica] = None
         capacity = UNKNOWN_CAPACITY if load.latest is None else load.latest.capacity
         most = max(capacity, self._lengths[len(digests) - 1] if digests else 0)
         while cache.tokens > most:

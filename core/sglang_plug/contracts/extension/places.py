@@ -22,6 +22,7 @@ class PlacesPhase:
     def exchange_due(self) -> bool:
         """Report whether ``exchange`` should be called now. Called in every step while sequences wait: answer quickly.
 
+        It is not called while waiting sequences lack only prompt tokens of a step (see ``StepBudgetPhase``).
         No step is planned ahead while this is true.
         """
         return False

@@ -73,7 +73,7 @@ def prefix_digests(request: Request, lengths: Iterable[int]) -> Iterator[bytes]:
     ends = list(takewhile(lambda end: end <= length, lengths))
     if not ends:
         return
-    tokens = request.tokens[: ends[-1]]
+    tokens = request.tokens if length < 2 * ends[-1] else request.tokens[: ends[-1]]
     try:
         values = array("I", tokens)
     except OverflowError:  # no token ids; the engine will refuse the request

@@ -1,7 +1,8 @@
 """Exchanges of places: running sequences that give theirs to waiting ones, by the policy or by a step extension.
 
 A preemptive policy is asked first, after arrivals and whenever a waiting sequence has found too few KV slots for a
-while. The extension is asked where the policy changes nothing.
+while. The extension is asked where the policy changes nothing, and not while waiting sequences lack neither a place nor
+slots but prompt tokens of a step, of which an exchange gives them none.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Exchanges:
         self._now, self._policy, self._name, self._places = now, policy, name, places or PlacesPhase()
         self._next_retry = 0.0
         self._changed, self._failures = False, 0
+        self.places_are_short = False
+        """True if a place or slots, and not the prompt tokens of a step, are what waiting sequences lack."""
         self._stuck: Sequence | None = None
         """The waiting sequence that found too few KV slots in the last steps."""
 
@@ -55,7 +58,11 @@ class Exchanges:
     @property
     def is_due(self) -> bool:
         """Report whether it is time to look at the queue again."""
-        return self._places.exchange_due() or ((self._changed or self._is_stuck()) and self.preempts)
+        return self._extension_is_due or ((self._changed or self._is_stuck()) and self.preempts)
+
+    @property
+    def _extension_is_due(self) -> bool:
+        return self.places_are_short and self._places.exchange_due()
 
     def begin(self, sequence: Sequence) -> None:
         """Note that ``sequence`` is queued, or admitted."""
@@ -84,7 +91,7 @@ class Exchanges:
             ended, first = _checked(answer, running, waiting, self._name)
             self._stuck = None if is_stuck else self._stuck
             self._changed = False
-            if ended or not self._places.exchange_due():
+            if ended or not self._extension_is_due:
                 return ended, first
         exchanged = self._places.exchange(running, waiting, within_callers=preempts)
         return _checked(exchanged, running, waiting, type(self._places).__name__)

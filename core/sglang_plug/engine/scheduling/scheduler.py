@@ -255,6 +255,7 @@ class Scheduler:
         """Plan ``begun``, running prompts, and as many waiting sequences as fit, in the order of the policy."""
         closed = bool(self.counters.retracted) or not self.waiting or len(self.running) >= self.max_running
         if (closed and not begun) or room.tokens(0) <= 0:
+            self.exchanges.places_are_short = closed
             return
         in_work, admitted, present = prefixes_in_work(self.running), set[int](), set(map(id, begun))
         unused = max(0, room.budget - self.chunk_size // OVERTAKEN_PART)
@@ -288,6 +289,7 @@ class Scheduler:
             closed = len(self.running) >= self.max_running
         if admitted:
             self.waiting = [queued for queued in self.waiting if id(queued) not in admitted]
+        self.exchanges.places_are_short = bool(self.waiting) and (closed or room.tokens(0) > 0)
 
     def _take(self, sequence: Sequence, match: Match) -> bool:
         """Admit a waiting sequence if there is room for its tokens and for the probable growth of the running ones."""

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from sglang_plug import ChunkView, PlanningPhase, StepBudgetPhase, StepExtension, StepPlan
 from sglang_plug.engine.extensions.points import extension_points
+from sglang_plug.engine.scheduling.exchanges import Exchanges
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.scheduler import Scheduler
+from sglang_plug_backends.schedule.time_slices import TURN_SECONDS, TimeSlices
 
-from .scheduler_bench import Device, finish, make, submit
+from .scheduler_bench import Clock, Device, finish, make, submit
 
 FEW = 3
 
@@ -90,3 +92,20 @@ def test_drafts_get_what_the_extension_leaves() -> None:
     submit(scheduler, "prompt", list(range(20)))
     scheduler.plan()
     assert drafts.added == [True, False, False]
+
+
+def test_sequences_that_decode_keep_their_places_while_prompts_wait_for_tokens_of_steps() -> None:
+    clock = Clock()
+    points = extension_points({"few": FewBesideDecoding()})
+    exchanges = Exchanges(clock, places=TimeSlices(clock))
+    scheduler, device = make(extensions=points, exchanges=exchanges), Device()
+    decoding(scheduler, device, 3)
+    first = list(scheduler.running)
+    for number in range(2):
+        submit(scheduler, f"prompt {number}", list(range(50 + number, 90 + number)))
+    while scheduler.waiting:
+        clock.seconds += 2 * TURN_SECONDS
+        chunks = scheduler.plan()
+        assert scheduler.running[:3] == first
+        scheduler.commit(chunks, device.run(chunks))
+    finish(scheduler, device)
