@@ -112,14 +112,14 @@ class SimulatedReplica:
     load: Replica
     slots: int
     costs: StepTimeModel
-    blocks: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+    blocks: OrderedDict[int, None] = field(default_factory=OrderedDict)
     queue: deque[Turn] = field(default_factory=deque)
     running: int = 0
     context: int = 0
     prefill_until: float = 0.0
     served_tokens: int = 0
 
-    def cached(self, digests: Sequence[bytes]) -> int:
+    def cached(self, digests: Sequence[int]) -> int:
         """Return how many of the first blocks of a prompt are cached, and cache all of them."""
         known = 0
         while known < len(digests) and digests[known] in self.blocks:
@@ -178,7 +178,7 @@ class Cluster:
         self._router = Router([one.load for one in self.replicas], CheckedRouting(POLICIES[policy](), policy))
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
-        self._everywhere: set[bytes] = set()
+        self._everywhere: set[int] = set()
         self._decisions: list[float] = []
         self._waits: list[float] = []
         self._prompt = self._cached = self._possible = 0
@@ -257,7 +257,7 @@ class Cluster:
         self._begin(replica, now)
 
 
-def _block_digests(request: Request) -> list[bytes]:
+def _block_digests(request: Request) -> list[int]:
     """Return the digests of the whole blocks of a prompt."""
     return list(prefix_digests(request, range(BLOCK, len(request.tokens) + 1, BLOCK)))
 

@@ -58,7 +58,7 @@ class PrefixAffinity:
         self._lengths = tuple(prefix_lengths(settings.block, settings.max_blocks))
         self._added = tuple(length - shorter for shorter, length in pairwise((0, *self._lengths)))
         """Tokens by which each of the lengths exceeds the one before."""
-        self._holders: dict[bytes, dict[int, None]] = {}
+        self._holders: dict[int, dict[int, None]] = {}
         """Digest of a prefix -> replicas that have computed it, the least recently chosen first."""
         self._caches: dict[int, _Cache] = {}
 
@@ -87,7 +87,7 @@ class PrefixAffinity:
     def _order(self, load: ReplicaLoad) -> tuple[int, int, int]:
         return load.tokens, self._cached_tokens(load), load.replica
 
-    def _longest(self, digests: Sequence[bytes], replicas: Sequence[ReplicaLoad]) -> list[ReplicaLoad]:
+    def _longest(self, digests: Sequence[int], replicas: Sequence[ReplicaLoad]) -> list[ReplicaLoad]:
         """Return those of ``replicas`` that have the longest prefix that one of them has; of many the first 64.
 
         Whoever has a prefix has all shorter ones, so the longest known one is found by bisection.
@@ -99,7 +99,7 @@ class PrefixAffinity:
                 return loads
         return []
 
-    def _remember(self, load: ReplicaLoad, digests: Sequence[bytes]) -> None:
+    def _remember(self, load: ReplicaLoad, digests: Sequence[int]) -> None:
         replica, holders = load.replica, self._holders
         cache = self._caches.setdefault(replica, _Cache())
         prefixes = cache.prefixes
@@ -123,7 +123,7 @@ class PrefixAffinity:
             cache.tokens -= tokens
             self._drop(replica, oldest)
 
-    def _drop(self, replica: int, digest: bytes) -> None:
+    def _drop(self, replica: int, digest: int) -> None:
         holders = self._holders[digest]
         holders.pop(replica, None)
         if not holders:
@@ -147,7 +147,7 @@ def prefix_lengths(block: int, max_blocks: int) -> Iterable[int]:
 class _Cache:
     """Prefixes that a replica is believed to have cached."""
 
-    prefixes: OrderedDict[bytes, int] = field(default_factory=OrderedDict)
+    prefixes: OrderedDict[int, int] = field(default_factory=OrderedDict)
     """Digest of a prefix -> tokens by which it is longer than the next shorter one, the least recently used first. Of
     one prompt the longest prefix comes first, so that a replica that has a prefix has all shorter ones."""
     tokens: int = 0

@@ -8,15 +8,12 @@ and never per token, so they must answer at once.
 from __future__ import annotations
 
 import hashlib
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Protocol, runtime_checkable
 
 from sglang_plug.contracts.request import Request
 from sglang_plug.contracts.serving.observer import StepStats
-
-DIGEST_BYTES = 8
 
 
 class ReplicaLoad(Protocol):
@@ -59,32 +56,24 @@ class CacheAwareRouting(Protocol):
         """The replica's prefix cache is empty now: it was flushed, or the replica is started again."""
 
 
-def prefix_digests(request: Request, lengths: Iterable[int]) -> Iterator[bytes]:
+def prefix_digests(request: Request, lengths: Iterable[int]) -> Iterator[int]:
     """Yield a digest of the first tokens of a prompt for each of ``lengths``, as far as the prompt has so many tokens.
 
-    Two digests are equal if, and practically only if, the prefixes could share cached tokens: images, adapter and salt
-    count like the tokens do. They are the same in every process.
+    Two digests of 64 bits are equal if, and practically only if, the prefixes could share cached tokens: images,
+    adapter and salt count like the tokens do. They are the same in every process with one release of Python. They
+    choose between replicas and protect nothing: who wants equal digests of different prompts can find some.
 
     Args:
         request: the request whose prompt it is.
         lengths: numbers of tokens, in ascending order.
     """
-    length = len(request.tokens)
-    ends = list(takewhile(lambda end: end <= length, lengths))
-    if not ends:
-        return
-    tokens = request.tokens if length < 2 * ends[-1] else request.tokens[: ends[-1]]
-    try:
-        values = array("I", tokens)
-    except OverflowError:  # no token ids; the engine will refuse the request
-        values = array("q", tokens)
-    encoded, size = memoryview(values).cast("B"), values.itemsize
-    media = sorted((item.start, item.digest) for item in request.media)
-    state = hashlib.blake2b(repr((request.salt, request.adapter)).encode(), digest_size=DIGEST_BYTES)
-    begin = 0
-    for end in ends:
-        state.update(encoded[begin * size : end * size])
+    tokens, begin = request.tokens, 0
+    media = sorted((item.start, int.from_bytes(item.digest, "little")) for item in request.media)
+    name = hashlib.blake2b(repr((request.salt, request.adapter)).encode(), digest_size=8).digest()
+    state = int.from_bytes(name, "little")
+    for end in takewhile(len(tokens).__ge__, lengths):
+        state = hash((state, tokens[begin:end]))  # of integers only: others would have another hash in each process
         while media and media[0][0] < end:
-            state.update(media.pop(0)[1])
-        yield state.copy().digest()
+            state = hash((state, media.pop(0)[1]))
+        yield state
         begin = end

@@ -21,7 +21,6 @@ AT_ONCE = 8
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 SLOW = 0.5
 """Seconds of a request from which on it is tested whether it blocks others."""
-IDLE_SECONDS = 30.0
 DEEP = 20_000
 MALFORMED: dict[str, bytes] = {
     "an empty body": b"",
@@ -48,6 +47,7 @@ def check_route(
     key: str | None = None,
     public: bool = False,
     options: Sequence[str] = ("--device", "cpu"),
+    idle_seconds: float = 30.0,
 ) -> None:
     """Send requests to a server: those of the caller, all at once, with malformed bodies, other methods, without a key.
 
@@ -62,6 +62,7 @@ def check_route(
         key: the key of ``server``, which must have been started with ``--api-key``.
         public: True for routes that are declared with ``auth="public"``.
         options: options of the server that is started, besides ``--host``, ``--port`` and ``--api-key``.
+        idle_seconds: time after which the server must serve nothing any more once its clients have left.
 
     Raises:
         AssertionError: names the first request that fails, and how.
@@ -83,7 +84,7 @@ def check_route(
             slow += _check_malformed(running, example)
             _check_other_methods(running, example, examples)
         _check_blocking(running, [*examples, *slow])
-        _check_abandoned(running, examples)
+        _check_abandoned(running, examples, idle_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,15 +231,15 @@ def _check_blocking(server: RunningServer, examples: Sequence[_Example]) -> None
         )
 
 
-def _check_abandoned(server: RunningServer, examples: Sequence[_Example]) -> None:
+def _check_abandoned(server: RunningServer, examples: Sequence[_Example], idle_seconds: float) -> None:
     """Clients that leave must not keep the server busy."""
     for example in examples:
         for _ in range(3):
             server.abandon(example.method, example.path, example.body)
-    deadline = time.monotonic() + IDLE_SECONDS
+    deadline = time.monotonic() + idle_seconds
     while (busy := _running(server)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not busy, f"{busy} sequences are still served {IDLE_SECONDS:.0f} s after their clients have left"
+    assert not busy, f"{busy} sequences are still served {idle_seconds:.0f} s after their clients have left"
     health = server.send("GET", "/health")
     assert health.status == 200, f"after all requests /health answers {health.status}: {health.body[:200]!r}"
 

@@ -30,7 +30,7 @@ THREADS, ROUNDS = 6, 30
 LONGEST_LIFE = 0.06
 """Most seconds for which a process stores blocks before it is killed."""
 
-SETTLING = 10.0
+SETTLING = 5.0
 """Seconds within which statistics show what was done before."""
 
 
