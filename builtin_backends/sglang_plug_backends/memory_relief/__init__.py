@@ -1,4 +1,4 @@
-"""Memory relief: cached prefixes are evicted, and their memory is returned, when the host's memory runs out."""
+"""Memory of a KV pool on the host: allocated ahead of its use, and returned when the host's memory runs out."""
 
 from __future__ import annotations
 
@@ -13,4 +13,9 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
         name="memory-relief",
         target=f"{__name__}.extension:build",
         summary="cached prefixes of a KV pool in the host's memory are evicted when that memory runs out",
+    )
+    yield StepExtensionSpec(
+        name="page-allocation",
+        target=f"{__name__}.page_allocation:build",
+        summary="memory of KV slots in the host's memory is allocated before the step that uses them first",
     )

@@ -1,0 +1,119 @@
+"""Allocates the memory of KV slots on the host shortly before it is written to for the first time.
+
+The system allocates the memory of a pool in huge pages at the first write, and clears each of them then. The slots of a
+prompt reach the next pages of many layers in one step, which takes tens of milliseconds longer. Here a thread lets the
+system allocate them while other slots are written to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from sglang_plug import CachePhase, ChunkView, ExtensionContext, ForwardPhase, KVPool, PrefixPool, StepExtension
+
+AHEAD = 1024
+"""Slots behind the highest one in use whose memory is allocated; the thread begins when half of them are used."""
+POPULATE_WRITE = 23
+"""``MADV_POPULATE_WRITE`` of Linux 5.14 and later, which Python does not name."""
+
+Populate = Callable[[int, int], bool]
+"""Lets the system allocate the memory from an address on, of a number of bytes; False if it cannot."""
+
+
+class PageAllocation(StepExtension, CachePhase, ForwardPhase):
+    """Tells ``PagesAhead`` which slots are in use, if the KV pool is in the host's memory."""
+
+    def __init__(self, populate: Populate) -> None:
+        self._populate = populate
+        self.pages: PagesAhead | None = None
+
+    def use_prefixes(self, prefixes: PrefixPool) -> None:
+        """Begin with the pool, which has no memory yet."""
+        if prefixes.kv.k and prefixes.kv.k[0].device.type == "cpu":
+            self.pages = PagesAhead(prefixes.kv, self._populate)
+
+    def before_forward(self, chunks: Sequence[ChunkView]) -> None:
+        """Note the slots of the step."""
+        if self.pages is not None and chunks:
+            self.pages.reach(max([chunk.sequence.slots[-1] for chunk in chunks]))
+
+    def close(self) -> None:
+        """End the thread."""
+        if self.pages is not None:
+            self.pages.close()
+
+
+class PagesAhead:
+    """A thread that lets the system allocate the memory of slots behind those in use.
+
+    Slots that were never used are given out in the order of their numbers.
+
+    Args:
+        kv: the pool.
+        populate: allocates memory.
+    """
+
+    def __init__(self, kv: KVPool, populate: Populate) -> None:
+        self._parts: list[Tensor] = list(kv.k) if kv.values_in_keys else [*kv.k, *kv.v]
+        self._slots, self._populate = min(len(part) for part in self._parts), populate
+        self._highest = 0
+        self._wake, self._closed = threading.Event(), False
+        self._thread: threading.Thread | None = None
+        self.allocated = 0
+        """Slots from the first one on whose memory is allocated."""
+
+    def reach(self, slot: int) -> None:
+        """Note that ``slot`` is in use, and allocate the memory of those behind it."""
+        if slot <= self._highest:
+            return
+        self._highest = slot
+        if self.allocated < min(slot + AHEAD // 2, self._slots) and not self._wake.is_set():
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="kv-page-allocation", daemon=True)
+                self._thread.start()
+            self._wake.set()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            while not self._closed and self.allocated < (end := min(self._highest + AHEAD, self._slots)):
+                start = max(self.allocated, self._highest)  # lower ones are in use and have memory
+                if not all(self._allocate(part, start, end) for part in self._parts):
+                    return  # the first write allocates, as it does without this thread
+                self.allocated = end
+            if self._closed:
+                return
+
+    def _allocate(self, part: Tensor, start: int, end: int) -> bool:
+        row = part.stride(0) * part.element_size()
+        address = (part.data_ptr() + start * row) // mmap.PAGESIZE * mmap.PAGESIZE
+        return not self._closed and self._populate(address, part.data_ptr() + end * row - address)
+
+
+def system_populate() -> Populate | None:
+    """Return the system call that allocates memory; ``None`` if this system has none."""
+    if sys.platform != "linux":
+        return None
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes, madvise.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
+    return lambda start, size: madvise(start, size, POPULATE_WRITE) == 0
+
+
+def build(context: ExtensionContext) -> PageAllocation | None:
+    """Return the extension; ``None`` on other devices than CPUs, and where the system cannot allocate ahead."""
+    populate = system_populate() if context.device.type == "cpu" else None
+    return None if populate is None else PageAllocation(populate)
