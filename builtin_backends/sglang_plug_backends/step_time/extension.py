@@ -14,9 +14,9 @@ from sglang_plug import ChunkView, ExtensionContext, ModelSpec, ServicePhase, St
 from .step_time_model import StepTimeModel, StepWork
 from .timed_budget import LEAST_TOKENS, TimedBudget
 
-DECODE_MULTIPLE = 20.0
+DECODE_MULTIPLE = 8.0
 """Time of a step with prompt tokens, in decode steps of the sequences that decode, if the target is automatic. Every
-step reads the weights once, which takes about as long as a decode step, so this costs a twentieth of the throughput."""
+step reads the weights once, in part while it multiplies prompt tokens; this costs a twentieth of the throughput."""
 LEAST_SECONDS = 0.05
 """Least time of a step with an automatic target: readers do not notice a shorter delay."""
 LEAST_AUTOMATIC = 64
