@@ -22,8 +22,8 @@ class PlacesPhase:
     def exchange_due(self) -> bool:
         """Report whether ``exchange`` should be called now. Called in every step while sequences wait: answer quickly.
 
-        It is not called while waiting sequences lack only prompt tokens of a step (see ``StepBudgetPhase``).
-        No step is planned ahead while this is true.
+        No step is planned ahead while this is true. It is not called while waiting sequences lack only prompt tokens of
+        a step (see ``StepBudgetPhase``).
         """
         return False
 
