@@ -161,10 +161,11 @@ class Slots:
 
 def test_the_highest_slot_of_a_step_counts_and_the_thread_ends_with_the_extension() -> None:
     calls = Calls()
-    extension = PageAllocation(calls)
+    extension, before = PageAllocation(calls), set(threading.enumerate())
     extension.use_prefixes(Prefixes(pool()))  # type: ignore[arg-type]
     assert extension.pages is not None
     extension.before_forward([Chunk(Slots([5, 2000])), Chunk(Slots([7]))])  # type: ignore[list-item]
     wait_for(lambda: extension.pages is not None and extension.pages.allocated == 2000 + AHEAD)
+    (thread,) = (thread for thread in threading.enumerate() if thread not in before)
     extension.close()
-    assert not any(thread.name == "kv-page-allocation" for thread in threading.enumerate())
+    assert not thread.is_alive()
