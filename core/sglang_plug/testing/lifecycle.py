@@ -141,13 +141,15 @@ def _check_threads(before: set[threading.Thread], name: str) -> None:
 
 
 def _open_files() -> set[str]:
-    """Return the open files and sockets, where the system lists them."""
+    """Return the open files and sockets, where the system lists them, without the system's own below ``/proc``."""
     if not DESCRIPTORS.is_dir():
         return set()
     names = set[str]()
     for descriptor in DESCRIPTORS.iterdir():
         try:
-            names.add(f"{descriptor.name} ({os.readlink(descriptor)})")
+            target = os.readlink(descriptor)
         except OSError:  # it was that of the listing itself
             continue
+        if not target.startswith("/proc/"):  # another thread reads the state of the system
+            names.add(f"{descriptor.name} ({target})")
     return names

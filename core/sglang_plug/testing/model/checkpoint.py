@@ -21,6 +21,7 @@ from sglang_plug.testing.refusals import refusal_of
 
 DAMAGE = b"\x00\xff damaged {"
 DESCRIPTORS = Path("/proc/self/fd")
+SYSTEM_FOLDERS = ("/proc/", "/sys/")
 
 
 def check_checkpoint_reader(reader: str | CheckpointReader, source: str | Path, *, overrides: bool = True) -> None:
@@ -248,11 +249,14 @@ def _state(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def _open_files() -> set[str]:
-    """Return the regular files that this process has open; empty where the system does not say."""
+    """Return the regular files that this process has open; empty where the system does not say.
+
+    Those of the system itself, below ``/proc`` and ``/sys``, are read by other threads and do not count.
+    """
     names = set[str]()
     for entry in DESCRIPTORS.iterdir() if DESCRIPTORS.exists() else ():
         try:
             names.add(os.readlink(entry))
         except OSError:
             continue
-    return {name for name in names if os.path.isfile(name)}
+    return {name for name in names if os.path.isfile(name) and not name.startswith(SYSTEM_FOLDERS)}
