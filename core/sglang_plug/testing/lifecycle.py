@@ -141,7 +141,7 @@ def _check_threads(before: set[threading.Thread], name: str) -> None:
 
 
 def _open_files() -> set[str]:
-    """Return the open files and sockets, where the system lists them, without the system's own below ``/proc``."""
+    """Return the open files and sockets, where the system lists them, without the system's own."""
     if not DESCRIPTORS.is_dir():
         return set()
     names = set[str]()
@@ -150,6 +150,6 @@ def _open_files() -> set[str]:
             target = os.readlink(descriptor)
         except OSError:  # it was that of the listing itself
             continue
-        if not target.startswith("/proc/"):  # another thread reads the state of the system
+        if not target.startswith(("/proc/", "/sys/")):  # another thread reads the state of the system
             names.add(f"{descriptor.name} ({target})")
     return names

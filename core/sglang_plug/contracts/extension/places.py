@@ -22,8 +22,7 @@ class PlacesPhase:
     def exchange_due(self) -> bool:
         """Report whether ``exchange`` should be called now. Called in every step while sequences wait: answer quickly.
 
-        No step is planned ahead while this is true. It is not called while waiting sequences lack only prompt tokens of
-        a step (see ``StepBudgetPhase``).
+        No step is planned ahead while this is true.
         """
         return False
 
@@ -33,7 +32,8 @@ class PlacesPhase:
         """Return the running sequences that give up their places, and the waiting ones that are admitted first.
 
         Args:
-            running: the first admitted first.
+            running: the first admitted first. While waiting sequences lack neither a place nor slots but prompt tokens
+                of a step, only those whose prompts are not computed to the end.
             waiting: in no particular order.
             within_callers: the schedule policy shares the places between callers now, so places should change between
                 sequences of one caller, or go to callers without any.

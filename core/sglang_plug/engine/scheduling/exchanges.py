@@ -1,8 +1,8 @@
 """Exchanges of places: running sequences that give theirs to waiting ones, by the policy or by a step extension.
 
 A preemptive policy is asked first, after arrivals and whenever a waiting sequence has found too few KV slots for a
-while. The extension is asked where the policy changes nothing, and not while waiting sequences lack neither a place nor
-slots but prompt tokens of a step, of which an exchange gives them none.
+while. The extension is asked where the policy changes nothing. While waiting sequences lack neither a place nor slots but
+prompt tokens of a step, only the places of running prompts are exchanged: sequences that decode do not use what they lack.
 """
 
 from __future__ import annotations
@@ -58,11 +58,7 @@ class Exchanges:
     @property
     def is_due(self) -> bool:
         """Report whether it is time to look at the queue again."""
-        return self._extension_is_due or ((self._changed or self._is_stuck()) and self.preempts)
-
-    @property
-    def _extension_is_due(self) -> bool:
-        return self.places_are_short and self._places.exchange_due()
+        return self._places.exchange_due() or ((self._changed or self._is_stuck()) and self.preempts)
 
     def begin(self, sequence: Sequence) -> None:
         """Note that ``sequence`` is queued, or admitted."""
@@ -91,13 +87,19 @@ class Exchanges:
             ended, first = _checked(answer, running, waiting, self._name)
             self._stuck = None if is_stuck else self._stuck
             self._changed = False
-            if ended or not self._extension_is_due:
+            if ended or not self._places.exchange_due():
                 return ended, first
+        if not self.places_are_short:
+            running = [sequence for sequence in running if _computes_prompt(sequence)]
         exchanged = self._places.exchange(running, waiting, within_callers=preempts)
         return _checked(exchanged, running, waiting, type(self._places).__name__)
 
     def _is_stuck(self) -> bool:
         return self._stuck is not None and self._failures >= RETRY_STEPS and self._now() >= self._next_retry
+
+
+def _computes_prompt(sequence: Sequence) -> bool:
+    return len(sequence.tokens) - sequence.computed > sequence.last_step_len
 
 
 def _checked(
