@@ -1,8 +1,9 @@
 """Exchanges of places: running sequences that give theirs to waiting ones, by the policy or by a step extension.
 
 A preemptive policy is asked first, after arrivals and whenever a waiting sequence has found too few KV slots for a
-while. The extension is asked where the policy changes nothing. While waiting sequences lack neither a place nor slots but
-prompt tokens of a step, only the places of running prompts are exchanged: sequences that decode do not use what they lack.
+while. The extension is asked where the policy changes nothing. While waiting sequences lack neither a place nor slots
+but prompt tokens of a step, only the places of running prompts are exchanged: sequences that decode do not use what
+they lack.
 """
 
 from __future__ import annotations
