@@ -175,8 +175,7 @@ class Scheduler:
             return []
         has_prompts = self.counters.prefill_sequences > 0
         planned = continued(going, self.chunk_size, self._room, self._plan_chunk, self.states, has_prompts)
-        needed = sum(self.pool.missing(len(chunk.sequence.slots), chunk.end) for chunk in planned)
-        if needed > self.pool.free:
+        if sum(self.pool.missing(len(chunk.sequence.slots), chunk.end) for chunk in planned) > self.pool.free:
             return []
         for chunk in planned:
             self.pool.extend(chunk.sequence.slots, chunk.end)
