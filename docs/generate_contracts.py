@@ -71,7 +71,7 @@ SECTIONS = {
     "contracts.text.grammar": "Grammars",
     "contracts.text.parsers": "Output parsers",
     "ops.host_device_copy": "Copies between host and device",
-    "plugins.choice": "Facts about plugins",
+    "plugins.hookspecs": "Facts about plugins",
     "plugins.component": "Components and errors of plugins",
     "plugins.attribution": "Errors that name a component",
     "system.child_process": "Child processes",

@@ -213,9 +213,8 @@ if TYPE_CHECKING:
     from sglang_plug.ops.quantized_weight import QuantizedWeight
     from sglang_plug.ops.sampling import SamplingOptions
     from sglang_plug.plugins.attribution import attributed
-    from sglang_plug.plugins.choice import Facts
     from sglang_plug.plugins.component import Component, PluginError
-    from sglang_plug.plugins.hookspecs import API_VERSION, hookimpl
+    from sglang_plug.plugins.hookspecs import API_VERSION, Facts, hookimpl
     from sglang_plug.plugins.registry import Plugins
     from sglang_plug.plugins.spec import Spec, Task
     from sglang_plug.plugins.specs import (

@@ -106,7 +106,7 @@ HOME = {
     ),
     "contracts.text.vocabulary": ("Vocabulary",),
     "contracts.serving.logits_processor": ("LogitsBatch", "LogitsProcessor", "LogitsRow", "ProcessorRequest"),
-    "plugins.hookspecs": ("API_VERSION", "hookimpl"),
+    "plugins.hookspecs": ("API_VERSION", "Facts", "hookimpl"),
     "contracts.model.kernels": (
         "Kernels",
         "LinearFunction",
@@ -166,7 +166,6 @@ HOME = {
         "StoreContext",
     ),
     "contracts.storage.wrapper": ("StoreWrapper",),
-    "plugins.choice": ("Facts",),
     "plugins.component": (
         "Component",
         "PluginError",

@@ -6,7 +6,8 @@ from typing import Any
 
 from sglang_plug.plugins.choice import disagreement, rivals
 from sglang_plug.plugins.discovery import Found
-from sglang_plug.plugins.registry import Component, Facts, Failure, PluginError, Plugins
+from sglang_plug.plugins.hookspecs import Facts
+from sglang_plug.plugins.registry import Component, Failure, PluginError, Plugins
 
 
 def plugin_table(plugins: Plugins) -> dict[str, list[dict[str, Any]]]:

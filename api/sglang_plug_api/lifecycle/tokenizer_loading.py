@@ -52,11 +52,11 @@ class EarlyTokenizer:
 
     def _load(self) -> None:
         model = self._config.engine.model
-        place = model.tokenizer_path or (model.path if model.path != AUTO else None)
         source = None
-        if place is not None and Path(place).is_dir():  # the reader of a checkpoint in a file knows its tokenizer
-            source = TokenizerSource(path=Path(place), chat_template=self._config.chat_template)
         try:
+            place = model.tokenizer_path or self._model_path()
+            if place is not None and Path(place).is_dir():  # the reader of a checkpoint in a file knows its tokenizer
+                source = TokenizerSource(path=Path(place), chat_template=self._config.chat_template)
             facts = _facts(self._config, source) if source is not None else Facts()
             component = self._plugins.resolve("tokenizer", model.tokenizer_mode, facts)
             component.check()
@@ -71,6 +71,11 @@ class EarlyTokenizer:
                 self._loaded = component, source, _make(component, source)
         except ConfigError as error:
             self._error = error
+
+    def _model_path(self) -> str | None:
+        """Return the model that the engine will most likely choose too; it may know more of the device."""
+        path = self._config.engine.model.path
+        return path if path != AUTO else self._plugins.choose("model-path", Facts())
 
 
 def load_tokenizer(

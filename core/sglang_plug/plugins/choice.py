@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pluggy
 
 from .component import PluginError
 from .discovery import DISTRIBUTION, Found
+from .hookspecs import Facts
 
 logger = logging.getLogger(__name__)
 
@@ -22,24 +23,6 @@ FLAGS: Mapping[str, str] = {
 """Kind of components that recognise what they read -> the flag that names one."""
 OWN = f"{DISTRIBUTION}:"
 """Begins the names of sglang-plug's own plugins."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Facts that ``choose_component`` may decide by. Plain values; one that is not known yet is ``None``."""
-
-    device: str = "cpu"
-    source: str | None = None
-    """The model to serve, as named by ``--model-path``: a file, a folder or a hub id."""
-    subjects: Mapping[str, Any] = field(default_factory=dict)
-    """Kind -> what its components are asked to recognise, see ``CheckpointSpec.detects``."""
-    dtype: str | None = None
-    model: Any = None
-    """The checkpoint's configuration, once it has been read."""
-    shape: Any = None
-    """The ``AttentionShape``, once the model class is known."""
-    platform: Mapping[str, Any] = field(default_factory=dict)
-    """What else is known of the machine, e.g. ``{"capability": (9, 0)}`` on CUDA."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ until ``--prefer kind:name=DISTRIBUTION`` settles it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -47,8 +48,6 @@ from .specs import (
 if TYPE_CHECKING:
     from sglang_plug.config import EngineConfig
 
-    from .registry import Facts
-
 API_VERSION = 1
 """Rises only when a hook, an argument or an exported name is removed. A plugin module may state
 ``api_version = 1``; another version is refused when the plugin is loaded."""
@@ -59,6 +58,24 @@ CONTRACT_VERSION = f"{API_VERSION}.{API_MINOR_VERSION}"
 
 hookspec = pluggy.HookspecMarker("sglang_plug")
 hookimpl = pluggy.HookimplMarker("sglang_plug")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Facts that ``choose_component`` may decide by. Plain values; one that is not known yet is ``None``."""
+
+    device: str = "cpu"
+    source: str | None = None
+    """The model to serve, as named by ``--model-path``: a file, a folder or a hub id."""
+    subjects: Mapping[str, Any] = field(default_factory=dict)
+    """Kind -> what its components are asked to recognise, see ``CheckpointSpec.detects``."""
+    dtype: str | None = None
+    model: Any = None
+    """The checkpoint's configuration, once it has been read."""
+    shape: Any = None
+    """The ``AttentionShape``, once the model class is known."""
+    platform: Mapping[str, Any] = field(default_factory=dict)
+    """What else is known of the machine, e.g. ``{"capability": (9, 0)}`` on CUDA."""
 
 
 @hookspec

@@ -16,10 +16,11 @@ from sglang_plug.config import AUTO, ConfigError, EngineConfig, PluginOptions
 from sglang_plug.system.hints import nearest_names
 
 from . import hookspecs
-from .choice import FLAGS, Answer, Facts, answers, asked_order, disagreement, rivals
+from .choice import FLAGS, Answer, answers, asked_order, disagreement, rivals
 from .component import Component, PluginError, import_target, start_error
 from .declaration import check_module, declared_specs
 from .discovery import DISTRIBUTION, Found, find_plugins
+from .hookspecs import Facts
 from .lifecycle import ComponentLifecycle
 from .lock import check_lock
 

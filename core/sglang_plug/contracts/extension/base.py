@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from sglang_plug.config import EngineConfig
     from sglang_plug.contracts.model.recurrent_state import StateShape
     from sglang_plug.contracts.text.vocabulary import Vocabulary
-    from sglang_plug.plugins.registry import Component, Facts, Plugins
+    from sglang_plug.plugins.hookspecs import Facts
+    from sglang_plug.plugins.registry import Component, Plugins
 
     from .views import ExtensionRanks
 

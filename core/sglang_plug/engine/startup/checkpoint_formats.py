@@ -10,7 +10,8 @@ from sglang_plug.contracts.model.checkpoint import Checkpoint, CheckpointRequest
 from sglang_plug.contracts.text.tokenizer import TokenizerSource
 from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.plugins.choice import FLAGS
-from sglang_plug.plugins.registry import Component, Facts, Plugins
+from sglang_plug.plugins.hookspecs import Facts
+from sglang_plug.plugins.registry import Component, Plugins
 
 NAMED = "named by the configuration"
 DETECTED = "recognises the checkpoint"

@@ -21,7 +21,8 @@ from sglang_plug.engine.memory.kv_dtype import fit_kv_dtype, kv_dtype
 from sglang_plug.engine.scheduling import limits
 from sglang_plug.engine.tensor_parallel.feasibility import choose_executor, of_rank
 from sglang_plug.plugins.attribution import attributed, check_contract, declaration_problem, make_with_settings
-from sglang_plug.plugins.registry import Component, Facts, Plugins
+from sglang_plug.plugins.hookspecs import Facts
+from sglang_plug.plugins.registry import Component, Plugins
 from sglang_plug.plugins.spec import Task
 from sglang_plug.plugins.specs import AttentionSpec, ExecutorSpec, KernelSpec, ModelSpec, QuantizationSpec
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sglang_plug.config import AUTO, ConfigError, EngineConfig
 from sglang_plug.contracts.model.attention import AttentionShape
-from sglang_plug.plugins.registry import Component, Facts, PluginError, Plugins
+from sglang_plug.plugins.hookspecs import Facts
+from sglang_plug.plugins.registry import Component, PluginError, Plugins
 from sglang_plug.plugins.specs import ModelSpec
 
 
