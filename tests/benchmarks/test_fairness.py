@@ -53,6 +53,17 @@ def test_callers_that_always_wait_are_served_alike(costs: str) -> None:
     assert 0 < unfairness.largest <= bound(simulated, LONGEST_PROMPT)
 
 
+def test_a_caller_of_long_prompts_gets_no_more_because_each_of_them_waits_for_long() -> None:
+    """Time slices free places for requests that wait; whom these go to is for the policy to say."""
+    prompt_len, output_len = 3000, 100
+    light = [f"caller {number}" for number in range(40)]
+    trace = [Arrival(0.0, "heavy", prompt_len, output_len)] * 40
+    trace += [Arrival(0.0, caller, 200, 100) for caller in light for _ in range(10)]
+    unfairness = Unfairness(["heavy", *light])
+    Simulation(engine(COSTS["cpu"]), FairShare()).run(trace, until=150.0, after_step=unfairness.look)
+    assert 0 < unfairness.largest <= 1.5 * (prompt_len + 2 * output_len)
+
+
 def test_sharing_does_not_leave_the_engine_idle() -> None:
     ends = []
     for policy in (FairShare(), FirstCome()):

@@ -78,15 +78,19 @@ class TimeSlices(StepExtension, PlacesPhase):
     def _within_callers(
         self, running: Sequence[SequenceView], late: list[SequenceView], candidates: list[SequenceView]
     ) -> Exchange:
-        """Exchange places within each caller, and give places to callers without any."""
+        """Exchange places within each caller, and free a place for each caller that has none.
+
+        The policy decides who gets a place that was freed for a caller without any: that caller may have been served
+        more than others that wait.
+        """
         held = Counter(sequence.request.caller for sequence in running)
         ended: list[SequenceView] = []
         first: list[SequenceView] = []
         for sequence in sorted(late, key=lambda other: (-other.request.priority, self._since(other))):
             if not candidates:
                 break
-            caller, anyone = sequence.request.caller, not held[sequence.request.caller]
-            allowed = [other for other in candidates if anyone or _may_replace(sequence, other)]
+            caller, has_none = sequence.request.caller, not held[sequence.request.caller]
+            allowed = [other for other in candidates if has_none or _may_replace(sequence, other)]
             if not allowed:
                 continue
             victim = min(allowed, key=lambda other: (-held[other.request.caller], self._since(other)))
@@ -94,7 +98,8 @@ class TimeSlices(StepExtension, PlacesPhase):
             held[victim.request.caller] -= 1
             held[caller] += 1
             ended.append(victim)
-            first.append(sequence)
+            if not has_none:
+                first.append(sequence)
         return ended, first
 
     def _since(self, sequence: SequenceView) -> float:

@@ -36,6 +36,7 @@ class PlacesPhase:
                 of a step, only those whose prompts are not computed to the end.
             waiting: in no particular order.
             within_callers: the schedule policy shares the places between callers now, so places should change between
-                sequences of one caller, or go to callers without any.
+                sequences of one caller. More may be given up, for which nobody is named: the policy decides whom they
+                go to.
         """
         return [], []
