@@ -57,9 +57,7 @@ class Relief:
         self._next = 0.0
         self._critical = False
         self.done = ReliefCounts()
-        kv = prefixes.kv
-        parts = kv.k if kv.values_in_keys else [*kv.k, *kv.v]
-        self._slot_bytes = max(1, sum(part[0].numel() * part.element_size() for part in parts))
+        self._slot_bytes = max(1, sum(part[0].numel() * part.element_size() for part in prefixes.kv.parts))
 
     @property
     def is_needed(self) -> bool:

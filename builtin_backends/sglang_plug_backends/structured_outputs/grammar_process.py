@@ -15,7 +15,7 @@ from typing import BinaryIO, TypeVar, cast
 
 import msgspec
 
-from sglang_plug import ConfigError, Constraint, ConstraintError, python_command, start_child
+from sglang_plug import ConfigError, Constraint, ConstraintError, end_child, python_command, start_child
 
 from .grammar_worker import LENGTH, STALLED, Compiled, Setup, Started, write_message
 
@@ -234,16 +234,8 @@ class GrammarProcess:
     def _kill(self) -> None:
         process, self._process = self._process, None
         self._ready = False
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except BrokenPipeError:  # unwritten data is lost
-                    pass
+        if process is not None:
+            end_child(process)
 
     # -- messages -------------------------------------------------------------------------------------------------
 
