@@ -133,8 +133,8 @@ class StepCounters:
     def add(self, chunks: Iterable[ScheduledChunk]) -> None:
         """Count the sequences and tokens of ``chunks``."""
         for chunk in chunks:
-            if chunk.count <= chunk.sequence.last_step_len:
-                self.decode_sequences += 1
-            else:
+            if chunk.prefilling:
                 self.prefill_sequences += 1
                 self.prefill_tokens += chunk.count
+            else:
+                self.decode_sequences += 1

@@ -137,7 +137,7 @@ class Scheduler:
                 break
             if self.counters.retracted and sequence not in self.running:  # retracted for an earlier one
                 continue
-            if len(sequence.tokens) - sequence.computed > sequence.last_step_len:
+            if sequence.computes_prompt:
                 prompts.append(sequence)
             elif self._make_room(sequence):
                 count = sequence.count(sequence.computed, budget, self.states)
@@ -321,7 +321,7 @@ class Scheduler:
             if result.error is not None:
                 outputs.append(self.fail(sequence, result.error, result.status))
                 continue
-            prefilling = chunk.count > sequence.last_step_len
+            prefilling = chunk.prefilling
             sequence.computed += chunk.count
             sequence.output.prompt_logprobs.extend(result.prompt_logprobs)
             sequence.output.forced_logprobs.extend(result.forced_logprobs)

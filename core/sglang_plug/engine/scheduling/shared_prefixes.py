@@ -22,7 +22,5 @@ def continuation(sequence: Sequence, match: Match | None) -> Hashable:
 
 def prefixes_in_work(running: Iterable[Sequence]) -> set[Hashable]:
     """Return the keys of the prefixes that sequences in ``running`` compute."""
-    prefilling = (
-        sequence for sequence in running if len(sequence.tokens) - sequence.computed > max(1, sequence.last_step_len)
-    )
+    prefilling = (sequence for sequence in running if sequence.computes_prompt)
     return {key for sequence in prefilling if (key := continuation(sequence, sequence.match)) is not None}
