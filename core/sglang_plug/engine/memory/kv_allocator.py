@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 
-from sglang_plug.contracts.extension.views import WriteSlots
+from sglang_plug.contracts.extension.views import SequenceView, WriteSlots
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.scheduling.sequence import Sequence
@@ -41,11 +41,11 @@ class KVAllocator:
         self.relieved = 0
         """Slots that ``evict`` has freed since the last statistics."""
 
-    def match(self, waiting: Sequence) -> Match:
+    def match(self, waiting: SequenceView) -> Match:
         """Find the longest cached prefix from which a waiting sequence can continue."""
         length = waiting.reusable
         while True:
-            match = self.cache.match(waiting.keys(0, length), waiting.salt, waiting.priority)
+            match = self.cache.match(waiting.keys(0, length), waiting.salt, waiting.request.priority)
             matched = len(match.slots)
             length = matched if waiting.layout is None else waiting.layout.reusable(matched)
             for state in self.states:
@@ -53,15 +53,15 @@ class KVAllocator:
             if length == matched:
                 return match
 
-    def present(self, waiting: Sequence) -> Match:
+    def present(self, waiting: SequenceView) -> Match:
         """Find the longest prefix whose keys and values are cached, even if the state to continue from is missing."""
-        return self.cache.match(waiting.keys(0, waiting.reusable), waiting.salt, waiting.priority)
+        return self.cache.match(waiting.keys(0, waiting.reusable), waiting.salt, waiting.request.priority)
 
     def restore(self, waiting: Sequence, busy: bool) -> bool:
         """Let step extensions insert what they know of a waiting sequence's prefix; False: they need another step."""
         return all([restore(waiting, busy) for restore in self._extensions.restore_prefix])
 
-    def insert(self, waiting: Sequence, length: int, write: WriteSlots) -> int:
+    def insert(self, waiting: SequenceView, length: int, write: WriteSlots) -> int:
         """Put the first ``length`` tokens of a waiting sequence into the prefix cache; see ``PrefixPool.insert``."""
         size = self.pool.page_size
         match = self.present(waiting)
@@ -78,7 +78,7 @@ class KVAllocator:
             kept = match
             try:
                 write(start, slots[start:])
-                kept = self.cache.insert(waiting.keys(0, length), slots, waiting.salt, waiting.priority)
+                kept = self.cache.insert(waiting.keys(0, length), slots, waiting.salt, waiting.request.priority)
             finally:
                 self._free_duplicates(slots, kept, start)
             for restored in self._extensions.prefix_restored:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from sglang_plug.contracts.extension.memory_phases import StatePhase
 from sglang_plug.contracts.extension.views import SequenceView, WriteSlots
 from sglang_plug.contracts.model.batch import KVPool
-from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.engine.startup.checkpoint_formats import Choice
 from sglang_plug.engine.startup.resolve import Resolved
 from sglang_plug.system.freed_memory import return_freed_memory
@@ -82,7 +81,6 @@ class EnginePrefixPool:
 
     def cached(self, sequence: SequenceView) -> int:
         """Return the number of leading tokens with which the sequence could begin now."""
-        assert isinstance(sequence, Sequence)
         return len(self.allocator.match(sequence).slots)
 
     @property
@@ -92,12 +90,10 @@ class EnginePrefixPool:
 
     def present(self, sequence: SequenceView) -> int:
         """Return the number of leading tokens whose keys and values are in the prefix cache."""
-        assert isinstance(sequence, Sequence)
         return len(self.allocator.present(sequence).slots)
 
     def insert(self, sequence: SequenceView, length: int, write: WriteSlots) -> int:
         """Put the first ``length`` tokens of a waiting sequence into the prefix cache; see ``PrefixPool.insert``."""
-        assert isinstance(sequence, Sequence)
         return self.allocator.insert(sequence, length, write)
 
 
