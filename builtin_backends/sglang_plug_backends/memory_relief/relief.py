@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from sglang_plug import HostMemory, PrefixPool, host_memory
+from sglang_plug import CachePhase, ExtensionContext, HostMemory, PrefixPool, ServicePhase, StepExtension, host_memory
 
 logger = logging.getLogger(__name__)
 
@@ -106,3 +107,34 @@ class Relief:
 def _gigabytes(count: float) -> str:
     """Format a number of bytes for the log; a GB is ``2**30`` bytes."""
     return f"{count / (1 << 30):.2f} GB"
+
+
+class MemoryRelief(StepExtension, CachePhase, ServicePhase):
+    """Relieves the memory of the host, if the KV pool is there."""
+
+    def __init__(self) -> None:
+        self.relief: Relief | None = None
+        """``None``: there is no pool in the host's memory."""
+
+    def use_prefixes(self, prefixes: PrefixPool) -> None:
+        """Watch the memory of a pool on the host."""
+        if prefixes.kv.k and prefixes.kv.k[0].device.type == "cpu":
+            self.relief = Relief(prefixes)
+
+    def idle_timeout(self) -> float | None:
+        """Return the seconds between two checks of the memory; ``None`` while the pool uses none."""
+        return PERIOD if self.relief is not None and self.relief.is_needed else None
+
+    def between_steps(self) -> None:
+        """Check the memory if it is time to."""
+        if self.relief is not None:
+            self.relief.look()
+
+    def info(self) -> Mapping[str, Any]:
+        """Report what was done for lack of memory."""
+        return {"memory_relief": None if self.relief is None else asdict(self.relief.done)}
+
+
+def build(context: ExtensionContext) -> MemoryRelief:
+    """Return the extension."""
+    return MemoryRelief()

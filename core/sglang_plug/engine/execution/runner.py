@@ -32,7 +32,6 @@ from sglang_plug.ops.host_device_copy import Fetched, send, upload
 
 from .executors import StepExecutors
 from .in_flight_step import DeferredSampling, LaunchedStep
-from .slot_tables import tables
 
 HEAD_ROWS = 256
 """Largest number of prompt rows whose logits are in memory at once."""
@@ -386,3 +385,12 @@ def _accepted(drafts: tuple[int, ...], sampled: Ordered[StepResult]) -> tuple[tu
 
 def _generates(chunk: ScheduledChunk) -> bool:
     return chunk.sequence.request.task == "generate"
+
+
+def tables(slots: Ordered[array[int]], ends: Ordered[int], device: torch.device) -> Tensor:
+    """Return ``[B, longest]`` int64 on ``device``: each sequence's slots up to its end, padded with 0."""
+    longest, rows = max(ends), array("q")
+    for sequence_slots, end in zip(slots, ends, strict=True):
+        rows += sequence_slots[:end]
+        rows.frombytes(bytes(8 * (longest - end)))
+    return send(torch.frombuffer(rows, dtype=torch.int64).view(len(ends), longest), device)

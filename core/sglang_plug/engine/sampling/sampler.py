@@ -25,20 +25,57 @@ from torch import Tensor
 
 from sglang_plug.contracts.extension.sampling_phases import AllowedTokens
 from sglang_plug.contracts.model.kernels import TORCH, Kernels
-from sglang_plug.contracts.request import RequestError
+from sglang_plug.contracts.request import LogprobOptions, RequestError
 from sglang_plug.engine.execution.in_flight_step import LaunchedStep
 from sglang_plug.engine.scheduling.scheduled_chunk import StepResult
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.ops.host_device_copy import Fetched, upload
+from sglang_plug.ops.host_device_copy import Fetched, send, upload
+from sglang_plug.ops.sampling import SamplingOptions
 
-from .batch_state import SamplingBatch
 from .logprobs import Reports, report
 from .masks import apply_mask
-from .processor_batch import SampledAhead, errors_of
+from .processor_batch import Rows, SampledAhead, errors_of, groups_of
 
 _MASK = (1 << 64) - 1
 NO_ERRORS: Mapping[int, RequestError] = MappingProxyType({})
 NOT_FINITE = "the model produced logits that are not finite (NaN or infinity)"
+
+
+class SamplingBatch:
+    """The sequences of a batch, with sampling options that do not change while the same sequences are in the batch.
+
+    They are copied to the device once, in copies that the host does not wait for, and stay there.
+
+    Args:
+        sequences: in the order of the rows.
+        width: number of tokens in the vocabulary.
+        device: the device of the logits.
+    """
+
+    def __init__(self, sequences: Ordered[Sequence], width: int, device: torch.device) -> None:
+        self.sequences, self.width, self.device = list(sequences), width, device
+        count = len(self.sequences)
+        self.groups = groups_of(self.sequences, device)
+        reporting = [row for row, sequence in enumerate(self.sequences) if sequence.request.logprobs is not None]
+        self.reporting = Rows(reporting, count, device)
+        self.reported = [self.sequences[row].request.logprobs or LogprobOptions() for row in reporting]
+        drawn = [row for row, sequence in enumerate(self.sequences) if not sequence.request.params.greedy]
+        self.drawn = Rows(drawn, count, device)
+        self.options: SamplingOptions | None = None
+        if drawn:
+            params = [self.sequences[row].request.params for row in drawn]
+            self.options = SamplingOptions.of(params, width, lambda tensor: send(tensor, device))
+
+    def continues(self, earlier: SamplingBatch, ahead: Ordered[int]) -> None:
+        """Take over the logits processors' state of sequences that were also in the previous batch."""
+        known = {group.loaded: group for group in earlier.groups}
+        for group in self.groups:
+            if (before := known.get(group.loaded)) is not None:
+                group.continues(before, ahead)
+
+    def holds(self, sequences: Ordered[Sequence], logits: Tensor) -> bool:
+        """Report whether the batch has exactly these sequences, in this order, and logits of this width and device."""
+        return self.sequences == list(sequences) and (self.width, self.device) == (logits.shape[-1], logits.device)
 
 
 class Sampler:

@@ -16,20 +16,15 @@ from functools import partial
 from sglang_plug.contracts.request import Finish, Output
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
 from sglang_plug.engine.extensions.points import ExtensionPoints
-from sglang_plug.engine.memory.kv_allocator import KVAllocator
-from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
 
+from .admission_rules import GrowthReserve, continuation, prefixes_in_work
 from .checked_policy import CheckedPolicy
 from .exchanges import Exchanges, with_first
-from .growth_reserve import GrowthReserve
-from .next_chunks import continued
-from .output_processing import append
-from .planned_step import PlannedStep
-from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult
+from .planned_step import PlannedStep, StepRoom, continued, room_beside
+from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult, append
 from .sequence import Sequence
-from .shared_prefixes import continuation, prefixes_in_work
 from .sharing import OVERTAKEN_PART, Sharing
-from .step_room import StepRoom, room_beside
 
 AHEAD_OF_QUEUE = 8
 """Largest number of steps planned ahead before waiting sequences that found no room are considered again."""

@@ -22,11 +22,11 @@ from sglang_plug.contracts.request import RequestError
 from sglang_plug.contracts.serving.executor import Executor, RankEndpoint
 from sglang_plug.engine.execution.executors import StepExecutors, worker_executors
 from sglang_plug.engine.execution.rank_components import RankComponents, build_rank_components
-from sglang_plug.engine.execution.slot_tables import tables
+from sglang_plug.engine.execution.runner import tables
 from sglang_plug.engine.execution.weight_update import WeightUpdater
 from sglang_plug.engine.extensions.build import build_extensions
 from sglang_plug.engine.extensions.points import ExtensionPoints
-from sglang_plug.engine.memory.pool_pages import return_pages
+from sglang_plug.engine.memory.prefix_pool import return_pages
 from sglang_plug.engine.startup.plugin_fingerprint import compare
 from sglang_plug.engine.startup.resolve import resolve
 from sglang_plug.plugins.attribution import make

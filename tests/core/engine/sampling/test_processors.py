@@ -27,7 +27,7 @@ from sglang_plug.engine.execution.in_flight_step import LaunchedStep
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling import scheduler
-from sglang_plug.engine.scheduling.growth_reserve import GrowthReserve
+from sglang_plug.engine.scheduling.admission_rules import GrowthReserve
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.testing import check_logits_processor
 from tests import steering_plugin

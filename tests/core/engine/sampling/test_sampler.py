@@ -18,9 +18,8 @@ from transformers import (
 
 from sglang_plug import LogprobOptions, Request, SamplingParams
 from sglang_plug.engine.sampling import sampler as module
-from sglang_plug.engine.sampling.batch_state import SamplingBatch
 from sglang_plug.engine.sampling.logprobs import describe, report
-from sglang_plug.engine.sampling.sampler import Sampler
+from sglang_plug.engine.sampling.sampler import Sampler, SamplingBatch
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.ops import sampling as drawing
 
@@ -177,9 +176,7 @@ def test_forced_tokens_count_for_penalties() -> None:
     followed.tokens += tokens
     once.tokens += tokens
     assert (
-        read(sampler.draw(logits.clone(), [followed]))
-        == read(Sampler().draw(logits.clone(), [once]))
-        == ([7], [None])
+        read(sampler.draw(logits.clone(), [followed])) == read(Sampler().draw(logits.clone(), [once])) == ([7], [None])
     )
 
 
