@@ -21,8 +21,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO, cast
 
 from sglang_plug import TemplateError, end_child, python_command, start_child
+from sglang_plug_backends.pipe_messages import LENGTH, write_message
 
-from .template_worker import ABOUT_VARIABLES, ENCODING, LENGTH, TEXT, write_message
+from .template_worker import ABOUT_VARIABLES, ENCODING, TEXT
 
 MODULE = "sglang_plug_backends.huggingface.template_worker"
 MAX_PROCESSES = 4

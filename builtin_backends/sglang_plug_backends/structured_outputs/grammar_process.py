@@ -16,8 +16,9 @@ from typing import BinaryIO, TypeVar, cast
 import msgspec
 
 from sglang_plug import ConfigError, Constraint, ConstraintError, end_child, python_command, start_child
+from sglang_plug_backends.pipe_messages import LENGTH, write_message
 
-from .grammar_worker import LENGTH, STALLED, Compiled, Setup, Started, write_message
+from .grammar_worker import STALLED, Compiled, Setup, Started
 
 logger = logging.getLogger(__name__)
 

@@ -155,6 +155,55 @@ def test_sequences_may_leave_while_their_tokens_are_on_the_device() -> None:
         assert read(drawn)[0] == expected and not any(result.error for result in drawn.results())
 
 
+ASKED = """
+from dataclasses import dataclass
+
+from sglang_plug import LogitsBatch, LogitsProcessor, LogitsProcessorSpec, hookimpl
+
+
+@hookimpl
+def register_logits_processors():
+    names = {"name": "any"}, {"name": "param", "sampling_params": ("logit_bias",)}
+    names += ({"name": "both", "sampling_params": ("min_new_tokens",), "request_fields": f"{__name__}:Fields"},)
+    for given in names:
+        yield LogitsProcessorSpec(target=f"{__name__}:Asked", **given)
+
+
+@dataclass
+class Fields:
+    asked_field: int = 7
+
+
+class Asked(LogitsProcessor):
+    def prepare(self, request):
+        return request.fields or 1
+
+    def batch(self, rows):
+        raise AssertionError("no step is computed")
+"""
+
+
+@pytest.mark.parametrize(
+    ("params", "asked"),
+    [
+        ({}, {"any": None}),
+        ({"logit_bias": {3: 1.0}}, {"any": None, "param": None}),
+        ({"min_new_tokens": 1}, {"any": None, "both": 7}),
+        ({"processor_fields": {"asked_field": 2}}, {"any": None, "both": 2}),
+    ],
+)
+def test_processors_are_asked_by_requests_that_set_what_they_declare(
+    tmp_path: Path, params: dict[str, Any], asked: dict[str, Any]
+) -> None:
+    file = tmp_path / "asked_processors.py"
+    file.write_text(ASKED)
+    built_in = tuple(f"logits-processor:{name}" for name in ("logit-bias", "min-new-tokens", "penalties"))
+    plugins = Plugins.discover(PluginOptions(files=(str(file),), block=built_in))
+    processors = LogitsProcessors.build(plugins, VOCABULARY, torch.device("cpu"))
+    uses = processors.admit(Request(id="a", tokens=(1,), params=SamplingParams(**params)))
+    assert {use.loaded.name: getattr(use.state, "asked_field", None) for use in uses} == asked
+
+
 def test_processors_know_of_tokens_that_a_grammar_forces(ask: Callable[..., list[Any]]) -> None:
     """A digit is forbidden where the one before it is the same: after what the grammar forces, too."""
     constraint = Constraint("regex", "(and so it goes on [01])+")
