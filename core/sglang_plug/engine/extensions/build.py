@@ -106,7 +106,10 @@ def build_extensions(
             if (other := served.setdefault(name, component)) is not component:
                 raise ConfigError(f"{other} and {component} serve the same request field {name!r}; block one of them")
         extensions[spec.name] = extension
-    points = extension_points(extensions, _refusals(served))
+    refusals = _refusals(served)
+    for extension in extensions.values():
+        refusals |= extension.refusals
+    points = extension_points(extensions, refusals)
     if collectives.rank == 0:
         _refuse_unserved_states(resolved, points)
     return BuiltExtensions(points, replace(resolved, choices={**resolved.choices, **chosen}), vocabulary)
