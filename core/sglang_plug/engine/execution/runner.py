@@ -292,7 +292,7 @@ class Runner:
             input_ids=self._input_ids(chunks, device_tokens),
             positions=self._upload(list(positions)),
             slots=send(torch.frombuffer(slots, dtype=torch.int64), self.device),
-            tables=tables([chunk.sequence.slots for chunk in chunks], kv_lens, self.device),
+            tables=slot_tables([chunk.sequence.slots for chunk in chunks], kv_lens, self.device),
             query_lens=counts,
             kv_lens=kv_lens,
             page_size=self.page_size,
@@ -387,7 +387,7 @@ def _generates(chunk: ScheduledChunk) -> bool:
     return chunk.sequence.request.task == "generate"
 
 
-def tables(slots: Ordered[array[int]], ends: Ordered[int], device: torch.device) -> Tensor:
+def slot_tables(slots: Ordered[array[int]], ends: Ordered[int], device: torch.device) -> Tensor:
     """Return ``[B, longest]`` int64 on ``device``: each sequence's slots up to its end, padded with 0."""
     longest, rows = max(ends), array("q")
     for sequence_slots, end in zip(slots, ends, strict=True):
