@@ -56,19 +56,20 @@ class Relief:
     ) -> None:
         self._prefixes, self._read, self._clock = prefixes, read, clock
         self._next = 0.0
-        self._critical = False
+        self._critical = self._is_used = False
         self.done = ReliefCounts()
         self._slot_bytes = max(1, sum(part[0].numel() * part.element_size() for part in prefixes.kv.parts))
 
     @property
     def is_needed(self) -> bool:
         """True once the pool uses memory."""
-        return self._prefixes.used
+        self._is_used = self._is_used or self._prefixes.used
+        return self._is_used
 
     def look(self) -> int:
         """Check the memory if it is time to; evict prefixes if it is critical. Returns the number of evicted tokens."""
         now = self._clock()
-        if now < self._next or not self._prefixes.used:
+        if now < self._next or not self.is_needed:
             return 0
         self._next = now + PERIOD
         memory = self._read()
