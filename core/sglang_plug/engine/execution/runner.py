@@ -259,8 +259,8 @@ class Runner:
                     continue
                 result.forced, result.finish = decision.forced, decision.finish
             result.prompt_logprobs, result.forced_logprobs = known.prompt_logprobs, known.forced_logprobs
-            if drafts:
-                result.accepted_tokens = _accepted(drafts.get(index, ()), sampled[row:])
+            if index in drafts:
+                result.accepted_tokens = _accepted(drafts[index], sampled[row : row + 1 + len(drafts[index])])
         return results
 
     def _pool(
@@ -374,9 +374,12 @@ def _ahead(chunks: Ordered[ScheduledChunk], complete: Ordered[int], drafted: boo
 
 
 def _accepted(drafts: tuple[int, ...], sampled: Ordered[StepResult]) -> tuple[tuple[int, TokenLogprob | None], ...]:
-    """Return the tokens after the first of ``sampled``, up to the first draft that differs from the sampled token."""
+    """Return the tokens after the first of ``sampled``, up to the first draft that differs from the sampled token.
+
+    ``sampled`` has a result for the token before the drafts, and for each draft.
+    """
     accepted: list[tuple[int, TokenLogprob | None]] = []
-    for draft, before, result in zip(drafts, sampled, sampled[1:], strict=False):
+    for draft, before, result in zip(drafts, sampled[:-1], sampled[1:], strict=True):
         if before.token != draft or result.token is None or result.error is not None:
             break
         accepted.append((result.token, result.logprob))
