@@ -76,7 +76,9 @@ SECTIONS = {
     "plugins.attribution": "Errors that name a component",
     "system.child_process": "Child processes",
     "system.host_memory": "The memory of the host",
+    "system.memory_advice": "Advice about memory",
     "system.out_of_memory": "Lack of memory",
+    "system.shared_secret": "Secrets of several servers",
     "plugins.registry": "All plugins",
     "config": "Configuration and errors",
 }

@@ -245,9 +245,17 @@ if TYPE_CHECKING:
         ToolParserSpec,
         WeightsSpec,
     )
-    from sglang_plug.system.child_process import child_environment, leave_signals_to_parent, python_command, start_child
+    from sglang_plug.system.child_process import (
+        child_environment,
+        end_child,
+        leave_signals_to_parent,
+        python_command,
+        start_child,
+    )
     from sglang_plug.system.host_memory import HostMemory, host_memory
+    from sglang_plug.system.memory_advice import memory_advice
     from sglang_plug.system.out_of_memory import is_out_of_memory
+    from sglang_plug.system.shared_secret import read_credential, read_shared_secret
 
     from .config import AUTO, CheckpointNotFoundError, ConfigError, EngineConfig, PluginOptions
 
@@ -497,15 +505,19 @@ __all__ = [
     "child_environment",
     "decode_launch",
     "encode_launch",
+    "end_child",
     "hookimpl",
     "host_memory",
     "is_out_of_memory",
     "leave_signals_to_parent",
+    "memory_advice",
     "own_slice",
     "pinned",
     "pooled",
     "prefix_digests",
     "python_command",
+    "read_credential",
+    "read_shared_secret",
     "send",
     "start_child",
     "upload",

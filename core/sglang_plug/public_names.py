@@ -249,7 +249,15 @@ HOME = {
     "ops.pooling": ("pooled",),
     "plugins.attribution": ("attributed",),
     "plugins.spec": ("Task",),
-    "system.child_process": ("child_environment", "leave_signals_to_parent", "python_command", "start_child"),
+    "system.child_process": (
+        "child_environment",
+        "end_child",
+        "leave_signals_to_parent",
+        "python_command",
+        "start_child",
+    ),
     "system.host_memory": ("HostMemory", "host_memory"),
+    "system.memory_advice": ("memory_advice",),
     "system.out_of_memory": ("is_out_of_memory",),
+    "system.shared_secret": ("read_credential", "read_shared_secret"),
 }

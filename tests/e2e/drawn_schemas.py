@@ -52,7 +52,7 @@ LONG_PATTERNS = (
 )
 
 
-class SampledTokens:
+class DrawnSchema:
     """One bounded schema, drawn with a seed."""
 
     def __init__(self, seed: int) -> None:
@@ -155,20 +155,20 @@ class SampledTokens:
 
 def drawn_schemas(count: int) -> Iterator[Schema]:
     """Bounded schemas: whatever is written comes to an end."""
-    return (SampledTokens(seed).schema() for seed in range(count))
+    return (DrawnSchema(seed).schema() for seed in range(count))
 
 
 def annotated_schemas(count: int) -> Iterator[tuple[Schema, Schema]]:
     """Bounded schemas, each with annotations in it and without."""
     for seed in range(count):
-        schema = SampledTokens(seed).schema()
+        schema = DrawnSchema(seed).schema()
         yield annotated(schema, random.Random(seed)), schema
 
 
 def openapi_schemas(count: int) -> Iterator[tuple[Schema, Schema]]:
     """Bounded schemas with ``nullable`` and ``discriminator``, each with what it means in JSON Schema."""
     for seed in range(count):
-        drawn, draw = SampledTokens(seed), random.Random(seed)
+        drawn, draw = DrawnSchema(seed), random.Random(seed)
         names = draw.sample(NAMES, draw.randint(1, 4))
         plain = {name: drawn.part(1) for name in names}
         chosen = {name for name in names if draw.random() < 0.5}
@@ -211,7 +211,7 @@ def _tagged_union(variants: dict[str, Schema], draw: random.Random) -> tuple[Sch
 def long_texts(count: int) -> Iterator[Schema]:
     """Objects with a text of up to some hundred characters, half of them a level deeper."""
     for seed in range(count):
-        text = SampledTokens(seed).long_text()
+        text = DrawnSchema(seed).long_text()
         found: Schema = {"type": "object", "properties": {"biography": text}, "additionalProperties": False}
         found["required"] = ["biography"]
         yield {"type": "array", "items": found, "minItems": 1, "maxItems": 2} if seed % 2 else found

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,7 +16,9 @@ from tests.policy.source_tree import ROOT, SHELVES
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16, "temperature": 0}
 ENGINE_THREAD = "engine"
 WARM_UP = 3
-"""Requests before the one that is watched, so that what happens once is not counted."""
+"""Requests before the ones that are watched, so that what happens once is not counted."""
+WATCHED = 3
+"""Only what ran for each of so many requests is counted, not what other threads do meanwhile."""
 
 
 @dataclass
@@ -34,9 +37,15 @@ class RequestTrace:
         """Every file that ran."""
         return self.serving | self.answering
 
+    def common(self, other: RequestTrace) -> RequestTrace:
+        """Return what ran in both."""
+        return RequestTrace(
+            self.serving & other.serving, self.answering & other.answering, self.constructed & other.constructed
+        )
+
 
 def trace_chat_request() -> RequestTrace:
-    """Serve the demo model in this process and watch one chat request after ``WARM_UP`` others."""
+    """Serve the demo model in this process and watch chat requests after ``WARM_UP`` others."""
     from tests.api.routes.conftest import App
 
     watch = _Watch(tuple(f"{ROOT / shelf}/" for shelf in SHELVES))
@@ -47,15 +56,18 @@ def trace_chat_request() -> RequestTrace:
             for _ in range(WARM_UP):
                 app.answer("/v1/chat/completions", CHAT)
             sys.setprofile(watch)
-            watch.trace = RequestTrace()
-            app.answer("/v1/chat/completions", CHAT)
-            found, watch.trace = watch.trace, None
+            traces = []
+            for _ in range(WATCHED):
+                watch.trace = RequestTrace()
+                traces.append(watch.trace)
+                app.answer("/v1/chat/completions", CHAT)
+            watch.trace = None
         finally:
             sys.setprofile(None)
             app.close()
     finally:
         threading.setprofile(None)
-    return found
+    return reduce(RequestTrace.common, traces)
 
 
 class _Watch:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 from dataclasses import replace
-from pathlib import Path
 
-from sglang_plug import ConfigError, EngineConfig
+from sglang_plug import EngineConfig, read_shared_secret
 from sglang_plug.system.private_folder import PrivateFolder, private_folder
 
 TRANSFER = "transfer"
 """The KV store that prompts are sent with, unless others are named."""
 VARIABLE, SETTING = "SGLANG_PLUG_TRANSFER_SECRET", "secret_file"
-LEAST_BYTES = 16
 
 
 def with_transfer_store(engine: EngineConfig) -> EngineConfig:
@@ -28,18 +26,13 @@ def has_secret(engine: EngineConfig) -> bool:
 
 def read_secret(engine: EngineConfig, role: str) -> bytes:
     """Return the secret that the user has given. Raises ``ConfigError`` if there is none, or if it is short."""
-    file = _file(engine)
-    try:
-        secret = Path(file).read_bytes().strip() if file else os.environ.get(VARIABLE, "").encode()
-    except OSError as error:
-        raise ConfigError(f"transfer.secret_file: {file} cannot be read: {error}") from error
-    if len(secret) < LEAST_BYTES:
-        problem = f"has {len(secret)} bytes" if secret else "is missing"
-        raise ConfigError(
-            f"--role {role} needs a secret of at least {LEAST_BYTES} bytes, which {problem}. Set {VARIABLE}, or --set "
-            "transfer.secret_file=FILE, to the same secret on all prefill and decode servers"
-        )
-    return secret
+    return read_shared_secret(
+        f"{TRANSFER}.{SETTING}",
+        _file(engine),
+        VARIABLE,
+        user=f"--role {role}",
+        sharers="on all prefill and decode servers",
+    )
 
 
 def new_secret() -> PrivateFolder:

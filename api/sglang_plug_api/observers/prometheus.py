@@ -12,8 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from sglang_plug import MetricInfo, Observer, RequestEvent, StepStats
 
-from .extension_counters import ExtensionCounters
-from .info_gauges import InfoGauges
+from .reported_metrics import ExtensionCounters, InfoGauges
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)

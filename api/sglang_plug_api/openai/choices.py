@@ -49,7 +49,12 @@ def make_jobs(
 
 
 def generation_truncation(engine: TextEngine, body: GenerationBody) -> Truncation | None:
-    """Return how the prompts of a request are cut: by default to its last tokens, with room for the output."""
+    """Return how the prompts of a request are cut, ``None`` unless it asks for it: by default to its last tokens.
+
+    There is room for the output then.
+    """
+    if body.truncate_prompt_tokens is None:
+        return None
     wanted = body.sampling().get("max_new_tokens")
     longest = max(1, engine.defaults.longest - max(1, wanted or 0))
     return truncation_of(body.truncate_prompt_tokens, body.truncation_side, longest=longest, default="left")

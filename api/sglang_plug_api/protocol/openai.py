@@ -118,6 +118,11 @@ class Message(RequestBody):
             raise WrongField("content", f"messages of role {self.role!r} need content, a text or a list of parts")
         return self
 
+    @property
+    def has_parts(self) -> bool:
+        """True if the content is a list of parts, some of which may be images."""
+        return isinstance(self.content, list)
+
     def plain(self) -> dict[str, Any]:
         """Return the message for chat templates: text parts joined, images as placeholders, unset fields left out."""
         message = self.model_dump(exclude_none=True, exclude={"content", "refusal"})

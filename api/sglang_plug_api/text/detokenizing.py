@@ -25,8 +25,11 @@ class Detokenizer:
             )
         self._sampling = sampling
         self._decoder = tokenizer.decoder(skip_special=sampling.skip_special, prompt=job.tokens) if tokenizer else None
-        self._matcher = StopMatcher(sampling.stops, keep=sampling.keep_stop)
         self._patterns = PatternMatcher(sampling.stop_patterns) if sampling.stop_patterns else None
+        self._matcher: StopMatcher | None = None
+        """``None``: the text is not searched."""
+        if sampling.stops or self._patterns is not None:
+            self._matcher = StopMatcher(sampling.stops, keep=sampling.keep_stop)
         self.count = 0
         self.cached_tokens = 0
         self._loaded_tokens: tuple[tuple[str, int], ...] = ()
@@ -69,7 +72,7 @@ class Detokenizer:
         """Decode ``tokens`` up to a stop string; return the text and how many tokens it took."""
         if self._decoder is None:
             return "", len(tokens)
-        if not self._sampling.stops and self._patterns is None:
+        if self._matcher is None:
             return self._decoder.feed(tokens), len(tokens)
         text = []
         for index, token in enumerate(tokens):
@@ -77,7 +80,7 @@ class Detokenizer:
             if self.count + index < self._sampling.params.min_new_tokens:
                 text.append(new_text)  # too early to stop
                 continue
-            text.append(self._searched(new_text))
+            text.append(self._searched(self._matcher, new_text))
             if self._stop is not None:
                 return "".join(text), index + 1
         return "".join(text), len(tokens)
@@ -85,18 +88,23 @@ class Detokenizer:
     def _flush(self) -> str:
         if self._decoder is None:
             return ""
-        text = self._searched(self._decoder.flush())
+        text = self._decoder.flush()
+        if self._matcher is None:
+            return text
+        text = self._searched(self._matcher, text)
         return text if self._stop is not None else text + self._matcher.flush()
 
     @property
     def _stop(self) -> str | None:
         """The stop string or the pattern that has appeared in the text; of both, the string."""
+        if self._matcher is None:
+            return None
         return self._matcher.matched or (None if self._patterns is None else self._patterns.matched)
 
-    def _searched(self, text: str) -> str:
+    def _searched(self, matcher: StopMatcher, text: str) -> str:
         """Return the part of ``text`` that certainly belongs to the output, up to a stop string or a match."""
         end = None if self._patterns is None else self._patterns.feed(text)
-        passed = self._matcher.feed(text[:end])
-        if end is None or self._matcher.matched is not None:
+        passed = matcher.feed(text[:end])
+        if end is None or matcher.matched is not None:
             return passed
-        return passed + self._matcher.flush()
+        return passed + matcher.flush()

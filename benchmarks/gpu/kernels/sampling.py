@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from sglang_plug import AllowedTokens, Kernels, LogprobOptions, Plugins, Request, SamplingParams
+from sglang_plug.engine.execution.in_flight_step import LaunchedStep
 from sglang_plug.engine.sampling.processors import LogitsProcessors
-from sglang_plug.engine.sampling.sampler import SampledTokens, Sampler
+from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.testing import check_sampling
 
@@ -44,7 +45,7 @@ def sampling_is_right(device: str) -> dict[str, Any]:
             logits = torch.randn(len(rows), VOCABULARY, device=device)
             mask = torch.full((2, -(-VOCABULARY // 32)), -1, dtype=torch.int32)
             for allowed in (None, AllowedTokens([0, 2], mask)):
-                sampler.draw(logits.clone(), rows, allowed).read()  # compiles
+                sampler.draw(logits.clone(), rows, allowed).results()  # compiles
                 copies = [logits.clone() for _ in range(2)]
                 with _no_waiting(device):
                     drawn = [sampler.draw(copy, rows, allowed, ahead=[1] * len(rows)) for copy in copies]
@@ -71,11 +72,11 @@ def sampling_speed(device: str) -> dict[str, Any]:
 def _rate(sampler: Sampler, logits: torch.Tensor, rows: list[Sequence]) -> float:
     copy = torch.empty_like(logits)
     for _ in range(WARM_UPS):
-        sampler.draw(copy.copy_(logits), rows).read()
+        sampler.draw(copy.copy_(logits), rows).results()
     started, steps = time.perf_counter(), 0
     while time.perf_counter() - started < SECONDS:
         drawn = [sampler.draw(copy.copy_(logits), rows) for _ in range(4)]
-        drawn[-1].read()
+        drawn[-1].results()
         steps += len(drawn)
     return steps * len(rows) / (time.perf_counter() - started)
 
@@ -102,10 +103,10 @@ def _rows(device: str, count: int, kind: str, logprobs: LogprobOptions | None = 
     return found
 
 
-def _check_tokens(sampled: list[SampledTokens]) -> None:
+def _check_tokens(sampled: list[LaunchedStep]) -> None:
     for result in sampled:
-        tokens = result.read()[0]
-        if not all(0 <= token < VOCABULARY for token in tokens):
+        tokens = [row.token for row in result.results()]
+        if not all(token is not None and 0 <= token < VOCABULARY for token in tokens):
             raise AssertionError(f"tokens {tokens} are not in the vocabulary")
 
 

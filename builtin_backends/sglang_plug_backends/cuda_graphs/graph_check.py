@@ -42,8 +42,7 @@ def check_replay(
     _fill(batch, contexts, logits.shape[1])
     eager = replace(batch, query_lens=list(batch.query_lens), kv_lens=list(batch.kv_lens), plan=None)
     used = torch.tensor(sorted(set(chain(*contexts))), device=batch.slots.device)
-    parts = batch.kv.k if batch.kv.values_in_keys else [*batch.kv.k, *batch.kv.v]
-    borrowed = [(part, used) for part in parts]
+    borrowed = [(part, used) for part in batch.kv.parts]
     if (states := batch.recurrent) is not None:
         borrowed += [(state, states.runs.rows) for state in states.pool.states]
     with _borrowed(borrowed) as refill:

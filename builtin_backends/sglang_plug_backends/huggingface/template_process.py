@@ -20,9 +20,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO, cast
 
-from sglang_plug import TemplateError, python_command, start_child
+from sglang_plug import TemplateError, end_child, python_command, start_child
+from sglang_plug_backends.pipe_messages import LENGTH, write_message
 
-from .template_worker import ABOUT_VARIABLES, ENCODING, LENGTH, TEXT, write_message
+from .template_worker import ABOUT_VARIABLES, ENCODING, TEXT
 
 MODULE = "sglang_plug_backends.huggingface.template_worker"
 MAX_PROCESSES = 4
@@ -99,7 +100,7 @@ class _Process:
     def __init__(self) -> None:
         self._process = start_child(python_command(MODULE), stdout=subprocess.PIPE, pipe_bytes=PIPE_BYTES)
         self._input, self._output = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
-        self._end = weakref.finalize(self, _end, self._process)
+        self._end = weakref.finalize(self, end_child, self._process)
         self._is_set_up = False
 
     def ask(self, setup: TemplateSetup, message: bytes) -> bytes:
@@ -137,18 +138,6 @@ class _Process:
                 raise BrokenPipeError
             content += part
         return bytes(content)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.kill()
-        process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            try:
-                pipe.close()
-            except OSError:  # a partly written message
-                pass
 
 
 def _plain(value: object) -> Any:

@@ -1,7 +1,7 @@
 """The worker process that renders chat templates within limits of time and memory, started by ``template_process``.
 
-Requests and answers are messages on standard input and output: a length of four bytes, then the content. The first
-message is the setup, every further one a request, both as JSON. An answer is one byte that tells its kind, then text.
+Requests and answers are messages on standard input and output, see ``pipe_messages``. The first message is the setup,
+every further one a request, both as JSON. An answer is one byte that tells its kind, then text.
 """
 
 from __future__ import annotations
@@ -9,30 +9,17 @@ from __future__ import annotations
 import json
 import resource
 import signal
-import struct
 import sys
-from typing import Any, BinaryIO
+from typing import Any
 
 from sglang_plug import TemplateError, leave_signals_to_parent
+from sglang_plug_backends.pipe_messages import read_message, write_message
 
 from .template import ChatTemplate
 
-LENGTH = struct.Struct("<I")
 TEXT, ABOUT_MESSAGES, ABOUT_VARIABLES = b"t", b"m", b"v"
 """Kinds of answers: the prompt, and refusals by what they are about."""
 ENCODING = "utf-8", "surrogatepass"
-
-
-def write_message(stream: BinaryIO, *parts: bytes) -> None:
-    """Send the concatenation of ``parts``."""
-    stream.write(b"".join((LENGTH.pack(sum(map(len, parts))), *parts)))
-    stream.flush()
-
-
-def read_message(stream: BinaryIO) -> bytes | None:
-    """Return the next message, or ``None`` at the end of the stream."""
-    head = stream.read(LENGTH.size)
-    return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
 
 
 class Worker:

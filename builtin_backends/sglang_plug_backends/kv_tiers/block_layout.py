@@ -98,8 +98,7 @@ class BlockLayout:
 
 def _parts(kv: KVPool) -> list[Tensor]:
     """Return views ``[slots, numbers]`` of all parts of a pool, in the order of the layout."""
-    parts = kv.k if kv.values_in_keys else [part for layer in zip(kv.k, kv.v, strict=True) for part in layer]
-    return [_wide(part.view(part.shape[0], -1)) for part in parts]
+    return [_wide(part.view(part.shape[0], -1)) for part in kv.parts]
 
 
 def _wide(rows: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Ordered
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -22,7 +23,6 @@ from sglang_plug import (
     PlanningPhase,
     RankPhase,
     RankStep,
-    RequestError,
     SequenceView,
     ServicePhase,
     StepExtension,
@@ -39,13 +39,10 @@ LORA_INFO_TEXT = "Adapters of running and of waiting requests, as labels; the va
 DISABLED = "adapters are not enabled: start the server with --enable-lora or --lora-paths"
 
 
-class WithoutAdapters(StepExtension, AdmissionPhase, ServicePhase):
+class WithoutAdapters(StepExtension, ServicePhase):
     """Refuses requests that name an adapter, because adapters are not enabled."""
 
-    def admit(self, sequence: SequenceView) -> None:
-        """Raise ``RequestError`` if the request names an adapter."""
-        if sequence.request.adapter is not None:
-            raise RequestError(DISABLED)
+    refusals: Mapping[str, str] = MappingProxyType({"adapter": DISABLED})
 
     def info(self) -> Mapping[str, Any]:
         """Report that there are no adapters."""

@@ -11,7 +11,7 @@ from sglang_plug import StepExtensionSpec, hookimpl
 def register_step_extensions() -> Iterator[StepExtensionSpec]:
     yield StepExtensionSpec(
         name="memory-relief",
-        target=f"{__name__}.extension:build",
+        target=f"{__name__}.relief:build",
         summary="cached prefixes of a KV pool in the host's memory are evicted when that memory runs out",
     )
     yield StepExtensionSpec(

@@ -7,15 +7,22 @@ system allocate them while other slots are written to.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-import sys
 import threading
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from sglang_plug import CachePhase, ChunkView, ExtensionContext, ForwardPhase, KVPool, PrefixPool, StepExtension
+from sglang_plug import (
+    CachePhase,
+    ChunkView,
+    ExtensionContext,
+    ForwardPhase,
+    KVPool,
+    PrefixPool,
+    StepExtension,
+    memory_advice,
+)
 
 AHEAD = 1024
 """Slots behind the highest one in use whose memory is allocated; the thread begins when half of them are used."""
@@ -60,7 +67,7 @@ class PagesAhead:
     """
 
     def __init__(self, kv: KVPool, populate: Populate) -> None:
-        self._parts: list[Tensor] = list(kv.k) if kv.values_in_keys else [*kv.k, *kv.v]
+        self._parts = kv.parts
         self._slots, self._populate = min(len(part) for part in self._parts), populate
         self._highest = 0
         self._wake, self._closed = threading.Event(), False
@@ -104,16 +111,7 @@ class PagesAhead:
         return not self._closed and self._populate(address, part.data_ptr() + end * row - address)
 
 
-def system_populate() -> Populate | None:
-    """Return the system call that allocates memory; ``None`` if this system has none."""
-    if sys.platform != "linux":
-        return None
-    madvise = ctypes.CDLL(None).madvise
-    madvise.argtypes, madvise.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
-    return lambda start, size: madvise(start, size, POPULATE_WRITE) == 0
-
-
 def build(context: ExtensionContext) -> PageAllocation | None:
     """Return the extension; ``None`` on other devices than CPUs, and where the system cannot allocate ahead."""
-    populate = system_populate() if context.device.type == "cpu" else None
+    populate = memory_advice(POPULATE_WRITE) if context.device.type == "cpu" else None
     return None if populate is None else PageAllocation(populate)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from sglang_plug import HostMemory, PrefixPool, host_memory
+from sglang_plug import CachePhase, ExtensionContext, HostMemory, PrefixPool, ServicePhase, StepExtension, host_memory
 
 logger = logging.getLogger(__name__)
 
@@ -55,21 +56,20 @@ class Relief:
     ) -> None:
         self._prefixes, self._read, self._clock = prefixes, read, clock
         self._next = 0.0
-        self._critical = False
+        self._critical = self._is_used = False
         self.done = ReliefCounts()
-        kv = prefixes.kv
-        parts = kv.k if kv.values_in_keys else [*kv.k, *kv.v]
-        self._slot_bytes = max(1, sum(part[0].numel() * part.element_size() for part in parts))
+        self._slot_bytes = max(1, sum(part[0].numel() * part.element_size() for part in prefixes.kv.parts))
 
     @property
     def is_needed(self) -> bool:
         """True once the pool uses memory."""
-        return self._prefixes.used
+        self._is_used = self._is_used or self._prefixes.used
+        return self._is_used
 
     def look(self) -> int:
         """Check the memory if it is time to; evict prefixes if it is critical. Returns the number of evicted tokens."""
         now = self._clock()
-        if now < self._next or not self._prefixes.used:
+        if now < self._next or not self.is_needed:
             return 0
         self._next = now + PERIOD
         memory = self._read()
@@ -108,3 +108,34 @@ class Relief:
 def _gigabytes(count: float) -> str:
     """Format a number of bytes for the log; a GB is ``2**30`` bytes."""
     return f"{count / (1 << 30):.2f} GB"
+
+
+class MemoryRelief(StepExtension, CachePhase, ServicePhase):
+    """Relieves the memory of the host, if the KV pool is there."""
+
+    def __init__(self) -> None:
+        self.relief: Relief | None = None
+        """``None``: there is no pool in the host's memory."""
+
+    def use_prefixes(self, prefixes: PrefixPool) -> None:
+        """Watch the memory of a pool on the host."""
+        if prefixes.kv.k and prefixes.kv.k[0].device.type == "cpu":
+            self.relief = Relief(prefixes)
+
+    def idle_timeout(self) -> float | None:
+        """Return the seconds between two checks of the memory; ``None`` while the pool uses none."""
+        return PERIOD if self.relief is not None and self.relief.is_needed else None
+
+    def between_steps(self) -> None:
+        """Check the memory if it is time to."""
+        if self.relief is not None:
+            self.relief.look()
+
+    def info(self) -> Mapping[str, Any]:
+        """Report what was done for lack of memory."""
+        return {"memory_relief": None if self.relief is None else asdict(self.relief.done)}
+
+
+def build(context: ExtensionContext) -> MemoryRelief:
+    """Return the extension."""
+    return MemoryRelief()

@@ -115,8 +115,8 @@ class Multimodal(
 
     def prepare(self, chunks: Ordered[ChunkView], batch: ForwardBatch) -> None:
         """Set the states of the images in the step, which are encoded if they are not yet."""
-        if (inputs := multimodal_inputs(self._served, chunks, batch.input_ids.device, self._store)) is not None:
-            batch.multimodal = inputs
+        if any(chunk.sequence.layout is not None and chunk.start < chunk.sequence.prompt_len for chunk in chunks):
+            batch.multimodal = multimodal_inputs(self._served, chunks, batch.input_ids.device, self._store)
 
     def rank_step(self, chunks: Ordered[ChunkView], batch: ForwardBatch) -> RankStep | None:
         """Return the states of the images in the step, which only rank 0 encodes."""

@@ -75,8 +75,6 @@ def multimodal_inputs(
     Images that the step reaches for the first time are encoded, unless their states were loaded; states that a later
     chunk needs are kept. What is encoded is put into ``store``.
     """
-    if not any(chunk.sequence.layout is not None and chunk.start < chunk.sequence.prompt_len for chunk in chunks):
-        return None
     met = _met(chunks)
     if not met:
         return None

@@ -120,6 +120,22 @@ def read_call(parser: SequentialParser) -> Steps[None]:
     call.end()
 
 
+def read_calls(parser: SequentialParser) -> Steps[None]:
+    """Emit the calls of a list of such objects. Raises ``Malformed`` if it is none."""
+    source = parser.input
+    yield from source.space()
+    yield from source.expect("[")
+    while True:
+        yield from source.space()
+        yield from read_call(parser)
+        source.record()
+        yield from source.space()
+        if (yield from source.follows("]")):
+            source.record()
+            return
+        yield from source.expect(",")
+
+
 class _Call:
     """One call object, read member by member."""
 

@@ -20,7 +20,7 @@ from .call_structures import (
     text_with_calls,
     token,
 )
-from .json_text import read_call
+from .json_text import read_call, read_calls
 from .reader import SequentialParser, Steps
 
 
@@ -79,20 +79,9 @@ class MarkedJson(SequentialParser):
         yield from source.expect(self.form.closing)
 
     def _list(self) -> Steps[None]:
-        source = self.input
-        yield from source.space()
-        yield from source.expect("[")
-        while True:
-            yield from source.space()
-            yield from read_call(self)
-            source.record()
-            yield from source.space()
-            if (yield from source.follows("]")):
-                break
-            yield from source.expect(",")
-        source.record()
-        yield from source.space()
-        yield from source.expect(self.form.closing)
+        yield from read_calls(self)
+        yield from self.input.space()
+        yield from self.input.expect(self.form.closing)
 
 
 def _mark(mark: str) -> Form:

@@ -23,7 +23,7 @@ from .call_structures import (
     text_with_calls,
     token,
 )
-from .json_text import read_call, read_value
+from .json_text import read_calls, read_value
 from .reader import Malformed, SequentialParser, Steps
 
 MARKER, ARGUMENTS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
@@ -43,7 +43,7 @@ class Mistral(SequentialParser):
         if (yield from self.input.follows(MARKER)):
             yield from self.attempt(self._after_marker(), MARKER)
         else:
-            yield from self.attempt(self._list())
+            yield from self.attempt(read_calls(self))
         while (yield from self.text_until(MARKER)):
             yield from self.attempt(self._after_marker(), MARKER)
 
@@ -77,21 +77,7 @@ class Mistral(SequentialParser):
     def _after_marker(self) -> Steps[None]:
         source = self.input
         yield from source.space()
-        yield from self._list() if (yield from source.peek()) == "[" else self._named()
-
-    def _list(self) -> Steps[None]:
-        source = self.input
-        yield from source.space()
-        yield from source.expect("[")
-        while True:
-            yield from source.space()
-            yield from read_call(self)
-            source.record()
-            yield from source.space()
-            if (yield from source.follows("]")):
-                source.record()
-                return
-            yield from source.expect(",")
+        yield from read_calls(self) if (yield from source.peek()) == "[" else self._named()
 
     def _named(self) -> Steps[None]:
         source = self.input

@@ -28,7 +28,7 @@ from .grammar_state import GrammarState
 from .reasoning_prefix import check_prefix
 
 
-class WithoutStructuredOutputs(StepExtension, AdmissionPhase):
+class WithoutStructuredOutputs(StepExtension):
     """Refuses requests with constraints.
 
     Args:
@@ -36,12 +36,7 @@ class WithoutStructuredOutputs(StepExtension, AdmissionPhase):
     """
 
     def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def admit(self, sequence: SequenceView) -> None:
-        """Raise ``RequestError`` if the output is to be constrained."""
-        if sequence.request.constraint is not None:
-            raise RequestError(self._reason, about="constraint")
+        self.refusals = {"constraint": reason}
 
 
 class StructuredOutputs(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase, ServicePhase, WatchdogPhase):

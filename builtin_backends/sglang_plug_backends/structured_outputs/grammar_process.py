@@ -15,9 +15,10 @@ from typing import BinaryIO, TypeVar, cast
 
 import msgspec
 
-from sglang_plug import ConfigError, Constraint, ConstraintError, python_command, start_child
+from sglang_plug import ConfigError, Constraint, ConstraintError, end_child, python_command, start_child
+from sglang_plug_backends.pipe_messages import LENGTH, write_message
 
-from .grammar_worker import LENGTH, STALLED, Compiled, Setup, Started, write_message
+from .grammar_worker import STALLED, Compiled, Setup, Started
 
 logger = logging.getLogger(__name__)
 
@@ -234,16 +235,8 @@ class GrammarProcess:
     def _kill(self) -> None:
         process, self._process = self._process, None
         self._ready = False
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except BrokenPipeError:  # unwritten data is lost
-                    pass
+        if process is not None:
+            end_child(process)
 
     # -- messages -------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The process that compiles grammars.
 
 ``grammar_process`` starts it as ``python -m sglang_plug_backends.structured_outputs.grammar_worker``. It exchanges
-msgpack messages, each after its length, on its standard input and output. It may be killed at any time.
+msgpack messages on its standard input and output, see ``pipe_messages``. It may be killed at any time.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ import gc
 import os
 import resource
 import signal
-import struct
 import sys
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
@@ -27,10 +25,10 @@ from sglang_plug import (
     Vocabulary,
     leave_signals_to_parent,
 )
+from sglang_plug_backends.pipe_messages import read_message, write_message
 
 from .grammar_backends import GrammarBackends, installed
 
-LENGTH = struct.Struct("<Q")
 STALLED = 5.0
 """Multiple of the limit, by the clock, at which compiling ends, however little of it was computing."""
 GRACE = 5.0
@@ -146,22 +144,6 @@ def _limit_memory(more: int) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * os.sysconf("SC_PAGE_SIZE") + more
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
-
-
-def read_message(pipe: BinaryIO) -> bytes | None:
-    """Read the next message; ``None`` if the other end is gone."""
-    head = pipe.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        return None
-    size: int = LENGTH.unpack(head)[0]
-    body = pipe.read(size)
-    return body if len(body) == size else None
-
-
-def write_message(pipe: BinaryIO, message: bytes) -> None:
-    """Send one message."""
-    pipe.write(LENGTH.pack(len(message)) + message)
-    pipe.flush()
 
 
 if __name__ == "__main__":

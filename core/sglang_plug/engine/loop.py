@@ -37,7 +37,6 @@ from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.scheduling.scheduled_chunk import StepCounters
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.engine.scheduling.step_stats import step_stats
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
 from sglang_plug.system.freed_memory import return_freed_memory
 
@@ -324,17 +323,37 @@ class EngineLoop:
         return self.scheduler.accounts()
 
     def _stats(self, seconds: float) -> StepStats:
+        """Return the statistics of the step that was committed last; ``seconds`` is 0 if nothing was computed."""
         totals, infos, now = tuple[MetricTotal, ...](), tuple[MetricInfo, ...](), time.monotonic()
         if is_due := now >= self._next_totals or not self.scheduler.busy:  # what is true of an idle engine stays
             totals, infos = self.extensions.all_totals(), self.extensions.all_infos()
             self._next_totals = now + TOTALS_PERIOD
-        return step_stats(
-            self.scheduler,
-            held=len(self.held),
+        counters, pool, allocator = self.scheduler.counters, self.scheduler.pool, self.scheduler.allocator
+        relieved, allocator.relieved = allocator.relieved, 0
+        step_budget, free, cached = self.scheduler.extensions.step_budget, pool.free, self.scheduler.cache.size
+        return StepStats(
+            time=time.time(),
             seconds=seconds,
+            prefill_sequences=counters.prefill_sequences,
+            prefill_tokens=counters.prefill_tokens,
+            cached_tokens=counters.cached_tokens,
+            decode_sequences=counters.decode_sequences,
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting) + len(self.held),
+            used_slots=pool.capacity - free - cached,
+            cached_slots=cached,
+            free_slots=free,
+            capacity=pool.capacity,
+            retracted=counters.retracted,
+            forced_tokens=counters.forced_tokens,
+            drafted_tokens=counters.drafted_tokens,
+            accepted_tokens=counters.accepted_tokens,
+            queue_seconds=tuple(counters.queue_seconds),
+            relieved_tokens=relieved,
+            target_seconds=step_budget.target_seconds,
             totals=totals,
+            step_coefficients=step_budget.step_coefficients() if is_due else None,
             infos=infos,
-            with_coefficients=is_due,
         )
 
 

@@ -164,7 +164,7 @@ class RequestFields:
     def check_params(self, params: SamplingParams) -> None:
         """Raise ``RequestFieldError`` for a parameter that asks for a processor that is not there."""
         for name, why in self.refused_params.items():
-            if getattr(params, name) != NEUTRAL[name]:
+            if is_set(params, (name,)):
                 raise RequestFieldError(name, f"{name}: {why}")
 
     def schemas(self, reference: str, taken: frozenset[str]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
@@ -187,6 +187,11 @@ class RequestFields:
 
 NEUTRAL: Mapping[str, Any] = {name: getattr(SamplingParams(), name) for name in PROCESSED_PARAMS}
 """Parameter -> the value that asks for nothing."""
+
+
+def is_set(params: SamplingParams, names: Iterable[str]) -> bool:
+    """Report whether any of the parameters ``names`` of logits processors asks for something."""
+    return any([getattr(params, name) != NEUTRAL[name] for name in names])
 
 
 def _can_be_sent(value: Any) -> bool:

@@ -178,7 +178,7 @@ class LogitsProcessorSpec(Spec):
     sampling_params: tuple[str, ...] = ()
     """Parameters that every server knows and that this processor applies: some of ``logit_bias``, ``min_new_tokens``,
     ``frequency_penalty``, ``presence_penalty`` and ``repetition_penalty``. Where nobody applies one, requests that set
-    it are refused."""
+    it are refused. A processor that declares parameters or request fields is asked only by requests that set one."""
     order: int = 500
     """Processors run in ascending order, then by name. The built-in ones have 100 (``logit-bias``), 200
     (``penalties``) and 900 (``min-new-tokens``)."""

@@ -52,6 +52,15 @@ def start_child(
     return process
 
 
+def end_child(process: subprocess.Popen[bytes]) -> None:
+    """Kill a child unless it has ended, and close its pipes."""
+    process.kill()
+    process.wait()
+    for pipe in filter(None, (process.stdin, process.stdout)):
+        with suppress(OSError):  # a partly written message is lost
+            pipe.close()
+
+
 def leave_signals_to_parent() -> None:
     """Ignore the signals of ``STOP_SIGNALS`` from now on: they go to the whole group, and the parent ends its children.
 

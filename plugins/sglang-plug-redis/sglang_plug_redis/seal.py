@@ -3,43 +3,30 @@
 from __future__ import annotations
 
 import hmac
-import os
-from pathlib import Path
 
-from sglang_plug import ConfigError
+from sglang_plug import read_credential, read_shared_secret
 
 from . import Settings
 
 SECRET, PASSWORD = "SGLANG_PLUG_REDIS_SECRET", "SGLANG_PLUG_REDIS_PASSWORD"
-LEAST_BYTES = 16
 SEAL_BYTES = 32
 
 
 def read_secret(settings: Settings) -> bytes:
     """Return the secret. Raises ``ConfigError`` if there is none, or if it is short."""
-    secret = _read("secret_file", settings.secret_file, SECRET)
-    if len(secret) < LEAST_BYTES:
-        problem = f"has {len(secret)} bytes" if secret else "is missing"
-        raise ConfigError(
-            f"the KV store 'redis' needs a secret of at least {LEAST_BYTES} bytes, which {problem}: whoever can write "
-            f"to the Redis server could change what is computed otherwise. Set {SECRET}, or --set "
-            "redis.secret_file=FILE, to the same secret for all servers that share the store"
-        )
-    return secret
+    return read_shared_secret(
+        "redis.secret_file",
+        settings.secret_file,
+        SECRET,
+        user="the KV store 'redis'",
+        sharers="for all servers that share the store",
+        reason="whoever can write to the Redis server could change what is computed otherwise",
+    )
 
 
 def read_password(settings: Settings) -> str | None:
     """Return the password; ``None`` if there is none besides that in the URL. Raises ``ConfigError``."""
-    return _read("password_file", settings.password_file, PASSWORD).decode(errors="replace") or None
-
-
-def _read(name: str, path: str, variable: str) -> bytes:
-    if not path:
-        return os.environ.get(variable, "").encode()
-    try:
-        return Path(path).read_bytes().strip()
-    except OSError as error:
-        raise ConfigError(f"redis.{name}: {path} cannot be read: {error}") from error
+    return read_credential("redis.password_file", settings.password_file, PASSWORD).decode(errors="replace") or None
 
 
 class Seal:

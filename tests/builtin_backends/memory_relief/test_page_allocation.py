@@ -14,19 +14,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from sglang_plug import KVPool
+from sglang_plug import KVPool, memory_advice
 from sglang_plug_backends.memory_relief.page_allocation import (
     AHEAD,
+    POPULATE_WRITE,
     PageAllocation,
     PagesAhead,
     Populate,
-    system_populate,
 )
 
 SLOTS, HEADS, DIM = 16_384, 4, 128
 
 
-pytestmark = pytest.mark.skipif(system_populate() is None, reason="this system cannot allocate memory ahead")
+pytestmark = pytest.mark.skipif(
+    memory_advice(POPULATE_WRITE) is None, reason="this system cannot allocate memory ahead"
+)
 
 
 def pool(values_in_keys: bool = False) -> KVPool:
@@ -88,7 +90,7 @@ def pages() -> Iterator[Callable[..., PagesAhead]]:
 
 
 def test_memory_behind_the_used_slots_is_allocated_and_no_other(pages: Any) -> None:
-    kv, populate = pool(), system_populate()
+    kv, populate = pool(), memory_advice(POPULATE_WRITE)
     ahead = pages(kv, populate)
     assert not any(resident(kv.k[0]))
     ahead.reach(100)

@@ -11,15 +11,12 @@ import pytest
 import torch
 
 from sglang_plug import HostMemory, KVPool
-from sglang_plug.engine.memory.kv_allocator import KVAllocator
-from sglang_plug.engine.memory.kv_slots import SlotPool
-from sglang_plug.engine.memory.pool_pages import Run
-from sglang_plug.engine.memory.prefix_pool import EnginePrefixPool
+from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
+from sglang_plug.engine.memory.prefix_pool import EnginePrefixPool, Run
 from sglang_plug.engine.processes.messages import Control, Reply, StepOutputs
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
-from sglang_plug_backends.memory_relief.extension import MemoryRelief
-from sglang_plug_backends.memory_relief.relief import COMFORTABLE, CRITICAL_SHARE, PERIOD, Relief
+from sglang_plug_backends.memory_relief.relief import COMFORTABLE, CRITICAL_SHARE, PERIOD, MemoryRelief, Relief
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from tests.core.engine.test_loop import Bench as LoopBench
 

@@ -12,8 +12,7 @@ import torch
 from sglang_plug import ConfigError, EngineConfig, ExtensionContext, Facts, PluginError, PluginOptions, Plugins
 from sglang_plug.config import CacheOptions, ScheduleOptions, SpeculativeOptions
 from sglang_plug.contracts.serving.executor import SINGLE_RANK
-from sglang_plug.engine.extensions.build import BuiltExtensions, build_extensions
-from sglang_plug.engine.extensions.rank_link import RankLink, send_nothing
+from sglang_plug.engine.extensions.build import BuiltExtensions, RankLink, build_extensions, send_nothing
 from sglang_plug.engine.startup.resolve import resolve
 from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug_backends.speculation.choice import build, choose_drafter

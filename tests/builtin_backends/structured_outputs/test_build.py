@@ -26,8 +26,7 @@ from sglang_plug import (
 )
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions
 from sglang_plug.contracts.serving.executor import SINGLE_RANK
-from sglang_plug.engine.extensions.build import BuiltExtensions, build_extensions
-from sglang_plug.engine.extensions.rank_link import RankLink, send_nothing
+from sglang_plug.engine.extensions.build import BuiltExtensions, RankLink, build_extensions, send_nothing
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.engine.startup.resolve import resolve
 from sglang_plug.plugins.attribution import make_with_settings

@@ -24,7 +24,7 @@ from sglang_plug import (
 from sglang_plug.config import BackendOptions, CacheOptions, ScheduleOptions
 from sglang_plug.contracts.text.tokenizer import Tokenizer, TokenizerSource
 from sglang_plug.engine.scheduling import scheduler
-from sglang_plug.engine.scheduling.growth_reserve import GrowthReserve
+from sglang_plug.engine.scheduling.admission_rules import GrowthReserve
 from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.whole_engine

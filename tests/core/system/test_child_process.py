@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_plug.system.child_process import child_environment, python_command, start_child
+from sglang_plug.system.child_process import child_environment, end_child, python_command, start_child
 
 LISTENING = """
 import sys
@@ -36,6 +36,20 @@ def test_a_child_starts_where_the_system_refuses_large_pipes() -> None:
     child = start_child([sys.executable, "-c", LISTENING], stdout=subprocess.PIPE, pipe_bytes=(1 << 31) - 1)
     output, _ = child.communicate(b"\n\n", 240)
     assert (child.returncode, output) == (0, b"listening\nends in order\n")
+
+
+def test_a_child_is_ended_with_what_it_was_not_told() -> None:
+    child = start_child([sys.executable, "-c", LISTENING], stdout=subprocess.PIPE)
+    assert child.stdin is not None and child.stdout is not None
+    child.stdin.write(b"not sent yet")
+    end_child(child)
+    assert child.returncode == -signal.SIGKILL
+    assert child.stdin.closed and child.stdout.closed
+    end_child(child)
+    ended = start_child([sys.executable, "-c", ""])
+    ended.wait(240)
+    end_child(ended)
+    assert ended.returncode == 0
 
 
 def test_stop_signals_do_not_end_a_child_from_its_first_moment_on() -> None:

@@ -60,9 +60,10 @@ class _ChatCall:
         """Check, render and tokenize a request. Raises ``ApiError``."""
         engine.check_model(body.model)
         id, (constraint, field) = request_id(body), generation_constraint(body)
+        has_parts = any(message.has_parts for message in body.messages)
         chat_request = ChatRequest(
             messages=[message.plain() for message in body.messages],
-            images=images_of_messages(body.messages, supports_images=engine.supports_images),
+            images=images_of_messages(body.messages, supports_images=engine.supports_images) if has_parts else (),
             tools=body.tools,
             tool_choice=body.tool_choice,
             parallel_tool_calls=body.parallel_tool_calls,

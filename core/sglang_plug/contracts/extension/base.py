@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ class ExtensionContext:
 
 class StepExtension:
     """Base class of step extensions. A subclass also inherits from the phases that it implements."""
+
+    refusals: Mapping[str, str] = MappingProxyType({})
+    """Request fields that the extension serves and refuses, because a feature is switched off, with the message."""
 
     def close(self) -> None:
         """Release what the extension holds; called once, when the engine ends."""

@@ -72,6 +72,13 @@ class KVPool:
             values_in_keys=shape.values_in_keys,
         )
 
+    @property
+    def parts(self) -> list[Tensor]:
+        """The tensors that own the memory, layer after layer: the keys, then the values unless these are views."""
+        if self.values_in_keys:
+            return list(self.k)
+        return [part for layer in zip(self.k, self.v, strict=True) for part in layer]
+
     def use_scales(self, scales: Mapping[int, KVScale]) -> None:
         """Use ``scales`` by layer, and scale 1 for layers without one. Stored keys and values are not converted.
 

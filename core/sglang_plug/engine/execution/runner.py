@@ -20,11 +20,11 @@ from sglang_plug.contracts.extension.sampling_phases import PendingMask, TokenDe
 from sglang_plug.contracts.model.attention import AttentionBackend
 from sglang_plug.contracts.model.batch import ForwardBatch, KVPool
 from sglang_plug.contracts.model.model import Model
-from sglang_plug.contracts.request import LogprobOptions, RequestError, TokenLogprob
+from sglang_plug.contracts.request import LogprobOptions, TokenLogprob
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.sampling.logprobs import describe
 from sglang_plug.engine.sampling.masks import begin_masks
-from sglang_plug.engine.sampling.sampler import SampledTokens, Sampler, takes_likeliest
+from sglang_plug.engine.sampling.sampler import NOT_FINITE, Sampler, results_of, takes_likeliest
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
@@ -32,13 +32,12 @@ from sglang_plug.ops.host_device_copy import Fetched, send, upload
 
 from .executors import StepExecutors
 from .in_flight_step import DeferredSampling, LaunchedStep
-from .slot_tables import tables
 
 HEAD_ROWS = 256
 """Largest number of prompt rows whose logits are in memory at once."""
-NOTHING_YET, NO_DECISION = StepResult(), TokenDecision()
+NOTHING_YET = StepResult()
+NO_DECISIONS: Mapping[int, TokenDecision] = MappingProxyType({})
 NO_DRAFTS: Mapping[int, tuple[int, ...]] = MappingProxyType({})
-NOT_FINITE = "the model produced logits that are not finite (NaN or infinity)"
 
 
 class Runner:
@@ -222,51 +221,46 @@ class Runner:
         allowed = None if mask is None else mask.result()
         if not isinstance(output, Tensor) and allowed is None and takes_likeliest(sequences):
             tokens = output.tokens()
-            drawn = SampledTokens(tokens, Fetched.of(tokens), (), None)
+            drawn = LaunchedStep(sequences, tokens, partial(results_of, Fetched.of(tokens)))
         else:
             logits = output if isinstance(output, Tensor) else output.logits()
             drawn = self.sampler.draw(logits, sequences, allowed, ahead=ahead)
-        refused = drawn.errors if allowed is None else {**drawn.errors, **allowed.errors}
-        read = partial(self._sampled, drawn, sequences, complete, refused, results, drafts)
-        return LaunchedStep(sequences, drawn.tokens, read)
+        read = partial(self._sampled, drawn, complete, results, drafts)
+        return LaunchedStep(drawn.sequences, drawn.tokens, read)
 
     def _sampled(
         self,
-        drawn: SampledTokens,
-        sequences: Ordered[Sequence],
+        drawn: LaunchedStep,
         complete: Ordered[int],
-        refused: Mapping[int, RequestError],
         results: list[StepResult],
         drafts: Mapping[int, tuple[int, ...]],
     ) -> list[StepResult]:
-        """Wait for the tokens of ``sequences``, and fill in their ``results``, whose indices are ``complete``.
+        """Wait for the tokens that were ``drawn``, and fill in their ``results``, whose indices are ``complete``.
 
         ``drafts`` maps an index to the chunk's drafts.
         """
-        tokens, logprobs = drawn.read()
-        decisions = self.extensions.decisions(sequences, tokens) if self.extensions.sampled else {}
-        for row, (index, token, logprob) in enumerate(zip(complete, tokens, logprobs, strict=True)):
+        sampled, decisions = drawn.results(), NO_DECISIONS
+        if self.extensions.sampled:
+            decisions = self.extensions.decisions(
+                drawn.sequences, [row.token for row in sampled if row.token is not None]
+            )
+        for row, (index, result) in enumerate(zip(complete, sampled, strict=True)):
             if drafts and row and complete[row - 1] == index:
                 continue  # a row of a draft; handled with the chunk's first row
-            decision = decisions.get(row, NO_DECISION)
-            error = refused.get(row, decision.error)
-            if error is not None:
-                results[index] = StepResult(error=str(error), status=error.status)
-            elif token < 0:
-                results[index] = StepResult(error=NOT_FINITE)
-            elif decision.rejected:
-                results[index] = replace(results[index], rejected=True, finish=decision.finish)
-            else:
-                known = results[index]
-                results[index] = StepResult(
-                    token,
-                    logprob,
-                    prompt_logprobs=known.prompt_logprobs,
-                    forced=decision.forced,
-                    forced_logprobs=known.forced_logprobs,
-                    finish=decision.finish,
-                    accepted_tokens=_further(drafts.get(index, ()), tokens[row:], logprobs[row:]) if drafts else (),
-                )
+            known, results[index] = results[index], result
+            if result.error is not None:
+                continue
+            if (decision := decisions.get(row)) is not None:
+                if decision.error is not None:
+                    results[index] = StepResult(error=str(decision.error), status=decision.error.status)
+                    continue
+                if decision.rejected:
+                    results[index] = replace(known, rejected=True, finish=decision.finish)
+                    continue
+                result.forced, result.finish = decision.forced, decision.finish
+            result.prompt_logprobs, result.forced_logprobs = known.prompt_logprobs, known.forced_logprobs
+            if index in drafts:
+                result.accepted_tokens = _accepted(drafts[index], sampled[row : row + 1 + len(drafts[index])])
         return results
 
     def _pool(
@@ -298,7 +292,7 @@ class Runner:
             input_ids=self._input_ids(chunks, device_tokens),
             positions=self._upload(list(positions)),
             slots=send(torch.frombuffer(slots, dtype=torch.int64), self.device),
-            tables=tables([chunk.sequence.slots for chunk in chunks], kv_lens, self.device),
+            tables=slot_tables([chunk.sequence.slots for chunk in chunks], kv_lens, self.device),
             query_lens=counts,
             kv_lens=kv_lens,
             page_size=self.page_size,
@@ -379,17 +373,27 @@ def _ahead(chunks: Ordered[ScheduledChunk], complete: Ordered[int], drafted: boo
     return counts
 
 
-def _further(
-    drafts: tuple[int, ...], tokens: Ordered[int], logprobs: Ordered[TokenLogprob | None]
-) -> tuple[tuple[int, TokenLogprob | None], ...]:
-    """Return the tokens after the first of ``tokens``, up to the first draft that differs from the sampled token."""
+def _accepted(drafts: tuple[int, ...], sampled: Ordered[StepResult]) -> tuple[tuple[int, TokenLogprob | None], ...]:
+    """Return the tokens after the first of ``sampled``, up to the first draft that differs from the sampled token.
+
+    ``sampled`` has a result for the token before the drafts, and for each draft.
+    """
     accepted: list[tuple[int, TokenLogprob | None]] = []
-    for place, draft in enumerate(drafts):
-        if tokens[place] != draft or tokens[place + 1] < 0:
+    for draft, before, result in zip(drafts, sampled[:-1], sampled[1:], strict=True):
+        if before.token != draft or result.token is None or result.error is not None:
             break
-        accepted.append((tokens[place + 1], logprobs[place + 1]))
+        accepted.append((result.token, result.logprob))
     return tuple(accepted)
 
 
 def _generates(chunk: ScheduledChunk) -> bool:
     return chunk.sequence.request.task == "generate"
+
+
+def slot_tables(slots: Ordered[array[int]], ends: Ordered[int], device: torch.device) -> Tensor:
+    """Return ``[B, longest]`` int64 on ``device``: each sequence's slots up to its end, padded with 0."""
+    longest, rows = max(ends), array("q")
+    for sequence_slots, end in zip(slots, ends, strict=True):
+        rows += sequence_slots[:end]
+        rows.frombytes(bytes(8 * (longest - end)))
+    return send(torch.frombuffer(rows, dtype=torch.int64).view(len(ends), longest), device)

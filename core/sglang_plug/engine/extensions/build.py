@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
+
+import torch
 
 from sglang_plug.config import EXTENSION, FLAG, OFF, ConfigError, EngineConfig
 from sglang_plug.contracts.extension.base import ExtensionContext, StepExtension
@@ -14,16 +17,17 @@ from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
 from sglang_plug.engine.startup.checkpoint_formats import Choice
 from sglang_plug.engine.startup.resolve import Resolved
 from sglang_plug.engine.startup.vocabulary import VocabularyReader
+from sglang_plug.engine.tensor_parallel.rank_messages import agreed
 from sglang_plug.plugins.attribution import attributed, described, make_with_settings
 from sglang_plug.plugins.registry import Component, PluginError, Plugins
 from sglang_plug.plugins.spec import EXTENSION_FIELDS
 from sglang_plug.plugins.specs import StepExtensionSpec
 
-from .order import ordered_extensions
 from .points import ExtensionPoints, extension_points, overrides
-from .rank_link import RankLink, SendCommand, send_nothing
 
 KIND = StepExtensionSpec.kind
+SendCommand = Callable[[str, bytes], None]
+"""Sends the extension of a name a command on every worker rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,39 @@ class BuiltExtensions:
     resolved: Resolved
     """The choices, with the components that the extensions chose."""
     vocabulary: VocabularyReader
+
+
+@dataclass(frozen=True, slots=True)
+class RankLink:
+    """The ranks as one extension sees them. An ``ExtensionRanks``."""
+
+    name: str
+    """The extension's."""
+    collectives: Collectives
+    device: torch.device
+    command: SendCommand
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank."""
+        return self.collectives.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.collectives.size
+
+    def send(self, command: bytes) -> None:
+        """Let every worker rank follow ``command``."""
+        self.command(self.name, command)
+
+    def agreed(self, done: bool) -> bool:
+        """Return True if ``done`` is true on every rank."""
+        return done if self.size == 1 else agreed(done, self.collectives, self.device)
+
+
+def send_nothing(name: str, command: bytes) -> None:
+    """Send a command to nobody: there is only one rank."""
 
 
 def build_extensions(
@@ -69,10 +106,33 @@ def build_extensions(
             if (other := served.setdefault(name, component)) is not component:
                 raise ConfigError(f"{other} and {component} serve the same request field {name!r}; block one of them")
         extensions[spec.name] = extension
-    points = extension_points(extensions, _refusals(served))
+    refusals = _refusals(served)
+    for extension in extensions.values():
+        refusals |= extension.refusals
+    points = extension_points(extensions, refusals)
     if collectives.rank == 0:
         _refuse_unserved_states(resolved, points)
     return BuiltExtensions(points, replace(resolved, choices={**resolved.choices, **chosen}), vocabulary)
+
+
+def ordered_extensions(components: Sequence[Component]) -> list[Component]:
+    """Sort ``components`` by their ``before`` and ``after``, and otherwise by name.
+
+    Raises ``ConfigError`` if these contradict each other.
+    """
+    by_name = {component.spec.name: component for component in sorted(components, key=lambda other: other.spec.name)}
+    earlier: dict[str, set[str]] = {name: set() for name in by_name}
+    for name, component in by_name.items():
+        spec = component.spec_as(StepExtensionSpec)
+        earlier[name] |= set(spec.after) & by_name.keys()
+        for later in set(spec.before) & by_name.keys():
+            earlier[later].add(name)
+    try:
+        order = tuple(TopologicalSorter({name: sorted(before) for name, before in earlier.items()}).static_order())
+    except CycleError as error:
+        circle = " before ".join(error.args[1])
+        raise ConfigError(f"step extensions contradict each other in before= and after=: {circle}") from None
+    return [by_name[name] for name in order]
 
 
 def _context(

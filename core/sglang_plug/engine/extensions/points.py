@@ -126,7 +126,7 @@ class ExtensionPoints:
     most_draft_rows: int = 0
     """Largest number of rows that are sampled in one step with draft tokens."""
     refusals: Mapping[str, str] = field(default_factory=dict)
-    """Request fields that no extension serves, with the message of the refusal."""
+    """Request fields that no extension serves, or that one refuses, with the message of the refusal."""
 
     def is_constrained(self, request: Request) -> bool:
         """Report whether an extension constrains the output. Raises ``RequestError`` if two of them do."""

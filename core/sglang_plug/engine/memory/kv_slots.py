@@ -1,10 +1,21 @@
-"""The free list of KV slots. Slots are allocated in pages; page 0 is the spare page that padding uses."""
+"""KV slots: the free list, and their allocation to sequences, with cached prefixes and states of step extensions.
+
+Slots are allocated in pages; page 0 is the spare page that padding uses.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Ordered
+
+from sglang_plug.contracts.extension.views import SequenceView, WriteSlots
+from sglang_plug.contracts.serving.cache import Match, PrefixCache
+from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.scheduling.sequence import Sequence
+
+EVICT_AT_ONCE = 64
+"""Eviction frees at least this fraction of the pool, so that not every step has to look for leaves."""
 
 
 class SlotPool:
@@ -91,3 +102,242 @@ class SlotPool:
         """Yield every free slot, for checks."""
         for page in self._free:
             yield from range(page * self.page_size, (page + 1) * self.page_size)
+
+
+class KVAllocator:
+    """Gives slots and states to sequences and takes them back.
+
+    Ownership of KV slots: see ``sglang_plug.contracts.serving.cache``.
+
+    Args:
+        pool: the free list.
+        cache: the prefix cache.
+        extensions: own the states of sequences besides keys and values.
+        owners: the prefix cache and its eviction policy, as error messages name them.
+    """
+
+    def __init__(
+        self,
+        pool: SlotPool,
+        cache: PrefixCache,
+        extensions: ExtensionPoints | None = None,
+        owners: str = "the prefix cache",
+    ) -> None:
+        self.pool, self.cache, self.owners = pool, cache, owners
+        self._extensions = extensions or ExtensionPoints()
+        self.states = self._extensions.states
+        self.relieved = 0
+        """Slots that ``evict`` has freed since the last statistics."""
+
+    def match(self, waiting: SequenceView) -> Match:
+        """Find the longest cached prefix from which a waiting sequence can continue."""
+        length = waiting.reusable
+        while True:
+            match = self.cache.match(waiting.keys(0, length), waiting.salt, waiting.request.priority)
+            matched = len(match.slots)
+            length = matched if waiting.layout is None else waiting.layout.reusable(matched)
+            for state in self.states:
+                length = state.reusable(waiting, length)
+            if length == matched:
+                return match
+
+    def present(self, waiting: SequenceView) -> Match:
+        """Find the longest prefix whose keys and values are cached, even if the state to continue from is missing."""
+        return self.cache.match(waiting.keys(0, waiting.reusable), waiting.salt, waiting.request.priority)
+
+    def restore(self, waiting: Sequence, busy: bool) -> bool:
+        """Let step extensions insert what they know of a waiting sequence's prefix; False: they need another step."""
+        return all([restore(waiting, busy) for restore in self._extensions.restore_prefix])
+
+    def insert(self, waiting: SequenceView, length: int, write: WriteSlots) -> int:
+        """Put the first ``length`` tokens of a waiting sequence into the prefix cache; see ``PrefixPool.insert``."""
+        size = self.pool.page_size
+        match = self.present(waiting)
+        start, length = len(match.slots), min(length, waiting.reusable) // size * size
+        if length <= start:
+            return start
+        self.cache.lock(match)  # making room must not evict it
+        try:
+            room = self.pool.free + self.cache.evictable >= self.pool.missing(start, len(waiting.tokens))
+            if not room or not self.free_up(self.pool.missing(start, length)):
+                return start
+            slots = array("q", match.slots)
+            self.pool.extend(slots, length)
+            kept = match
+            try:
+                write(start, slots[start:])
+                kept = self.cache.insert(waiting.keys(0, length), slots, waiting.salt, waiting.request.priority)
+            finally:
+                self._free_duplicates(slots, kept, start)
+            for restored in self._extensions.prefix_restored:
+                restored(waiting, kept.slots)
+        finally:
+            self.cache.unlock(match)
+        return len(kept.slots)
+
+    def begin(self, sequence: Sequence, match: Match, reserve: int) -> bool:
+        """Give a waiting sequence with the cached prefix ``match`` a slot for each of its tokens, and a state.
+
+        Returns False if there are not enough slots, or if fewer than ``reserve`` would be left.
+        """
+        self.cache.lock(match)
+        needed = self.pool.missing(len(match.slots), len(sequence.tokens))
+        fits = self.pool.free + self.cache.evictable >= needed + reserve and self.free_up(needed)
+        if not fits or not self._acquire_states(sequence, match):
+            self.cache.unlock(match)
+            return False
+        sequence.match = match
+        sequence.computed = len(match.slots)
+        del sequence.slots[:]
+        sequence.slots.extend(match.slots)
+        self.pool.extend(sequence.slots, len(sequence.tokens))
+        return True
+
+    def free_up(self, needed: int) -> bool:
+        """Evict until ``needed`` slots are free; return False if the cache cannot give up enough."""
+        short = needed - self.pool.free
+        if short > 0:
+            if self.cache.evictable < short:
+                return False
+            self._evict(max(short, self.pool.capacity // EVICT_AT_ONCE))
+        return self.pool.free >= needed
+
+    def evict(self, wanted: int) -> int:
+        """Evict unused prefixes until ``wanted`` slots are freed or none is left; return the number of freed slots."""
+        evicted = self._evict(min(wanted, self.cache.evictable))
+        self.relieved += evicted
+        return evicted
+
+    def planned(self, sequence: Sequence, end: int) -> None:
+        """Record that a step of ``sequence`` that ends before index ``end`` is planned."""
+        for state in self.states:
+            state.planned(sequence, end)
+
+    def committed(self, sequence: Sequence, *, prefilling: bool) -> None:
+        """Record that a step has advanced ``sequence.computed``; after prefill, put the prefix into the cache."""
+        for state in self.states:
+            state.committed(sequence)
+        if prefilling:
+            self._remember(sequence)
+
+    def release(self, sequence: Sequence, remember: bool = True) -> None:
+        """Free the slots and the state of a sequence; finish, abort, error and retraction all end here."""
+        if self.states:
+            self._release_states(sequence, remember)
+        if remember:
+            self._remember(sequence)
+        self.pool.give_back(sequence.slots[sequence.shared :])
+        if sequence.match is not None:
+            self.cache.unlock(sequence.match)
+        sequence.match = None
+        sequence.computed = 0
+        sequence.slot_version += 1
+        del sequence.slots[:]
+
+    def flush(self, *, stored: bool = True) -> None:
+        """Empty the prefix cache; ``stored``: also what extensions have stored of it. Nothing may be running."""
+        self._take_back(self.cache.reset, "reset")
+        for reset in self._extensions.reset:
+            reset()
+        for forget_stored in self._extensions.forget_stored if stored else ():
+            forget_stored()
+
+    def accounts(self, running: Iterable[Sequence]) -> dict[str, int]:
+        """Return the slots by owner: ``free``, ``cached``, ``running`` and the ``capacity`` they add up to."""
+        return {
+            "free": self.pool.free,
+            "cached": self.cache.size,
+            "running": sum(self.pool.missing(sequence.shared, len(sequence.slots)) for sequence in running),
+            "capacity": self.pool.capacity,
+        }
+
+    def check(self, running: Iterable[Sequence]) -> None:
+        """Raise ``AssertionError`` if a slot or a state was lost or is owned twice."""
+        accounts = self.accounts(running)
+        total = accounts["free"] + accounts["cached"] + accounts["running"]
+        assert total == accounts["capacity"], (
+            f"KV slots do not add up: {accounts}; besides the engine's own free list and running sequences, "
+            f"{self.owners} owns slots: its size must count each slot that insert() took and evict() has not given back"
+        )
+        for check in self._extensions.check:
+            check()
+
+    def _evict(self, wanted: int) -> int:
+        """Let the prefix cache evict at least ``wanted`` slots, if it can, and tell extensions; return their number."""
+        slots = self._take_back(lambda: self.cache.evict(wanted), "evict")
+        for evicted in self._extensions.evicted:
+            evicted(slots)
+        return len(slots)
+
+    def _take_back(self, give: Callable[[], list[int]], method: str) -> list[int]:
+        """Free the slots that the prefix cache gives back, and return them.
+
+        Raises ``RuntimeError`` if the cache's size does not shrink by that number.
+        """
+        before = self.cache.size
+        slots = give()
+        gone = before - self.cache.size
+        if len(slots) != gone:
+            raise RuntimeError(f"{self.owners}: {method}() returned {len(slots)} slots, and its size shrank by {gone}")
+        self.pool.give_back(slots)
+        return slots
+
+    def _acquire_states(self, sequence: Sequence, match: Match) -> bool:
+        """Give ``sequence`` its states, or none of them; return False if there is no room for one."""
+        if not self.states:
+            return True
+        cached = -1
+        if match.node is not None:
+            cached = len(self.present(sequence).slots)
+        for index, state in enumerate(self.states):
+            if not state.acquire(sequence, len(match.slots), cached):
+                for acquired in self.states[:index]:
+                    acquired.release(sequence, False)
+                return False
+        return True
+
+    def _release_states(self, sequence: Sequence, remember: bool) -> None:
+        """Take the states of ``sequence``; they may include the tokens of a step that is still on the device.
+
+        That is safe: a sequence that gets the state, and these keys and values, is computed by a step queued later.
+        """
+        lengths = [state.release(sequence, remember) for state in self.states]
+        known = [sequence.computed if length is None else length for length in lengths]
+        sequence.computed = min(known)
+
+    def _remember(self, sequence: Sequence) -> None:
+        """Hand the computed whole pages to the prefix cache and lock them there.
+
+        ::
+
+            0 ........ shared ........ whole ...... len(slots)
+            | cache's  | ours, becomes | stays ours |
+            |          | the cache's   |            |
+
+        Where the cache had a page already, ours is a duplicate: it is freed and the cache's is used instead.
+        """
+        whole = sequence.computed // self.pool.page_size * self.pool.page_size
+        shared = sequence.shared
+        if whole <= shared:
+            return
+        old = sequence.match
+        own = sequence.slots[:whole]
+        match = self.cache.insert(sequence.keys(0, whole), own, sequence.salt, sequence.priority)
+        self.cache.lock(match)
+        if old is not None:
+            self.cache.unlock(old)
+        sequence.match = match
+        if self._free_duplicates(own[: len(match.slots)], match, shared):
+            sequence.slot_version += 1
+        sequence.slots[: len(match.slots)] = array("q", match.slots)
+        for cached in self._extensions.prefix_cached:
+            cached(sequence, len(match.slots))
+
+    def _free_duplicates(self, own: array[int], kept: Match, start: int) -> bool:
+        """Free the pages of ``own`` from index ``start`` on that the prefix cache did not take; True if it did not."""
+        freed, size = False, self.pool.page_size
+        for index in range(start, len(own), size):
+            if index >= len(kept.slots) or kept.slots[index] != own[index]:
+                self.pool.give_back(own[index : index + size])
+                freed = True
+        return freed

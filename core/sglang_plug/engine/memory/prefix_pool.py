@@ -1,28 +1,36 @@
-"""The prefix cache and the KV pool as step extensions see them, which fill or empty the cache."""
+"""The prefix cache and the KV pool as step extensions see them; and the return of unused memory."""
 
 from __future__ import annotations
 
 import json
+import mmap
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from sglang_plug.contracts.extension.memory_phases import StatePhase
 from sglang_plug.contracts.extension.views import SequenceView, WriteSlots
 from sglang_plug.contracts.model.batch import KVPool
-from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.engine.startup.checkpoint_formats import Choice
 from sglang_plug.engine.startup.resolve import Resolved
 from sglang_plug.system.freed_memory import return_freed_memory
+from sglang_plug.system.memory_advice import memory_advice
 
-from .kv_allocator import KVAllocator
 from .kv_dtype import kv_dtype_name
-from .pool_pages import Run, return_pages
+from .kv_slots import KVAllocator
 
 KINDS = ("model", "attention", "kernels", "quantization")
 """Kinds of the components whose code determines keys and values."""
 INCIDENTAL = frozenset({"_name_or_path", "transformers_version"})
 """Fields of a checkpoint's configuration that determine nothing."""
+Run = tuple[int, int]
+"""A range of slots: start and exclusive end."""
+DONT_NEED = 4
+"""``MADV_DONTNEED`` of Linux; Python names it only on systems that have it."""
+LEAST = 64 << 10
+"""Smallest run in bytes for which the system call is worthwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,6 @@ class EnginePrefixPool:
 
     def cached(self, sequence: SequenceView) -> int:
         """Return the number of leading tokens with which the sequence could begin now."""
-        assert isinstance(sequence, Sequence)
         return len(self.allocator.match(sequence).slots)
 
     @property
@@ -92,15 +99,33 @@ class EnginePrefixPool:
 
     def present(self, sequence: SequenceView) -> int:
         """Return the number of leading tokens whose keys and values are in the prefix cache."""
-        assert isinstance(sequence, Sequence)
         return len(self.allocator.present(sequence).slots)
 
     def insert(self, sequence: SequenceView, length: int, write: WriteSlots) -> int:
         """Put the first ``length`` tokens of a waiting sequence into the prefix cache; see ``PrefixPool.insert``."""
-        assert isinstance(sequence, Sequence)
         return self.allocator.insert(sequence, length, write)
 
 
 def _named(choice: Choice) -> str:
     plugin = choice.component.found
     return f"{choice.component.spec.name} {plugin.distribution} {plugin.version}"
+
+
+def return_pages(kv: KVPool, runs: Iterable[Run]) -> int:
+    """Return the whole memory pages that contain only slots of ``runs``; their bytes. The slots are zeros then.
+
+    The pool's memory must be private and anonymous, as ``batch.zeros`` maps it on the host; on other devices, and on
+    systems other than Linux, nothing happens.
+    """
+    advise = memory_advice(DONT_NEED)
+    if advise is None or any(part.device.type != "cpu" for part in kv.k[:1]):
+        return 0
+    runs = list(runs)
+    return sum(_return(part, run, advise) for part in kv.parts for run in runs)
+
+
+def _return(part: Tensor, run: Run, advise: Callable[[int, int], bool]) -> int:
+    row = part.stride(0) * part.element_size()
+    start, end = (part.data_ptr() + slot * row for slot in run)
+    start, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    return end - start if end - start >= LEAST and advise(start, end - start) else 0

@@ -1,12 +1,23 @@
-"""The watchdog, which turns a stuck step into an error and an exit instead of a hang."""
+"""The watchdog, which turns a stuck step into an error and an exit instead of a hang.
+
+Step extensions take part in its thread, where an error of one must not end the watchdog.
+"""
 
 from __future__ import annotations
 
 import faulthandler
+import logging
 import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sglang_plug.contracts.extension.sampling_phases import BlockingRequest
+    from sglang_plug.engine.extensions.points import ExtensionPoints
+
+logger = logging.getLogger(__name__)
 
 LOOK = 1.0
 """Seconds between two checks of the engine."""
@@ -65,3 +76,25 @@ def watch(
 
     threading.Thread(target=run, name="watchdog", daemon=True).start()
     return stop
+
+
+def let_look(extensions: ExtensionPoints) -> None:
+    """Let the extensions interrupt what takes too long in a step."""
+    for look in extensions.look:
+        try:
+            look()
+        except Exception:
+            logger.exception("a step extension failed in the watchdog's thread")
+
+
+def find_blocking_request(extensions: ExtensionPoints) -> BlockingRequest | None:
+    """Return the request that blocks a step, if an extension knows it."""
+    for blocking_request in extensions.blocking_request:
+        try:
+            request = blocking_request()
+        except Exception:
+            logger.exception("a step extension failed in the watchdog's thread")
+            continue
+        if request is not None:
+            return request
+    return None

@@ -23,11 +23,10 @@ from sglang_plug.system.gc_control import collecting_later
 from sglang_plug.system.process_exit import ParentWatch, leave
 
 from .messages import Failed, FromEngine, Launch, Ready, StepOutputs, ToEngine
-from .watchdog import Heartbeat, watch
+from .watchdog import Heartbeat, find_blocking_request, let_look, watch
 
 with collecting_later():  # they import torch
     from sglang_plug.engine.extensions.points import ExtensionPoints
-    from sglang_plug.engine.extensions.watching import find_blocking_request, let_look
     from sglang_plug.engine.startup.build import build_engine
 
 logger = logging.getLogger(__name__)

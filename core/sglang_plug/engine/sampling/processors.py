@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
 from sglang_plug.contracts.request import Request, RequestError
+from sglang_plug.contracts.sampling_params import SamplingParams
 from sglang_plug.contracts.serving.logits_processor import LogitsProcessor, ProcessorRequest
 from sglang_plug.contracts.text.vocabulary import Vocabulary
 from sglang_plug.plugins.attribution import described, make
@@ -17,8 +18,10 @@ from sglang_plug.plugins.request_fields import (
     ProcessorRequestFields,
     RequestFieldError,
     RequestFields,
+    is_set,
     usable_processors,
 )
+from sglang_plug.plugins.specs import LogitsProcessorSpec
 from sglang_plug.system.library_panics import is_error
 
 ABOUT: Final = "processor_fields"
@@ -34,11 +37,22 @@ class LoadedProcessor:
     """Its place in the order in which processors run."""
     fields: ProcessorRequestFields | None
     """Its request fields, if it declares any."""
+    sampling_params: tuple[str, ...] = ()
+    """The parameters that every server knows and that it applies."""
 
     @property
     def name(self) -> str:
         """The declared name of the processor."""
         return self.component.spec.name
+
+    def is_asked_for(self, params: SamplingParams, fields: Mapping[str, Any]) -> bool:
+        """Report whether a request may use the processor; ``fields`` are those that it sets, by processor.
+
+        One that declares neither fields nor parameters may change every output.
+        """
+        if self.fields is None and not self.sampling_params:
+            return True
+        return self.name in fields or is_set(params, self.sampling_params)
 
     def describe(self, error: BaseException) -> str:
         """Return ``error`` in one line, naming the component."""
@@ -90,7 +104,8 @@ class LogitsProcessors:
             texts = (vocabulary(),) if getattr(target, "needs_vocabulary", False) else ()
             arguments = component.settings(), vocab_size, device, *texts
             processor: LogitsProcessor = make(component, *arguments, base=LogitsProcessor, contract=LogitsProcessor)
-            loaded.append(LoadedProcessor(component, processor, rank, own.get(component.key)))
+            params = component.spec_as(LogitsProcessorSpec).sampling_params
+            loaded.append(LoadedProcessor(component, processor, rank, own.get(component.key), params))
         return cls(tuple(loaded), fields)
 
     def admit(self, request: Request, *, constrained: bool = False) -> tuple[ProcessorUse, ...]:
@@ -106,11 +121,12 @@ class LogitsProcessors:
             raise RequestError(str(error), about=ABOUT) from None
         uses = []
         for loaded in self.loaded:
-            if loaded.fields is not None and loaded.name not in fields:
-                continue  # the request does not use it
+            if not loaded.is_asked_for(params, fields):
+                continue
+            own = fields.get(loaded.name)
             processor_request = ProcessorRequest(
                 params=params,
-                fields=fields.get(loaded.name),
+                fields=loaded.fields.read({}) if own is None and loaded.fields is not None else own,
                 prompt=request.tokens,
                 constrained=constrained,
                 reasoning=request.reasoning,

@@ -17,48 +17,65 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from sglang_plug.contracts.extension.sampling_phases import AllowedTokens
 from sglang_plug.contracts.model.kernels import TORCH, Kernels
-from sglang_plug.contracts.request import RequestError, TokenLogprob
+from sglang_plug.contracts.request import LogprobOptions, RequestError
+from sglang_plug.engine.execution.in_flight_step import LaunchedStep
+from sglang_plug.engine.scheduling.scheduled_chunk import StepResult
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.ops.host_device_copy import Fetched, upload
+from sglang_plug.ops.host_device_copy import Fetched, send, upload
+from sglang_plug.ops.sampling import SamplingOptions
 
-from .batch_state import SamplingBatch
 from .logprobs import Reports, report
 from .masks import apply_mask
-from .processor_batch import SampledAhead, errors_of
+from .processor_batch import Rows, SampledAhead, errors_of, groups_of
 
 _MASK = (1 << 64) - 1
+NO_ERRORS: Mapping[int, RequestError] = MappingProxyType({})
+NOT_FINITE = "the model produced logits that are not finite (NaN or infinity)"
 
 
-@dataclass(frozen=True, slots=True)
-class SampledTokens:
-    """Tokens that a device samples, and their log-probabilities."""
+class SamplingBatch:
+    """The sequences of a batch, with sampling options that do not change while the same sequences are in the batch.
 
-    tokens: Tensor
-    """``[rows]`` int64 on the device; -1 where the logits are not finite or nothing is allowed."""
-    fetched: Fetched
-    """The copy of the tokens on the host."""
-    reported: tuple[int, ...]
-    """Rows that report log-probabilities."""
-    reports: Reports | None
-    errors: Mapping[int, RequestError] = field(default_factory=dict)
-    """Maps a row to the error of its logits processor."""
+    They are copied to the device once, in copies that the host does not wait for, and stay there.
 
-    def read(self) -> tuple[list[int], list[TokenLogprob | None]]:
-        """Return token and log-probability of each row; waits only for the work that ``draw`` queued on the device."""
-        chosen: list[int] = self.fetched.read()[0].tolist()
-        logprobs: list[TokenLogprob | None] = [None] * len(chosen)
-        if self.reports is not None:
-            described = self.reports.read([max(0, chosen[row]) for row in self.reported])
-            for row, report_of_row in zip(self.reported, described, strict=True):
-                logprobs[row] = report_of_row
-        return chosen, logprobs
+    Args:
+        sequences: in the order of the rows.
+        width: number of tokens in the vocabulary.
+        device: the device of the logits.
+    """
+
+    def __init__(self, sequences: Ordered[Sequence], width: int, device: torch.device) -> None:
+        self.sequences, self.width, self.device = list(sequences), width, device
+        count = len(self.sequences)
+        self.groups = groups_of(self.sequences, device)
+        reporting = [row for row, sequence in enumerate(self.sequences) if sequence.request.logprobs is not None]
+        self.reporting = Rows(reporting, count, device)
+        self.reported = [self.sequences[row].request.logprobs or LogprobOptions() for row in reporting]
+        drawn = [row for row, sequence in enumerate(self.sequences) if not sequence.request.params.greedy]
+        self.drawn = Rows(drawn, count, device)
+        self.options: SamplingOptions | None = None
+        if drawn:
+            params = [self.sequences[row].request.params for row in drawn]
+            self.options = SamplingOptions.of(params, width, lambda tensor: send(tensor, device))
+
+    def continues(self, earlier: SamplingBatch, ahead: Ordered[int]) -> None:
+        """Take over the logits processors' state of sequences that were also in the previous batch."""
+        known = {group.loaded: group for group in earlier.groups}
+        for group in self.groups:
+            if (before := known.get(group.loaded)) is not None:
+                group.continues(before, ahead)
+
+    def holds(self, sequences: Ordered[Sequence], logits: Tensor) -> bool:
+        """Report whether the batch has exactly these sequences, in this order, and logits of this width and device."""
+        return self.sequences == list(sequences) and (self.width, self.device) == (logits.shape[-1], logits.device)
 
 
 class Sampler:
@@ -80,11 +97,12 @@ class Sampler:
         allowed: AllowedTokens | None = None,
         *,
         ahead: Ordered[int] | None = None,
-    ) -> SampledTokens:
+    ) -> LaunchedStep:
         """Sample one token for each row of ``logits`` ``[rows, vocabulary]``, and its log-probability if requested.
 
-        A row whose logits are not finite, or for which no token is ``allowed``, gets token -1. ``logits`` may be
-        overwritten. Does not wait for the device; logits processors receive the tokens as soon as they are drawn.
+        A row whose logits are not finite, or for which no token is ``allowed``, gets token -1 and an error. ``logits``
+        may be overwritten. Does not wait for the device; logits processors receive the tokens as soon as they are
+        drawn. The returned step has a result for each row.
 
         Args:
             logits: on any device.
@@ -111,16 +129,19 @@ class Sampler:
         tokens = tokens.masked_fill(
             (best.values - best.values).isnan(), -1
         )  # rows that are not finite; needs few kernel launches
-        errors: Mapping[int, RequestError] = {}
+        errors = NO_ERRORS
         if batch.groups:
             for group in batch.groups:
                 group.append(tokens)
             errors = errors_of(batch.groups)
+        if allowed is not None and allowed.errors:
+            errors = {**errors, **allowed.errors}
         self._last = SampledAhead(batch.sequences, tokens)
         reports = None
         if logprobs is not None:
             reports = report(logprobs, batch.reporting.of(tokens).clamp(min=0), batch.reported)
-        return SampledTokens(tokens, Fetched.of(tokens), batch.reporting.places, reports, errors)
+        read = partial(results_of, Fetched.of(tokens), errors, batch.reporting.places, reports)
+        return LaunchedStep(batch.sequences, tokens, read)
 
     def _prepared(self, logits: Tensor, sequences: Ordered[Sequence], ahead: Ordered[int]) -> SamplingBatch:
         if self._batch is None or not self._batch.holds(sequences, logits):
@@ -130,6 +151,31 @@ class Sampler:
                 batch.continues(earlier, ahead)
             self._batch = batch
         return self._batch
+
+
+def results_of(
+    tokens: Fetched,
+    errors: Mapping[int, RequestError] = NO_ERRORS,
+    reported: Ordered[int] = (),
+    reports: Reports | None = None,
+) -> list[StepResult]:
+    """Return a result for each row of ``tokens``; waits only for the work that was queued on the device before them.
+
+    Args:
+        tokens: ``[rows]`` int64; -1 where there is none.
+        errors: maps a row to the reason why its token is not valid.
+        reported: rows that report log-probabilities.
+        reports: their log-probabilities.
+    """
+    chosen: list[int] = tokens.read()[0].tolist()
+    results = [StepResult(token) if token >= 0 else StepResult(token, error=NOT_FINITE) for token in chosen]
+    if reports is not None:
+        described = reports.read([max(0, chosen[row]) for row in reported])
+        for row, logprob in zip(reported, described, strict=True):
+            results[row].logprob = logprob
+    for row, error in errors.items():
+        results[row].error, results[row].status = str(error), error.status
+    return results
 
 
 def takes_likeliest(sequences: Ordered[Sequence]) -> bool:

@@ -91,16 +91,12 @@ class Exchanges:
             if ended or not self._places.exchange_due():
                 return ended, first
         if not self.places_are_short:
-            running = [sequence for sequence in running if _computes_prompt(sequence)]
+            running = [sequence for sequence in running if sequence.computes_prompt]
         exchanged = self._places.exchange(running, waiting, within_callers=preempts)
         return _checked(exchanged, running, waiting, type(self._places).__name__)
 
     def _is_stuck(self) -> bool:
         return self._stuck is not None and self._failures >= RETRY_STEPS and self._now() >= self._next_retry
-
-
-def _computes_prompt(sequence: Sequence) -> bool:
-    return len(sequence.tokens) - sequence.computed > sequence.last_step_len
 
 
 def _checked(

@@ -1,6 +1,6 @@
-"""Data exchanged between scheduler and runner: the chunks of a step, and their results.
+"""The chunks of a step, their results, and the outputs that these add to the sequences.
 
-The classes are not frozen, although nothing changes their objects: one of each is constructed for every sequence in
+The classes are not frozen, although little changes their objects: one of each is constructed for every sequence in
 every step, and constructing a frozen dataclass takes four times as long.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from sglang_plug.contracts.request import Finish, TokenLogprob
+from sglang_plug.contracts.request import Finish, Output, TokenLogprob
 
 from .sequence import Sequence
 
@@ -133,8 +133,66 @@ class StepCounters:
     def add(self, chunks: Iterable[ScheduledChunk]) -> None:
         """Count the sequences and tokens of ``chunks``."""
         for chunk in chunks:
-            if chunk.count <= chunk.sequence.last_step_len:
-                self.decode_sequences += 1
-            else:
+            if chunk.prefilling:
                 self.prefill_sequences += 1
                 self.prefill_tokens += chunk.count
+            else:
+                self.decode_sequences += 1
+
+
+def append(chunk: ScheduledChunk, result: StepResult, counters: StepCounters) -> Output:
+    """Append the sampled token and the forced tokens after it to the sequence of ``chunk``; return its new output.
+
+    The chunk must be complete. Accepted drafts count as computed, up to the end of the output. ``result`` has no token
+    if the output ends because every possible next token was rejected.
+    """
+    sequence = chunk.sequence
+    assert result.token is not None or result.finish is not None
+    first = sequence.output.emitted_len == sequence.prompt_len
+    logprobs: tuple[TokenLogprob, ...] = ()
+    counters.forced_tokens += len(result.forced) + (sequence.generated if first else 0)
+    if result.token is None:
+        logprobs = tuple(sequence.output.forced_logprobs)
+        sequence.output.forced_logprobs.clear()
+    elif len(sequence.tokens) < sequence.limit:
+        sequence.tokens.append(result.token)
+        sequence.sampling.rejections = 0
+        logprobs = () if result.logprob is None else (*sequence.output.forced_logprobs, result.logprob)
+        sequence.output.forced_logprobs.clear()
+    known = len(sequence.tokens) + (len(result.forced) if result.logprob is None else 0)
+    sequence.tokens += result.forced
+    sequence.last_step_len = 1 + len(result.forced)
+    finish = result.finish or sequence.finish
+    if chunk.drafts:
+        before = sequence.computed
+        finish, more = _accept(sequence, result, finish)
+        known, logprobs = len(sequence.tokens), logprobs + more
+        counters.drafted_tokens += len(chunk.drafts)
+        counters.accepted_tokens += sequence.computed - before
+    tokens = tuple(sequence.tokens[sequence.output.emitted_len : known])
+    sequence.output.emitted_len = known
+    return Output(
+        id=sequence.request.id,
+        tokens=tokens,
+        finish=finish,
+        cached_tokens=sequence.service.cached or 0,
+        retractions=sequence.service.retractions,
+        logprobs=logprobs,
+        prompt_logprobs=tuple(sequence.output.prompt_logprobs) if first else (),
+    )
+
+
+def _accept(
+    sequence: Sequence, result: StepResult, finish: Finish | None
+) -> tuple[Finish | None, tuple[TokenLogprob, ...]]:
+    """Append the tokens after accepted drafts until the output ends; each one turns a draft into a computed token."""
+    logprobs = list[TokenLogprob]()
+    for token, logprob in result.accepted_tokens:
+        if finish is not None:
+            break
+        sequence.tokens.append(token)
+        sequence.computed += 1
+        if logprob is not None:
+            logprobs.append(logprob)
+        finish = sequence.finish
+    return finish, tuple(logprobs)

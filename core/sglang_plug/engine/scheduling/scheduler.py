@@ -16,20 +16,15 @@ from functools import partial
 from sglang_plug.contracts.request import Finish, Output
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
 from sglang_plug.engine.extensions.points import ExtensionPoints
-from sglang_plug.engine.memory.kv_allocator import KVAllocator
-from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
 
+from .admission_rules import GrowthReserve, continuation, prefixes_in_work
 from .checked_policy import CheckedPolicy
 from .exchanges import Exchanges, with_first
-from .growth_reserve import GrowthReserve
-from .next_chunks import continued
-from .output_processing import append
-from .planned_step import PlannedStep
-from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult
+from .planned_step import PlannedStep, StepRoom, continued, room_beside
+from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult, append
 from .sequence import Sequence
-from .shared_prefixes import continuation, prefixes_in_work
 from .sharing import OVERTAKEN_PART, Sharing
-from .step_room import StepRoom, room_beside
 
 AHEAD_OF_QUEUE = 8
 """Largest number of steps planned ahead before waiting sequences that found no room are considered again."""
@@ -137,7 +132,7 @@ class Scheduler:
                 break
             if self.counters.retracted and sequence not in self.running:  # retracted for an earlier one
                 continue
-            if len(sequence.tokens) - sequence.computed > sequence.last_step_len:
+            if sequence.computes_prompt:
                 prompts.append(sequence)
             elif self._make_room(sequence):
                 count = sequence.count(sequence.computed, budget, self.states)
@@ -321,7 +316,7 @@ class Scheduler:
             if result.error is not None:
                 outputs.append(self.fail(sequence, result.error, result.status))
                 continue
-            prefilling = chunk.count > sequence.last_step_len
+            prefilling = chunk.prefilling
             sequence.computed += chunk.count
             sequence.output.prompt_logprobs.extend(result.prompt_logprobs)
             sequence.output.forced_logprobs.extend(result.forced_logprobs)

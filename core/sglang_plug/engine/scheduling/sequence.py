@@ -171,6 +171,11 @@ class Sequence:
         return len(self.tokens) - len(self.request.tokens)
 
     @property
+    def computes_prompt(self) -> bool:
+        """True if more tokens are to be computed than a step has added: of a prompt, or again after a retraction."""
+        return len(self.tokens) - self.computed > self.last_step_len
+
+    @property
     def finish(self) -> Finish | None:
         """The reason why the output ends with its last token; ``None`` if it continues, or if an extension decides."""
         last = self.tokens[-1]

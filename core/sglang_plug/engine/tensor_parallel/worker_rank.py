@@ -22,11 +22,11 @@ from sglang_plug.contracts.request import RequestError
 from sglang_plug.contracts.serving.executor import Executor, RankEndpoint
 from sglang_plug.engine.execution.executors import StepExecutors, worker_executors
 from sglang_plug.engine.execution.rank_components import RankComponents, build_rank_components
-from sglang_plug.engine.execution.slot_tables import tables
+from sglang_plug.engine.execution.runner import slot_tables
 from sglang_plug.engine.execution.weight_update import WeightUpdater
 from sglang_plug.engine.extensions.build import build_extensions
 from sglang_plug.engine.extensions.points import ExtensionPoints
-from sglang_plug.engine.memory.pool_pages import return_pages
+from sglang_plug.engine.memory.prefix_pool import return_pages
 from sglang_plug.engine.startup.plugin_fingerprint import compare
 from sglang_plug.engine.startup.resolve import resolve
 from sglang_plug.plugins.attribution import make
@@ -132,7 +132,7 @@ class WorkerRank:
             input_ids=input_ids,
             positions=self._numbers(step.positions),
             slots=self._numbers(own.tobytes()),
-            tables=tables(self.slots, ends, device),
+            tables=slot_tables(self.slots, ends, device),
             query_lens=step.counts,
             kv_lens=ends,
             page_size=self.parts.resolved.config.cache.page_size,

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from sglang_plug import Constraint
 from sglang_plug_backends.grammars.json_schema.keywords import OTHER_ASSERTIONS
 from tests.annotated_schemas import ANNOTATIONS, annotated
-from tests.e2e.drawn_schemas import SampledTokens
+from tests.e2e.drawn_schemas import DrawnSchema
 
 INTEGER = {"type": "integer"}
 
@@ -386,7 +386,7 @@ def test_unions_that_lead_back_to_themselves_come_to_an_end(backend: Any) -> Non
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32))
 def test_annotations_do_not_change_generated_schemas(grammar_backends: Callable[..., Any], seed: int) -> None:
-    schema = SampledTokens(seed).schema()
+    schema = DrawnSchema(seed).schema()
     noisy = annotated(schema, random.Random(seed))
     for name in ("xgrammar", "llguidance"):
         backend = grammar_backends(name)

@@ -36,6 +36,14 @@ def test_values_in_keys_are_stored_once() -> None:
     assert torch.equal(pool.k[1][slots], keys)
     assert torch.equal(pool.v[1][slots], keys[..., :4])
     assert not pool.k[0].any() and not pool.v[2].any()
+    assert [part.data_ptr() for part in pool.parts] == [keys.data_ptr() for keys in pool.k]
+
+
+def test_parts_are_the_tensors_of_one_layer_after_the_other() -> None:
+    pool = KVPool.of(GROUPED, slots=10, dtype=torch.float32, device=CPU)
+    assert [id(part) for part in pool.parts] == [
+        id(part) for layer in range(3) for part in (pool.k[layer], pool.v[layer])
+    ]
 
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)

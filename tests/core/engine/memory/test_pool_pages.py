@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sglang_plug import KVPool
-from sglang_plug.engine.memory.pool_pages import return_pages
+from sglang_plug.engine.memory.prefix_pool import return_pages
 
 
 def resident(part: torch.Tensor) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug import AllowedTokens, Plugins, Request, TokenLogprob
+from sglang_plug.engine.execution.in_flight_step import LaunchedStep
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling.sequence import Sequence
@@ -32,4 +33,13 @@ def sample(
     logits: Tensor, sequences: Ordered[Sequence], allowed: AllowedTokens | None = None
 ) -> tuple[list[int], list[TokenLogprob | None]]:
     """A token for each row, and what is reported of it."""
-    return Sampler().draw(logits, sequences, allowed).read()
+    return read(Sampler().draw(logits, sequences, allowed))
+
+
+def read(drawn: LaunchedStep) -> tuple[list[int], list[TokenLogprob | None]]:
+    """Wait for what was drawn: a token for each row, and what is reported of it; a row without a token has an error."""
+    results = drawn.results()
+    tokens = [result.token for result in results if result.token is not None]
+    assert len(tokens) == len(results)
+    assert all((token < 0) <= (result.error is not None) for token, result in zip(tokens, results, strict=True))
+    return tokens, [result.logprob for result in results]

@@ -23,14 +23,17 @@ from sglang_plug import (
     SamplingParams,
 )
 from sglang_plug.config import CacheOptions, ScheduleOptions
+from sglang_plug.engine.execution.in_flight_step import LaunchedStep
 from sglang_plug.engine.sampling.processors import LogitsProcessors
-from sglang_plug.engine.sampling.sampler import SampledTokens, Sampler
+from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling import scheduler
-from sglang_plug.engine.scheduling.growth_reserve import GrowthReserve
+from sglang_plug.engine.scheduling.admission_rules import GrowthReserve
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.testing import check_logits_processor
 from tests import steering_plugin
 from tests.steering_plugin import NoRepeat, SteerFields, Steering, WindowFields
+
+from .sampling_cases import read
 
 FILE = Path(str(steering_plugin.__file__))
 COUNT = 24
@@ -139,17 +142,66 @@ def test_sequences_may_leave_while_their_tokens_are_on_the_device() -> None:
     steps = [torch.randn(8, 300, generator=torch.Generator().manual_seed(step)).round() * 9 for step in range(7)]
     going = [[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 5, 7], [1, 2, 3, 5, 7], [3, 2, 1], [1], [1]]
     known, ahead, sampler = sequences(), sequences(), Sampler()
-    pending: tuple[list[int], SampledTokens] | None = None
+    pending: tuple[list[int], LaunchedStep] | None = None
     for rows, logits in zip(going, steps, strict=True):
-        expected = [Sampler().draw(logits[[row]], [known[row]]).read()[0][0] for row in rows]
+        expected = [read(Sampler().draw(logits[[row]], [known[row]]))[0][0] for row in rows]
         for row, token in zip(rows, expected, strict=True):
             known[row].tokens.append(token)
         drawn = sampler.draw(logits[rows], [ahead[row] for row in rows], ahead=[int(pending is not None)] * len(rows))
         if pending is not None:
-            for row, token in zip(pending[0], pending[1].read()[0], strict=True):
+            for row, token in zip(pending[0], read(pending[1])[0], strict=True):
                 ahead[row].tokens.append(token)
         pending = rows, drawn
-        assert drawn.read()[0] == expected and not drawn.errors
+        assert read(drawn)[0] == expected and not any(result.error for result in drawn.results())
+
+
+ASKED = """
+from dataclasses import dataclass
+
+from sglang_plug import LogitsBatch, LogitsProcessor, LogitsProcessorSpec, hookimpl
+
+
+@hookimpl
+def register_logits_processors():
+    names = {"name": "any"}, {"name": "param", "sampling_params": ("logit_bias",)}
+    names += ({"name": "both", "sampling_params": ("min_new_tokens",), "request_fields": f"{__name__}:Fields"},)
+    for given in names:
+        yield LogitsProcessorSpec(target=f"{__name__}:Asked", **given)
+
+
+@dataclass
+class Fields:
+    asked_field: int = 7
+
+
+class Asked(LogitsProcessor):
+    def prepare(self, request):
+        return request.fields or 1
+
+    def batch(self, rows):
+        raise AssertionError("no step is computed")
+"""
+
+
+@pytest.mark.parametrize(
+    ("params", "asked"),
+    [
+        ({}, {"any": None}),
+        ({"logit_bias": {3: 1.0}}, {"any": None, "param": None}),
+        ({"min_new_tokens": 1}, {"any": None, "both": 7}),
+        ({"processor_fields": {"asked_field": 2}}, {"any": None, "both": 2}),
+    ],
+)
+def test_processors_are_asked_by_requests_that_set_what_they_declare(
+    tmp_path: Path, params: dict[str, Any], asked: dict[str, Any]
+) -> None:
+    file = tmp_path / "asked_processors.py"
+    file.write_text(ASKED)
+    built_in = tuple(f"logits-processor:{name}" for name in ("logit-bias", "min-new-tokens", "penalties"))
+    plugins = Plugins.discover(PluginOptions(files=(str(file),), block=built_in))
+    processors = LogitsProcessors.build(plugins, VOCABULARY, torch.device("cpu"))
+    uses = processors.admit(Request(id="a", tokens=(1,), params=SamplingParams(**params)))
+    assert {use.loaded.name: getattr(use.state, "asked_field", None) for use in uses} == asked
 
 
 def test_processors_know_of_tokens_that_a_grammar_forces(ask: Callable[..., list[Any]]) -> None:

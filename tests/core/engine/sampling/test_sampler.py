@@ -18,13 +18,12 @@ from transformers import (
 
 from sglang_plug import LogprobOptions, Request, SamplingParams
 from sglang_plug.engine.sampling import sampler as module
-from sglang_plug.engine.sampling.batch_state import SamplingBatch
 from sglang_plug.engine.sampling.logprobs import describe, report
-from sglang_plug.engine.sampling.sampler import Sampler
+from sglang_plug.engine.sampling.sampler import Sampler, SamplingBatch
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.ops import sampling as drawing
 
-from .sampling_cases import sample, sequence_of
+from .sampling_cases import read, sample, sequence_of
 
 VOCABULARY = 97
 
@@ -172,14 +171,12 @@ def test_forced_tokens_count_for_penalties() -> None:
     logits[0, [5, 6, 7, 9]] = torch.tensor([4.0, 3.9, 3.8, 3.7])
     once, followed = make(temperature=0.0, frequency_penalty=0.5), make(temperature=0.0, frequency_penalty=0.5)
     sampler = Sampler()
-    (first,) = sampler.draw(logits.clone(), [followed]).read()[0]
+    (first,) = read(sampler.draw(logits.clone(), [followed]))[0]
     tokens = [first, 6, 6, 9]  # all but the first are forced
     followed.tokens += tokens
     once.tokens += tokens
     assert (
-        sampler.draw(logits.clone(), [followed]).read()
-        == Sampler().draw(logits.clone(), [once]).read()
-        == ([7], [None])
+        read(sampler.draw(logits.clone(), [followed])) == read(Sampler().draw(logits.clone(), [once])) == ([7], [None])
     )
 
 
@@ -187,7 +184,7 @@ def test_a_token_that_was_not_taken_does_not_count() -> None:
     logits = torch.zeros(1, VOCABULARY)
     logits[0, [5, 6]] = torch.tensor([4.0, 3.9])
     one, sampler = make(temperature=0.0, frequency_penalty=0.5), Sampler()
-    assert [sampler.draw(logits.clone(), [one]).read()[0] for _ in range(3)] == [[5]] * 3
+    assert [read(sampler.draw(logits.clone(), [one]))[0] for _ in range(3)] == [[5]] * 3
 
 
 def test_what_is_drawn_ahead_is_what_is_drawn_when_its_tokens_are_known() -> None:
@@ -209,11 +206,11 @@ def test_what_is_drawn_ahead_is_what_is_drawn_when_its_tokens_are_known() -> Non
     before = sampler.draw(steps[0].clone(), ahead)
     for logits in steps[1:]:
         after = sampler.draw(logits.clone(), ahead, ahead=[1] * len(ahead))  # before anybody reads the last one
-        found.append(before.read())
+        found.append(read(before))
         for one, token in zip(ahead, found[-1][0], strict=True):
             one.tokens.append(token)
         before = after
-    assert [*found, before.read()] == expected
+    assert [*found, read(before)] == expected
     assert all(token % 2 for row in expected[:2] for token in row[0][3:])
 
 
@@ -224,7 +221,7 @@ def test_penalties_follow_a_sequence_from_batch_to_batch() -> None:
     one, two = make(temperature=0.0, frequency_penalty=0.2), make(temperature=0.0, frequency_penalty=0.2)
     produced: dict[int, list[int]] = {0: [], 1: []}
     for batch in ([one], [one, two], [one, two], [two], [two, one], [one]):
-        tokens = sampler.draw(logits[: len(batch)].clone(), batch).read()[0]
+        tokens = read(sampler.draw(logits[: len(batch)].clone(), batch))[0]
         for sequence, token in zip(batch, tokens, strict=True):
             sequence.tokens.append(token)
             produced[0 if sequence is one else 1].append(token)

@@ -28,7 +28,7 @@ from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.processes.messages import Abort, FromEngine, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.scheduling import scheduler
-from sglang_plug.engine.scheduling.growth_reserve import GrowthReserve
+from sglang_plug.engine.scheduling.admission_rules import GrowthReserve
 from sglang_plug.engine.startup import build
 from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
 

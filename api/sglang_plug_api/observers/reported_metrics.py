@@ -1,14 +1,48 @@
-"""Prometheus gauges with facts as labels: of step extensions, and of the engine."""
+"""Prometheus metrics that are created when they are first reported: totals of step extensions, and facts as labels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from sglang_plug import MetricInfo
+from sglang_plug import MetricInfo, MetricTotal
 
 from .engine_labels import engine_labels
+
+
+class ExtensionCounters:
+    """Counters that are created when their total is first reported.
+
+    Args:
+        registry: where they are registered.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._counters: dict[str, Counter] = {}
+        self._values: dict[tuple[str, tuple[str, ...]], float] = {}
+
+    def record(self, totals: Iterable[MetricTotal], model: str, replica: int | None = None) -> None:
+        """Raise the counters to ``totals``, which an engine counts from 0 again after a restart.
+
+        Args:
+            totals: what the extensions of one engine have counted.
+            model: value of the label ``model_name``.
+            replica: value of the label ``dp_rank``; ``None``: there is one engine, and no such label.
+        """
+        own = engine_labels(model, replica)
+        for total in totals:
+            labels = {**own, **dict(total.labels)}
+            if total.name not in self._counters:
+                self._counters[total.name] = Counter(
+                    f"sglang:{total.name}", total.description, list(labels), registry=self._registry
+                )
+            key = total.name, tuple(labels.values())
+            before = self._values.get(key, 0.0)
+            self._values[key] = total.value
+            increase = total.value - before if total.value >= before else total.value
+            self._counters[total.name].labels(*labels.values()).inc(increase)
 
 
 class InfoGauges:

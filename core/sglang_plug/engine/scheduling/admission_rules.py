@@ -1,0 +1,54 @@
+"""Reasons to admit a waiting sequence later: running ones need room to grow, or compute the same prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from sglang_plug.contracts.serving.cache import Match
+
+from .sequence import Sequence
+
+SHARED_RUN = 32
+"""A waiting sequence waits for the prefix of one being computed if both continue with this many equal tokens."""
+
+
+@dataclass(slots=True)
+class GrowthReserve:
+    """Fraction of the remaining output of running sequences that admission keeps free.
+
+    Most outputs end before their limit, so the fraction falls with each step; a retraction shows that it was too small.
+    """
+
+    fraction: float = 0.5
+    least: float = 0.1
+    decay: float = 0.002
+    """Decrease with each step."""
+    increase: float = 0.2
+    """Increase with each retraction."""
+
+    def step_planned(self) -> None:
+        """Lower the fraction, as a step was planned."""
+        self.fraction = max(self.least, self.fraction - self.decay)
+
+    def retracted(self) -> None:
+        """Raise the fraction, as a sequence was retracted."""
+        self.fraction = min(1.0, self.fraction + self.increase)
+
+    def tokens(self, growth: int) -> int:
+        """Return how many slots to keep free for ``growth`` tokens that may still be generated."""
+        return int(growth * self.fraction)
+
+
+def continuation(sequence: Sequence, match: Match | None) -> Hashable:
+    """Return a key of the prefix that ``sequence`` computes next; ``None`` if it is short or not shared."""
+    start = len(match.slots) if match is not None else 0
+    if match is None or match.node is None or sequence.reusable - start < SHARED_RUN:
+        return None
+    return match.node, tuple(sequence.keys(start, start + SHARED_RUN))
+
+
+def prefixes_in_work(running: Iterable[Sequence]) -> set[Hashable]:
+    """Return the keys of the prefixes that sequences in ``running`` compute."""
+    prefilling = (sequence for sequence in running if sequence.computes_prompt)
+    return {key for sequence in prefilling if (key := continuation(sequence, sequence.match)) is not None}
