@@ -36,3 +36,17 @@ print(*sorted({"torch"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_commands_that_load_no_model_need_no_torch() -> None:
+    """``plugins list`` would take seconds."""
+    code = """
+import contextlib, io, sys
+from sglang_plug.__main__ import main
+for arguments in (["plugins", "list"], ["plugins", "show", "radix"], ["version"], ["serve", "--help"]):
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(arguments) == 0, arguments
+print(*sorted({"torch", "transformers"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from sglang_plug import ConfigError, PluginError, Plugins, StepExtensionSpec
-from sglang_plug.engine.extensions.build import ordered_extensions
+from sglang_plug.engine.extensions.order import ordered_extensions
 from sglang_plug.plugins.declaration import hook_names
 from sglang_plug.plugins.discovery import DISTRIBUTION, GROUP, Found
 from sglang_plug.plugins.registry import Component, Failure

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from sglang_plug.plugins.registry import Component, PluginError, Plugins
 from sglang_plug.plugins.spec import EXTENSION_FIELDS
 from sglang_plug.plugins.specs import StepExtensionSpec
 
+from .order import ordered_extensions
 from .points import ExtensionPoints, extension_points, overrides
 
 KIND = StepExtensionSpec.kind
@@ -113,26 +113,6 @@ def build_extensions(
     if collectives.rank == 0:
         _refuse_unserved_states(resolved, points)
     return BuiltExtensions(points, replace(resolved, choices={**resolved.choices, **chosen}), vocabulary)
-
-
-def ordered_extensions(components: Sequence[Component]) -> list[Component]:
-    """Sort ``components`` by their ``before`` and ``after``, and otherwise by name.
-
-    Raises ``ConfigError`` if these contradict each other.
-    """
-    by_name = {component.spec.name: component for component in sorted(components, key=lambda other: other.spec.name)}
-    earlier: dict[str, set[str]] = {name: set() for name in by_name}
-    for name, component in by_name.items():
-        spec = component.spec_as(StepExtensionSpec)
-        earlier[name] |= set(spec.after) & by_name.keys()
-        for later in set(spec.before) & by_name.keys():
-            earlier[later].add(name)
-    try:
-        order = tuple(TopologicalSorter({name: sorted(before) for name, before in earlier.items()}).static_order())
-    except CycleError as error:
-        circle = " before ".join(error.args[1])
-        raise ConfigError(f"step extensions contradict each other in before= and after=: {circle}") from None
-    return [by_name[name] for name in order]
 
 
 def _context(

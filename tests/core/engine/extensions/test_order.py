@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, StepExtensionSpec
-from sglang_plug.engine.extensions.build import ordered_extensions
+from sglang_plug.engine.extensions.order import ordered_extensions
 
 
 def component(name: str, **order: tuple[str, ...]) -> Any:
