@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
 import json
 import os
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from sglang_plug_api.scaffold.rendering import template_kinds
 from tests.e2e.servers import ENVIRONMENT, PATIENCE, READY
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
 PROMPT = {"text": "One, two,", "sampling_params": {"max_new_tokens": 4, "temperature": 0}}
 
 
@@ -153,6 +156,52 @@ def checkpoint(installed: Installation, folder: Path) -> Path:
     (folder / "weights.jsonl").write_text("\n".join([str(len(lines)), *lines, ""]))
     (folder / "special_tokens.json").write_text('{"start": "<s>", "end": "</s>"}')
     return folder
+
+
+def test_an_adapter_and_a_store_serve_the_demo(installed: Installation, tmp_path: Path) -> None:
+    adapter = tmp_path / "scales"
+    adapter.mkdir()
+    (adapter / "scales.json").write_text(json.dumps({"model.layers.0.mlp.down_proj": [0.5] * 256}))
+    flags = ("--lora-paths", f"scaled={adapter}", "--file-storage-path", str(tmp_path / "files"))
+    flags = (*flags, *selected("--store", "store"), *settings(store="large_bytes=10"))
+    with installed.served(tmp_path / "log", *flags) as client:
+        alone, scaled = (
+            client.post("/generate", json={**PROMPT, "lora_path": name, "return_logprob": True}).json()["meta_info"]
+            for name in (None, "scaled")
+        )
+        assert alone["output_token_logprobs"] != scaled["output_token_logprobs"]
+        line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a", "max_tokens": 2}}
+        upload = {"file": ("requests.jsonl", json.dumps(line).encode())}
+        file = client.post("/v1/files", files=upload, data={"purpose": "batch"}).json()
+        made = {"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+        batch = client.post("/v1/batches", json=made).json()
+        while batch["status"] in ("validating", "in_progress", "finalizing"):
+            time.sleep(0.1)
+            batch = client.get(f"/v1/batches/{batch['id']}").json()
+        assert batch["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
+        assert json.loads(client.get(f"/v1/files/{batch['output_file_id']}/content").text)["custom_id"] == "1"
+        answer = client.post("/v1/responses", json={"input": "One, two,", "max_output_tokens": 2}).json()
+        assert client.get(f"/v1/responses/{answer['id']}").json()["output"] == answer["output"]
+    assert f"the file {file['id']} has {file['bytes']} bytes" in (tmp_path / "log").read_text(errors="replace")
+
+
+def test_a_media_processor_serves_the_model_of_its_page(installed: Installation, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "kinds" / "media-processor.md").read_text(encoding="utf-8")
+    for name in ("bright.py", "make_checkpoint.py"):
+        _, text = page.split(f'```python title="{name}"\n')
+        code = text.split("\n```")[0].replace("ExampleFor", "NewMediaProcessorFor")
+        (tmp_path / name).write_text(code + "\n")
+    model = tmp_path / "model"
+    run(installed.python, tmp_path / "make_checkpoint.py", model)
+    flags = ("--model-path", str(model), "--plugin", str(tmp_path / "bright.py"))
+    with installed.served(tmp_path / "log", *flags) as client:
+        answers = []
+        for colour in (0, 255):
+            image = base64.b64encode(b"P6\n8 8\n255\n" + bytes([colour] * 192)).decode()
+            body = {"input_ids": [5, 90, 6], "image_data": image, "sampling_params": PROMPT["sampling_params"]}
+            answers.append(client.post("/generate", json={**body, "return_logprob": True}).json()["meta_info"])
+        assert [answer["prompt_tokens"] for answer in answers] == [2 + 4, 2 + 4]
+        assert answers[0]["output_token_logprobs"] != answers[1]["output_token_logprobs"]
 
 
 @pytest.mark.parametrize(

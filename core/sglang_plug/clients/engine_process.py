@@ -150,6 +150,8 @@ class EngineProcess:
     def send(self, message: ToEngine) -> None:
         """Send a message. Raises ``EngineError`` if the process is gone, which may be noticed here first."""
         assert self._requests is not None
+        if self._requests.closed:
+            raise EngineError("the engine process was closed")
         try:
             self._requests.send(self._encoder.encode(message), zmq.NOBLOCK)
         except zmq.Again:

@@ -65,6 +65,22 @@ def test_it_serves_refuses_and_ends(tiny_model: Callable[..., Any], serve: Calla
     engine.runner = asyncio.Runner()  # the fixture closes once more: that must be harmless
 
 
+def test_a_request_in_flight_can_be_left_after_the_engine_was_closed(
+    tiny_model: Callable[..., Any], serve: Callable[..., Any]
+) -> None:
+    engine = serve(config(tiny_model("llama-3.2-1b").path), ProcessClient)
+
+    async def leave() -> None:
+        outputs = engine.client.submit(request("a", max_new_tokens=400))
+        await anext(outputs)
+        await engine.client.close()
+        await outputs.aclose()
+        with pytest.raises(EngineError, match="was closed"):
+            await anext(engine.client.submit(request("b")))
+
+    engine.runner.run(leave())
+
+
 def test_a_killed_engine_fails_everybody_with_the_cause(
     tiny_model: Callable[..., Any], serve: Callable[..., Any]
 ) -> None:

@@ -23,12 +23,15 @@ from sglang_plug.engine.processes.messages import Close, FromEngine, StepOutputs
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.startup.build import build_engine
 from sglang_plug.plugins.registry import Plugins
+from sglang_plug.testing.rank_groups.group import check_rank_group
 from sglang_plug.testing.time_limit import within
 
 CHUNK = 16
 LENGTHS = (1, 40, 9, CHUNK)
 NEW_TOKENS = 6
 PATIENCE = 300.0
+RANKS_ON_CPU = 3
+"""Ranks without a model: with two, neither the order of summands nor a missing rank would be noticed."""
 
 
 def check_ranks(
@@ -43,7 +46,8 @@ def check_ranks(
     """Serve prompts with one rank, and with several, and compare tokens and log-probabilities, in float32.
 
     For authors of executors, and of models with ``parallel=True``. Prompts are chunked, share a prefix and are computed
-    together; the ranks end with the engine.
+    together; the ranks end with the engine. Then ranks without a model check the collective operations with several
+    dtypes, and the order of messages; one of them fails, which has to be noticed, and all have to end.
 
     Args:
         model: folder of a checkpoint; ``auto``: the model that plugins serve by default.
@@ -74,6 +78,7 @@ def check_ranks(
         if expected.tokens != actual.tokens:
             raise AssertionError(f"{where}: one rank generates {expected.tokens}, they {actual.tokens}")
         _compare(where, "output", expected.logprobs, actual.logprobs, tolerance)
+    check_rank_group(executor, max(size, RANKS_ON_CPU) if device == "cpu" else size, device, patience)
 
 
 class _Desk:

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from sglang_plug.config import AUTO, CacheOptions, EngineConfig, ModelOptions, ScheduleOptions
-from sglang_plug.contracts.request import Output, Request, RequestError
-from sglang_plug.contracts.sampling_params import SamplingParams
+from sglang_plug.contracts.request import LogprobOptions
 from sglang_plug.contracts.serving.engine_client import EngineClient, EngineError, EngineLaunch
 from sglang_plug.contracts.serving.observer import StepStats
 from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.registry import Plugins
 
-from .engine_starts import PATIENCE, Deploy, check_starts, soon
+from .engine_starts import Deploy, check_starts, soon
+from .left_behind import check_ended, threads_and_processes
+from .request_fields import check_controls, check_fields
+from .requests import (
+    ENDLESS,
+    LONG,
+    PROMPT,
+    SHORT,
+    is_idle,
+    make_request,
+    read_info,
+    read_outputs,
+    read_tokens,
+    refused,
+    until,
+)
 
-POLL = 0.02
-PROMPT = (5, 6, 7, 8)
-SHORT, LONG, ENDLESS = 12, 240, 1600
-"""Output tokens of requests; endless ones are those that end early."""
 READ_AT_ONCE = 8
 """Greatest number of outputs that a reader who was slow may find instead of one that is merged."""
 FACTS = ("architecture", "checkpoint_path", "context_length", "fingerprint", "tasks", "vocab_size")
@@ -32,8 +41,9 @@ def check_engine_client(
 ) -> None:
     """Start an engine, serve requests of every kind, let it die, and start another one.
 
-    Tests streams, aborts by closing, merged outputs for slow readers, refusals, control calls, statistics of steps,
-    the death of the engine with requests in flight, a start after it, and starts that fail or are cancelled.
+    Tests streams, aborts by closing, merged outputs for slow readers, the fields of requests and outputs, refusals,
+    control calls, statistics of steps, the death of the engine with requests in flight, a start after it, its end with
+    a request in flight, and starts that fail or are cancelled.
 
     Args:
         deployment: a function that makes a client which was not started, or the name an installed plugin declared it
@@ -73,68 +83,28 @@ async def _check(deploy: Deploy, launch: EngineLaunch) -> None:
     assert isinstance(client, EngineClient), f"the deployment returned {type(client).__name__}, not an EngineClient"
     try:
         _check_info(await soon(client.start(), "start()"), launch)
-        expected = await _tokens(client, _request("first", SHORT))
-        for check in (_check_streams, _check_abort, _check_slow_reader, _check_refusals, _check_steps):
+        expected = await read_tokens(client, make_request("first", SHORT))
+        for check in CHECKS:
             await check(client)
         assert client.failure is None, f"failure is {client.failure!r} while the engine serves"
         await _check_death(client)
     finally:
         await soon(client.close(), "close()")
     await soon(client.close(), "a second close()")
+    shared = threads_and_processes()  # what a deployment keeps for its further clients
     again = deploy(launch)
     try:
         await soon(again.start(), "start() of another client after the first engine has died")
-        tokens = await _tokens(again, _request("first", SHORT))
+        tokens = await read_tokens(again, make_request("first", SHORT))
         assert tokens == expected, "another engine of the same configuration generates other tokens without sampling"
+        outputs = again.submit(make_request("open", ENDLESS))
+        await soon(anext(outputs), "the first output of a request")  # its reader takes no other one
+        await soon(again.close(), "close() with a request in flight")
+        await soon(outputs.aclose(), "closing the iterator after close()")
     finally:
         await soon(again.close(), "close() of the second client")
+    await check_ended(shared)
     await check_starts(deploy, launch)
-
-
-async def _until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not await holds():
-        assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE:g} s"
-        await asyncio.sleep(POLL)
-
-
-def _request(id: str, tokens: int, prompt: Sequence[int] = PROMPT) -> Request:
-    return Request(
-        id=id, tokens=tuple(prompt), params=SamplingParams(temperature=0.0, max_new_tokens=tokens), arrived=time.time()
-    )
-
-
-async def _outputs(client: EngineClient, request: Request) -> list[Output]:
-    """Return every output of a request, after checking that they belong together."""
-    found: list[Output] = []
-
-    async def read() -> None:
-        async with aclosing(client.submit(request)) as outputs:
-            async for output in outputs:
-                found.append(output)
-
-    await soon(read(), f"a request for {request.params.max_new_tokens} tokens")
-    assert {output.id for output in found} == {request.id}, "a request received outputs of another one"
-    finished = [output.finish is not None for output in found]
-    assert finished == [False] * (len(found) - 1) + [True], "the last output, and no other, must have finish set"
-    return found
-
-
-async def _tokens(client: EngineClient, request: Request) -> tuple[int, ...]:
-    tokens = tuple(token for output in await _outputs(client, request) for token in output.tokens)
-    expected = request.params.max_new_tokens
-    assert len(tokens) == expected, f"a request for {expected} tokens received {len(tokens)}"
-    return tokens
-
-
-async def _info(client: EngineClient) -> Mapping[str, Any]:
-    info: Mapping[str, Any] = await soon(client.control("info"), "the control call 'info'")
-    return info
-
-
-async def _is_idle(client: EngineClient) -> bool:
-    info = await _info(client)
-    return not (info["running"] or info["waiting"] or info["paused"])
 
 
 def _check_info(info: Mapping[str, Any], launch: EngineLaunch) -> None:
@@ -149,12 +119,15 @@ def _check_info(info: Mapping[str, Any], launch: EngineLaunch) -> None:
 async def _check_streams(client: EngineClient) -> None:
     """Several requests at once, each with its own tokens, which come before all of them are there."""
     prompts = [(*PROMPT, number) for number in range(1, 5)]
-    alone = [await _tokens(client, _request(f"alone-{number}", SHORT, prompt)) for number, prompt in enumerate(prompts)]
-    together = await asyncio.gather(
-        *(_tokens(client, _request(f"together-{number}", SHORT, prompt)) for number, prompt in enumerate(prompts))
+    lengths = [SHORT + 5 * number for number in range(len(prompts))]  # they end at different times
+    alone, together = (
+        [make_request(f"{name}-{place}", *one) for place, one in enumerate(zip(lengths, prompts, strict=True))]
+        for name in ("alone", "together")
     )
-    assert list(together) == alone, "requests that are served together have other tokens than alone, without sampling"
-    assert len(await _outputs(client, _request("long", LONG))) > 1, (
+    expected = [await read_tokens(client, request) for request in alone]
+    tokens = await asyncio.gather(*(read_tokens(client, request) for request in together))
+    assert tokens == expected, "requests that are served together have other tokens than alone, without sampling"
+    assert len(await read_outputs(client, make_request("long", LONG))) > 1, (
         f"the {LONG} tokens of a request came in one output; they must come as they are generated"
     )
 
@@ -163,18 +136,18 @@ async def _check_abort(client: EngineClient) -> None:
     """Closing an iterator, or cancelling its reader, ends the request in the engine."""
     steps: list[StepStats] = []
     client.on_step(steps.append)
-    outputs = client.submit(_request("abandoned", ENDLESS))
+    outputs = client.submit(make_request("abandoned", ENDLESS))
     await soon(anext(outputs), "the first output of a request")
     await soon(outputs.aclose(), "closing the iterator")
-    await _until(lambda: _is_idle(client), "the end of a request whose iterator was closed")
+    await until(lambda: is_idle(client), "the end of a request whose iterator was closed")
     assert _decoded(steps) < ENDLESS - 1, "a request was computed to its end although its iterator was closed"
-    reader = asyncio.create_task(_outputs(client, _request("cancelled", ENDLESS)))
-    await _until(lambda: _runs(client), "the start of a request")
+    reader = asyncio.create_task(read_outputs(client, make_request("cancelled", ENDLESS)))
+    await until(lambda: _runs(client), "the start of a request")
     reader.cancel()
     await asyncio.gather(reader, return_exceptions=True)
-    await _until(lambda: _is_idle(client), "the end of a request whose reader was cancelled")
+    await until(lambda: is_idle(client), "the end of a request whose reader was cancelled")
     assert _decoded(steps) < 2 * ENDLESS - 2, "a request was computed to its end although its reader was cancelled"
-    await _tokens(client, _request("abandoned", SHORT))  # its id is free again
+    await read_tokens(client, make_request("abandoned", SHORT))  # its id is free again
 
 
 def _decoded(steps: Sequence[StepStats]) -> int:
@@ -182,28 +155,31 @@ def _decoded(steps: Sequence[StepStats]) -> int:
 
 
 async def _runs(client: EngineClient) -> bool:
-    return bool((await _info(client))["running"])
+    return bool((await read_info(client))["running"])
 
 
 async def _check_slow_reader(client: EngineClient) -> None:
     """Outputs that wait are merged, and the request is paused, so that it does not occupy the model."""
-    expected = await _tokens(client, _request("quick", LONG))
-    async with aclosing(client.submit(_request("slow", LONG))) as outputs:
+    expected = await read_tokens(client, make_request("quick", LONG))
+    async with aclosing(client.submit(make_request("slow", LONG, logprobs=LogprobOptions()))) as outputs:
         tokens = list((await soon(anext(outputs), "the first output of a request")).tokens)
 
         async def is_still() -> bool:
-            info = await _info(client)
+            info = await read_info(client)
             return not (info["running"] or info["waiting"])
 
-        await _until(is_still, f"the pause of a request for {LONG} tokens which nobody reads")
-        assert (await _info(client))["paused"] == 1, (
+        await until(is_still, f"the pause of a request for {LONG} tokens which nobody reads")
+        assert (await read_info(client))["paused"] == 1, (
             f"a request for {LONG} tokens which nobody reads was computed to its end; it must be paused"
         )
-        await _tokens(client, _request("other", SHORT))
+        await read_tokens(client, make_request("other", SHORT))
         waiting = await soon(anext(outputs), "the outputs that wait for a slow reader")
         tokens += waiting.tokens
         assert len(waiting.tokens) > READ_AT_ONCE, (
             f"a reader who was slow received {len(waiting.tokens)} tokens; outputs that wait must be merged into one"
+        )
+        assert len(waiting.logprobs) == len(waiting.tokens), (
+            f"{len(waiting.tokens)} tokens that waited came with {len(waiting.logprobs)} log-probabilities"
         )
         async for output in outputs:
             tokens += output.tokens
@@ -211,54 +187,50 @@ async def _check_slow_reader(client: EngineClient) -> None:
 
 
 async def _check_refusals(client: EngineClient) -> None:
-    size = (await _info(client))["vocab_size"]
-    await _refused(_outputs(client, _request("refused", 1, (size,))), "a token outside of the vocabulary")
-    async with aclosing(client.submit(_request("twice", ENDLESS))) as outputs:
+    size = (await read_info(client))["vocab_size"]
+    await refused(read_outputs(client, make_request("refused", 1, (size,))), "a token outside of the vocabulary")
+    async with aclosing(client.submit(make_request("twice", ENDLESS))) as outputs:
         await soon(anext(outputs), "the first output of a request")
-        await _refused(_outputs(client, _request("twice", 1)), "the id of a request in flight")
+        await refused(read_outputs(client, make_request("twice", 1)), "the id of a request in flight")
         await soon(anext(outputs), "another output of a request whose id was used again")
-    error = await _refused(client.control("no_such_call"), "an unknown control call")
+    error = await refused(client.control("no_such_call"), "an unknown control call")
     assert error.status == 404, f"an unknown control call was refused with status {error.status}, not 404"
-    await _until(lambda: _is_idle(client), "the end of refused requests")
+    await until(lambda: is_idle(client), "the end of refused requests")
     answer = await soon(client.control("flush_cache"), "the control call 'flush_cache'")
     assert answer["success"], "flush_cache did not succeed while no request was in flight"
-
-
-async def _refused(work: Awaitable[object], what: str) -> RequestError:
-    try:
-        await soon(work, f"the refusal of {what}")
-    except RequestError as error:
-        return error
-    raise AssertionError(f"{what} was not refused with a RequestError")
 
 
 async def _check_steps(client: EngineClient) -> None:
     heard: tuple[list[StepStats], list[StepStats]] = ([], [])
     for steps in heard:
         client.on_step(steps.append)
-    await _tokens(client, _request("counted", SHORT))
+    await read_tokens(client, make_request("counted", SHORT))
 
     async def has_all() -> bool:
         return any(_decoded(steps) >= SHORT - 1 for steps in heard)
 
-    await _until(has_all, f"a call of the listener for each of {SHORT} steps")
+    await until(has_all, f"a call of the listener for each of {SHORT} steps")
     assert heard[0] == heard[1], "two listeners heard of different steps"
 
 
 async def _check_death(client: EngineClient) -> None:
     """Every request and call ends with an error when the engine dies, and none is accepted afterwards."""
-    streams = [client.submit(_request(f"last-{number}", ENDLESS)) for number in range(2)]
+    streams = [client.submit(make_request(f"last-{number}", ENDLESS)) for number in range(2)]
     for outputs in streams:
         await soon(anext(outputs), "the first output of a request")
+    waiters = [asyncio.create_task(client.wait_failed()) for _ in range(2)]
+    await asyncio.wait(waiters, timeout=0)
+    assert not any(waiter.done() for waiter in waiters), "wait_failed() returned although the engine serves"
     try:
         await soon(asyncio.to_thread(client.kill), "kill()")
     except RuntimeError as error:
         raise AssertionError(f"kill() from another thread than the event loop's raised {error!r}") from error
     for outputs in streams:
         await _fails(_drained(outputs), "a request in flight when kill() was called")
-    reason = await soon(client.wait_failed(), "wait_failed() after kill()")
-    assert reason and client.failure, "failure must say why the engine cannot serve after kill()"
-    await _fails(_outputs(client, _request("late", 1)), "a request to an engine that is gone")
+    reasons = [await soon(waiter, "wait_failed() that ran when kill() was called") for waiter in waiters]
+    reasons.append(await soon(client.wait_failed(), "wait_failed() after kill()"))
+    assert all(reasons) and client.failure, "failure must say why the engine cannot serve after kill()"
+    await _fails(read_outputs(client, make_request("late", 1)), "a request to an engine that is gone")
     await _fails(client.control("info"), "a control call to an engine that is gone")
 
 
@@ -273,3 +245,14 @@ async def _fails(work: Awaitable[object], what: str) -> None:
     except EngineError:
         return
     raise AssertionError(f"{what} did not end with an EngineError")
+
+
+CHECKS = (
+    _check_streams,
+    _check_abort,
+    _check_slow_reader,
+    check_fields,
+    _check_refusals,
+    check_controls,
+    _check_steps,
+)

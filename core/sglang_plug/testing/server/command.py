@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from sglang_plug.plugins.registry import Plugins
 
-SECONDS = 120.0
+PATIENCE = 120.0
 USAGE_ERROR = 2
+PROGRAM = (sys.executable, "-m", "sglang_plug")
+ESCAPE = "\x1b"
 NO_OPTION = "--no-command-has-this-option"
 
 
@@ -19,18 +25,21 @@ def check_command(
     *,
     refused: Sequence[Sequence[str]] = (),
     options: Sequence[str] = (),
+    patience: float = PATIENCE,
 ) -> None:
     """Run a command of ``sglang-plug`` as a user does: its help, a mistyped option, and examples, each in a process.
 
-    The help names the command and says what it does, without importing torch; a mistyped option ends with status 2
-    and an error message; examples succeed without a traceback, and print the same if their output is closed early;
-    calls that cannot be served say why, without a traceback.
+    The help names the command and says what it does, without importing torch or writing files; a mistyped option ends
+    with status 2 and an error message; examples succeed without a traceback and without escape sequences for a
+    terminal, and stop quietly if their output is closed early; calls that cannot be served say why, without a
+    traceback.
 
     Args:
         name: the name an installed plugin declared the command under.
         examples: arguments of calls that succeed.
         refused: arguments of calls that must fail, such as one with a folder that does not exist.
         options: options before the command's name, such as ``("--plugin", "my_plugin.py")``.
+        patience: seconds that each call may take.
 
     Raises:
         AssertionError: names the call that fails, and how.
@@ -38,45 +47,84 @@ def check_command(
     """
     if not options:
         Plugins.discover().get("command", name)
-    shown = _run(name, ["--help"], options)
-    _check_status(shown, 0)
-    assert name in shown.stdout.split("\n\n", 1)[0], f"the usage of {name} does not name it: {shown.stdout[:200]!r}"
-    listed = _run("--help", [], options)
-    line = next((text for text in listed.stdout.splitlines() if text.split()[:1] == [name]), "")
-    summary = line.removeprefix(f"  {name}").partition("(")[0].strip()
-    assert summary, f"sglang-plug --help does not say what {name} does; give its CommandSpec a summary"
-    _check_light(name, options)
-    mistyped = _run(name, [NO_OPTION], options)
+    command = _Command(name, tuple(options), patience)
+    _check_help(command)
+    _check_light(command)
+    mistyped = command.run(NO_OPTION)
     _check_status(mistyped, USAGE_ERROR)
     assert mistyped.stderr.strip(), f"{_shown(mistyped)}: standard error does not say what is wrong"
     for arguments in examples:
-        done = _run(name, arguments, options)
+        done = command.run(*arguments)
         _check_status(done, 0)
-        _check_closed(name, arguments, options)
-    for arguments in refused:
-        _check_refused(_run(name, arguments, options))
-
-
-def _arguments(name: str, arguments: Sequence[str], options: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "sglang_plug", *options, name, *arguments]
-
-
-def _run(name: str, arguments: Sequence[str], options: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            _arguments(name, arguments, options),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SECONDS,
+        assert ESCAPE not in done.stdout, (
+            f"{_shown(done)} prints escape sequences although standard output is no terminal: {done.stdout[:200]!r}"
         )
-    except subprocess.TimeoutExpired as error:
-        raise AssertionError(f"{name} {' '.join(arguments)} does not end; standard input was empty") from error
+        _check_closed(command, arguments, done.stderr)
+    for arguments in refused:
+        _check_refused(command.run(*arguments))
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    name: str
+    options: tuple[str, ...]
+    patience: float
+
+    def arguments(self, *arguments: str) -> list[str]:
+        return [*PROGRAM, *self.options, self.name, *arguments]
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the command as a user does."""
+        return self.run_program(self.arguments(*arguments))
+
+    def run_program(
+        self, program: Sequence[str], folder: Path | None = None, environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                program,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=self.patience,
+                cwd=folder,
+                env=environment,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(
+                f"{_words(program)} does not end within {self.patience:g} s; standard input was empty"
+            ) from error
+
+
+def _check_help(command: _Command) -> None:
+    """The help is shown in any folder, and leaves nothing in it."""
+    options = [str(Path(word).absolute()) if Path(word).exists() else word for word in command.options]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, map(os.path.abspath, sys.path)))}
+    with tempfile.TemporaryDirectory() as folder:
+        program = [*PROGRAM, *options, command.name, "--help"]
+        shown = command.run_program(program, Path(folder), environment)
+        written = sorted(path.name for path in Path(folder).iterdir())
+    _check_status(shown, 0)
+    assert not written, f"{_shown(shown)} writes {', '.join(written)} into the current folder; do so in run()"
+    assert shown.stdout.startswith("usage:"), (
+        f"{_shown(shown)} prints something before the usage: {shown.stdout[:200]!r}; print in run() only"
+    )
+    assert command.name in shown.stdout.split("\n\n", 1)[0], (
+        f"the usage of {command.name} does not name it: {shown.stdout[:200]!r}"
+    )
+    listed = command.run_program([*PROGRAM, *command.options, "--help"])
+    line = next((text for text in listed.stdout.splitlines() if text.split()[:1] == [command.name]), "")
+    summary = line.removeprefix(f"  {command.name}").partition("(")[0].strip()
+    assert summary, f"sglang-plug --help does not say what {command.name} does; give its CommandSpec a summary"
 
 
 def _shown(done: subprocess.CompletedProcess[str]) -> str:
-    return " ".join(["sglang-plug", *map(str, done.args[3:])])
+    return _words(done.args)
+
+
+def _words(program: Sequence[str]) -> str:
+    return " ".join(["sglang-plug", *program[len(PROGRAM) :]])
 
 
 def _check_status(done: subprocess.CompletedProcess[str], status: int) -> None:
@@ -92,20 +140,20 @@ def _check_refused(done: subprocess.CompletedProcess[str]) -> None:
     assert done.stderr.strip(), f"{_shown(done)}: standard error does not say what is wrong"
 
 
-def _check_light(name: str, options: Sequence[str]) -> None:
+def _check_light(command: _Command) -> None:
     """The arguments of every command are needed for every ``--help``: they must not import heavy libraries."""
-    program = [sys.executable, "-X", "importtime", "-m", "sglang_plug", *options, name, "--help"]
-    done = subprocess.run(program, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+    python, *program = command.arguments("--help")
+    done = command.run_program([python, "-X", "importtime", *program])
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "torch" not in imported, (
-        f"{name}: arguments() imports torch, which delays every call of sglang-plug; import it in run()"
+        f"{command.name}: arguments() imports torch, which delays every call of sglang-plug; import it in run()"
     )
 
 
-def _check_closed(name: str, arguments: Sequence[str], options: Sequence[str]) -> None:
-    """``sglang-plug ... | head -1`` must not print a traceback."""
+def _check_closed(command: _Command, arguments: Sequence[str], errors_before: str) -> None:
+    """``sglang-plug ... | head -1`` must print no traceback, and no error."""
     process = subprocess.Popen(
-        _arguments(name, arguments, options),
+        command.arguments(*arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -116,7 +164,7 @@ def _check_closed(name: str, arguments: Sequence[str], options: Sequence[str]) -
     process.stdout.close()
     errors = process.stderr.read()
     process.stderr.close()
-    process.wait(SECONDS)
-    assert "Traceback (most recent call last)" not in errors, (
-        f"{name} {' '.join(arguments)}, with its output closed, fails with a traceback: {errors[-400:]}"
-    )
+    process.wait(command.patience)
+    where = f"{command.name} {' '.join(arguments)}, with its output closed,"
+    assert "Traceback (most recent call last)" not in errors, f"{where} fails with a traceback: {errors[-400:]}"
+    assert errors_before or not errors, f"{where} must stop quietly, but prints an error: {errors[-400:]}"

@@ -14,6 +14,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .abandoned import abandon, check_ended, check_idle
+from .answers import check_content, check_refusal
 from .running_server import Answer, RunningServer, running_server
 
 ROUNDS = 3
@@ -52,8 +54,9 @@ def check_route(
     """Send requests to a server: those of the caller, all at once, with malformed bodies, other methods, without a key.
 
     Every request of the caller is answered with a status below 300 and what its content type says, the same each time
-    and whatever else is served; a malformed body is refused with 4xx; a slow request does not block others, nor does
-    one that a strange value makes slow. At the end the server must be healthy and serve nothing any more.
+    and whatever else is served; a malformed body is refused with 4xx and a JSON object that says why; a slow request
+    does not block others, nor does one that a strange value makes slow. When clients have left, the server must be
+    healthy and serve nothing any more; outputs that requests limit (``max_tokens``) are not generated to their ends.
 
     Args:
         name: the name an installed plugin declared the routes under.
@@ -84,7 +87,11 @@ def check_route(
             slow += _check_malformed(running, example)
             _check_other_methods(running, example, examples)
         _check_blocking(running, [*examples, *slow])
-        _check_abandoned(running, examples, idle_seconds)
+        for example in examples:
+            abandon(running, example.method, example.path, example.body)
+        check_idle(running, idle_seconds)
+        for example in examples:
+            check_ended(running, str(example), example.method, example.path, example.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +136,8 @@ def _check_answers(server: RunningServer, example: _Example) -> None:
     for number, answer in enumerate(answers):
         again = f", the {number + 1}. time" if number else ""
         assert answer.status < 300, f"{example}{again}: status {answer.status}: {answer.body[:300]!r}"
-        _check_content(example, answer)
+        check_content(str(example), answer)
     assert _shape(answers[0]) == _shape(answers[1]), f"{example}: the second answer has other fields than the first"
-
-
-def _check_content(example: _Example, answer: Answer) -> None:
-    if answer.content_type == "application/json":
-        try:
-            answer.json()
-        except ValueError as error:
-            raise AssertionError(f"{example}: the answer is no JSON: {error}: {answer.body[:200]!r}") from error
-    if answer.content_type == "text/event-stream":
-        assert answer.body.endswith(b"\n\n"), f"{example}: the last event has no end: {answer.body[-100:]!r}"
-        for block in answer.body.decode("utf-8", "strict").rstrip("\n").split("\n\n"):
-            fields = [line.partition(":")[0] for line in block.split("\n")]
-            assert set(fields) <= {"data", "event", "id", "retry", ""}, f"{example}: {block[:100]!r} is no event"
-            assert "data" in fields or fields == [""], f"{example}: an event without data: {block[:100]!r}"
 
 
 def _check_together(server: RunningServer, examples: Sequence[_Example]) -> None:
@@ -180,11 +173,15 @@ def _check_malformed(server: RunningServer, example: _Example) -> list[_Example]
         assert example.fields is None or 400 <= answer.status, (
             f"{example} with {what}: status {answer.status}, and must be refused"
         )
-        _check_content(example, answer)
+        check_content(f"{example} with {what}", answer)
+        if answer.status >= 400:
+            check_refusal(f"{example} with {what}", answer)
     for strange in _strange(example):
         answer = _send(server, strange, "")
         assert answer.status < 500, f"{strange}: status {answer.status}: {answer.body[:300]!r}"
-        _check_content(strange, answer)
+        check_content(str(strange), answer)
+        if answer.status >= 400:
+            check_refusal(str(strange), answer)
         if answer.seconds >= SLOW:
             slow.append(strange)
     return slow
@@ -229,24 +226,6 @@ def _check_blocking(server: RunningServer, examples: Sequence[_Example]) -> None
             f"{example}: the server answers nobody else for {quick.seconds:.1f} s; work that takes long belongs in a "
             "thread, and waiting into asyncio"
         )
-
-
-def _check_abandoned(server: RunningServer, examples: Sequence[_Example], idle_seconds: float) -> None:
-    """Clients that leave must not keep the server busy."""
-    for example in examples:
-        for _ in range(3):
-            server.abandon(example.method, example.path, example.body)
-    deadline = time.monotonic() + idle_seconds
-    while (busy := _running(server)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not busy, f"{busy} sequences are still served {idle_seconds:.0f} s after their clients have left"
-    health = server.send("GET", "/health")
-    assert health.status == 200, f"after all requests /health answers {health.status}: {health.body[:200]!r}"
-
-
-def _running(server: RunningServer) -> int:
-    loads = server.send("GET", "/v1/loads").json()["loads"]
-    return sum(int(load["num_total_reqs"]) for load in loads)
 
 
 def _leaves(answer: Answer) -> dict[str, Any]:

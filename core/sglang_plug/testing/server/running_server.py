@@ -32,8 +32,12 @@ class Answer:
     """Time of ``time.monotonic()`` at its end."""
 
     def json(self) -> Any:
-        """Return the content. Raises ``ValueError`` if it is not JSON."""
-        return json.loads(self.body)
+        """Return the content. Raises ``ValueError`` if it is not JSON, which has no ``NaN`` and no ``Infinity``."""
+        return json.loads(self.body, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"JSON has no {name}")
 
 
 @dataclass(frozen=True, slots=True)

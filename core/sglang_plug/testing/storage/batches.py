@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import get_args
 
 from sglang_plug.contracts.storage.errors import StorageFull, UnknownId
@@ -16,8 +17,9 @@ from sglang_plug.contracts.storage.records import (
 )
 from sglang_plug.contracts.storage.store import Store
 
-from .opened import NOW, Servers, add_batch, batch_record, file_record, refused, result, running_batch
+from .opened import NOW, Servers, add_batch, batch_record, file_record, listed, refused, result, running_batch
 
+METADATA: tuple[dict[str, str] | None, ...] = ({"key": "välue", "": ""}, {}, None)
 STATUSES: tuple[BatchStatus, ...] = get_args(BatchStatus)
 ROUNDS = 12
 
@@ -63,6 +65,7 @@ async def check_results(servers: Servers) -> None:
     await other.add_results(batch.id, [result(2), result(3)])
     current = await other.batch(batch.id)
     assert (current.total, current.completed, current.failed) == (3, 2, 1), "a line was counted more than once"
+    assert await store.done_lines(batch.id) == {1, 2, 3}, "done_lines() are not all lines that have a result"
     usage = TokenCounts(input_tokens=6, cached_tokens=3, output_tokens=12, reasoning_tokens=9)
     assert current.usage == usage, f"the usage is {current.usage}, not the sum over all lines"
     for succeeded, expected in ((True, [(1, b"result 1"), (3, b"result 3")]), (False, [(2, b"result 2")])):
@@ -70,19 +73,33 @@ async def check_results(servers: Servers) -> None:
         assert rows == expected, f"results() with succeeded={succeeded} are {rows}, not {expected}"
     assert list(await store.results(batch.id, True, after=1, limit=10)) == [(3, b"result 3")], "results() ignores after"
     assert len(await store.results(batch.id, True, after=0, limit=1)) == 1, "results() ignores limit"
-    payload = bytes(range(256)) * 100
-    await store.add_results(batch.id, [LineResult(line=9, succeeded=True, payload=payload)])
-    assert list(await other.results(batch.id, True, after=3, limit=1)) == [(9, payload)], "a payload was changed"
-    await store.move(batch.id, "finalizing", NOW)
+    payload = bytes(range(256)) * 400
+    await store.add_results(batch.id, [result(10), LineResult(line=9, succeeded=True, payload=payload)])
+    rows = list(await other.results(batch.id, True, after=3, limit=2))
+    assert [line for line, _ in rows] == [9, 10], "results() are not ordered by line"
+    assert rows[0][1] == payload, "a payload was changed"
+    await _check_end(store, other, batch)
+
+
+async def _check_end(store: Store, other: Store, batch: BatchRecord) -> None:
+    """The end of a batch registers its files, and removes its results, but not those of another batch."""
+    neighbour = await add_batch(store, f"{batch.id}-2")  # its id begins with that of the other one
+    await store.move(neighbour.id, "in_progress", NOW)
+    await store.add_results(neighbour.id, [result(1)])
+    before = await store.move(batch.id, "finalizing", NOW)
     await store.add_results(batch.id, [result(4)])
-    output = file_record("output", purpose="batch_output")
-    finished = await other.finish(batch.id, "completed", NOW + 5, output=output, error=None)
-    assert finished is not None and finished.status == "completed", "finish() does not end a batch"
-    assert (finished.output_file_id, finished.error_file_id) == ("output", None), "finish() does not set the files"
-    assert await store.file("output") == output, "finish() does not register the output"
+    output, error = (file_record(id, purpose="batch_output", owner="a") for id in ("output", "error"))
+    finished = await other.finish(batch.id, "completed", NOW + 5, output=output, error=error)
+    expected = replace(before, status="completed", completed_at=NOW + 5, output_file_id="output", error_file_id="error")
+    assert finished == expected, f"finish() makes {finished} of {before}"
+    for file in (output, error):
+        assert await store.file(file.id) == file, f"finish() does not register the file {file.id} as it was given"
     await store.add_results(batch.id, [result(5)])
     assert await store.done_lines(batch.id) == set(), "a batch that has ended has results"
-    assert (await store.batch(batch.id)).completed == 3, "results of a batch that has ended are counted"
+    assert await store.batch(batch.id) == finished, "results of a batch that has ended are counted"
+    assert await other.done_lines(neighbour.id) == {1}, "finish() removes the results of another batch"
+    failed = await store.move(neighbour.id, "failed", NOW, errors=[{"code": "ä"}])
+    assert failed.errors == ({"code": "ä"},), "move() does not keep the errors"
 
 
 async def check_batches(servers: Servers) -> None:
@@ -90,16 +107,12 @@ async def check_batches(servers: Servers) -> None:
     store, other = servers.open(max_open_batches=9), servers.open()
     await refused(store.add_batch(batch_record("batch", input_file_id="unknown")), UnknownId, "a batch without input")
     for number in range(7):
-        await add_batch(store, f"batch-{number}", owner="ab"[number % 2], metadata={"key": "välue"})
-    assert (await other.batch("batch-4")).metadata == {"key": "välue"}, "metadata is not as it was added"
-    seen: list[BatchRecord] = []
-    after, more = None, True
-    while more:
-        page = await other.batches(limit=3, after=after)
-        seen += page.items
-        after, more = page.items[-1].id, page.has_more
-    ids = [batch.id for batch in seen]
-    assert ids == [f"batch-{number}" for number in reversed(range(7))], f"the pages of batches are {ids}"
+        metadata = METADATA[number % len(METADATA)]
+        added = await add_batch(store, f"batch-{number}", owner="ab"[number % 2], metadata=metadata)
+        assert await other.batch(added.id) == added, f"a batch with the metadata {metadata} is not as it was added"
+    for limit in (3, 7):  # the last page is full, or not
+        ids = [batch.id for batch in await listed(other.batches, limit)]
+        assert ids == [f"batch-{number}" for number in reversed(range(7))], f"the pages of batches are {ids}"
     page = await store.batches(limit=2, after="batch-2", ascending=True, owner="a")
     assert [batch.id for batch in page.items] == ["batch-4", "batch-6"], "batches of other owners are listed"
     await refused(store.batches(limit=1, after="batch-9"), UnknownId, "a page after an unknown batch")

@@ -28,10 +28,14 @@ async def check_claims(servers: Servers) -> None:
     await second.add_results(id, [result(1), result(5)], "b")
     assert await first.done_lines(id) == {5}, "a result of a line that another worker holds is stored"
     await _claims(first, id, "a", {5}, set(), "a line that has a result")
+    await _claims(second, id, "b", {6}, {6}, "a free line")
     await first.release(id, "a")
     await second.renew(id, "a", LONG)
+    await _claims(first, id, "c", {6}, set(), "a line of one worker after another one released its lines")
     await _claims(second, id, "b", {1, 2}, {1, 2}, "lines that were released")
+    await _claims(first, id, "c", {4}, {4}, "a line that was released")
     await second.renew(id, "b", 0)
+    await _claims(second, id, "b", {4}, set(), "a line of one worker after the claims of another one are over")
     await _claims(first, id, "a", {2, 3}, {2, 3}, "lines whose claim is over")
     await second.add_results(id, [result(1)], "b")
     assert 1 in await first.done_lines(id), "a result is dropped although its claim went to nobody else"

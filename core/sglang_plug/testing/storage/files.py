@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
+from functools import partial
 
 from sglang_plug.contracts.storage.errors import ContentMissing, FileInUse, StorageFull, UnknownId
-from sglang_plug.contracts.storage.records import FileRecord
 from sglang_plug.contracts.storage.store import Store
 
-from .opened import INPUT, NOW, Servers, add_batch, add_file, file_record, refused, result
+from .opened import INPUT, NOW, Servers, add_batch, add_file, file_record, listed, refused, result
 
+NAME = "../ä 'b' \\ %_\n.jsonl"
+"""A client's name for a file: no path, and nothing that a query may take for its own."""
 SIZES = (0, 1, 1000, (256 << 10) - 1, 256 << 10, (1 << 20) + 7)
 
 
@@ -21,20 +24,18 @@ async def check_files(servers: Servers) -> None:
         file_record(f"file-{number}", owner="ab"[number % 2], purpose=("batch", "vision")[number // 5])
         for number in range(7)
     ]
+    records.append(file_record("file-10", filename=NAME, created_at=NOW - 5))  # its id begins with that of another one
     for record in records:
         await add_file(store, record, b"0123456789")
     assert await other.file("file-3") == records[3], "a file is not as it was added, or not seen by another server"
+    assert await other.file("file-10") == records[7], f"the filename {NAME!r} is not as it was added"
     for ascending, order in ((True, records), (False, records[::-1])):
-        seen: list[FileRecord] = []
-        after, more = None, True
-        while more:
-            page = await other.files(limit=3, after=after, ascending=ascending)
-            assert 0 < len(page.items) <= 3, f"a page of at most 3 files has {len(page.items)}"
-            seen += page.items
-            after, more = page.items[-1].id, page.has_more
-        assert seen == order, f"the pages of files with ascending={ascending} are not all files in their order"
-    listed = (await store.files(limit=9, after=None, ascending=True, purpose="vision", owner="a")).items
-    assert listed == (records[6],), "files of other purposes or owners are listed, or some are missing"
+        for limit in (3, 4, len(records)):  # the last page is full, or not
+            seen = await listed(partial(other.files, ascending=ascending), limit)
+            assert seen == order, f"the pages of files with ascending={ascending} are not all files in their order"
+    for purpose, expected in (("batch", records[0:5:2]), ("vision", [records[6]])):
+        seen = await listed(partial(store.files, ascending=True, purpose=purpose, owner="a"), 1)
+        assert seen == expected, "files of other purposes or owners are listed, or some are missing"
     await refused(store.files(limit=1, after="unknown", ascending=True), UnknownId, "a page after an unknown file")
     await refused(
         store.files(limit=1, after="file-1", ascending=True, owner="a"), UnknownId, "a page after a file of b"
@@ -43,9 +44,15 @@ async def check_files(servers: Servers) -> None:
     await refused(store.remove_file("file-1", "a"), UnknownId, "remove_file() of another owner")
     await store.remove_file("file-1", "b")
     await refused(other.file("file-1"), UnknownId, "file() of a removed file")
+    kept = await listed(partial(other.files, ascending=True), 9)
+    assert kept == [records[0], *records[2:]], "remove_file() removes other files, too"
     await refused(_content(other, "file-1"), ContentMissing, "read_content() of a removed file")
+    adding = [asyncio.create_task(store.add_file(file_record(f"late-{number}"))) for number in range(3)]
+    await asyncio.sleep(0)  # they have begun
     await store.close()
-    assert await store.file("file-2") == records[2], "a file is lost when the store is closed and opened again"
+    await asyncio.gather(*adding)
+    for record in (records[2], *(file_record(f"late-{number}") for number in range(3))):
+        assert await store.file(record.id) == record, "a file is lost when the store is closed and opened again"
 
 
 async def check_contents(servers: Servers) -> None:
@@ -67,6 +74,15 @@ async def check_contents(servers: Servers) -> None:
         )
         path = other.content_path(f"content-{size}")
         assert path is None or path.read_bytes() == content, "content_path() leads to another content"
+    writers = [await store.create_content(f"together-{number}") for number in range(2)]
+    for part in (b"first ", b"second"):
+        for number, writer in enumerate(writers):
+            await writer.write(b"%d: %s" % (number, part))
+    for number, writer in enumerate(writers):
+        await writer.commit()
+        await store.add_file(file_record(f"together-{number}", bytes=writer.size))
+        content = b"%d: first %d: second" % (number, number)
+        assert await _content(other, f"together-{number}") == content, "contents that are written together are mixed up"
     async with aclosing(store.read_content(f"content-{SIZES[-1]}")) as parts:
         await anext(parts)  # a reader that leaves early
     for is_committed in (False, True):

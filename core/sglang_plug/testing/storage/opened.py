@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from sglang_plug.contracts.storage.records import BatchRecord, FileRecord, LineResult, TokenCounts
+from sglang_plug.contracts.storage.records import BatchRecord, FileRecord, LineResult, Page, TokenCounts
 from sglang_plug.contracts.storage.store import Store, StoreContext
 
 OpenStore = Callable[[Path, StoreContext], Store]
 """Opens the store that belongs to a folder."""
+Record = TypeVar("Record", FileRecord, BatchRecord)
 NOW = 1_700_000_000
 INPUT = "input"
 
@@ -87,6 +88,19 @@ async def running_batch(store: Store) -> str:
     batch = await add_batch(store)
     await store.move(batch.id, "in_progress", NOW, total=200)
     return batch.id
+
+
+async def listed(pages: Callable[..., Awaitable[Page[Record]]], limit: int) -> list[Record]:
+    """Return the entries of all pages with at most ``limit`` entries each."""
+    seen: list[Record] = []
+    after, more = None, True
+    while more:
+        page = await pages(limit=limit, after=after)
+        assert len(page.items) <= limit, f"a page of at most {limit} entries has {len(page.items)}"
+        assert page.items, f"a page of at most {limit} entries is empty although the one before it has has_more"
+        seen += page.items
+        after, more = page.items[-1].id, page.has_more
+    return seen
 
 
 async def refused(work: Awaitable[object], error: type[Exception], what: str) -> Exception:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def _maker(name: str) -> OpenStore:
 
 
 async def _check(make: OpenStore, parent: Path, kills: int) -> None:
-    async with Servers(make, parent / "first") as servers:
+    async with _named("opening and closing"), Servers(make, parent / "first") as servers:
         has_responses = servers.open().responses is not None
     for check in (*CHECKS, *(RESPONSE_CHECKS if has_responses else ())):
         await _run(make, parent / check.__name__, check)
@@ -85,9 +86,19 @@ async def _check(make: OpenStore, parent: Path, kills: int) -> None:
 
 
 async def _run(make: OpenStore, folder: Path, check: Check) -> None:
-    async with Servers(make, folder) as servers:
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await check(servers)
-        except TimeoutError:
-            raise AssertionError(f"{check.__name__} did not end within {PATIENCE:g} s") from None
+    async with _named(check.__name__), Servers(make, folder) as servers:
+        await check(servers)
+
+
+@asynccontextmanager
+async def _named(name: str) -> AsyncIterator[None]:
+    """Raise ``AssertionError`` with the name of what is checked for every other error, and if it does not end."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            yield
+    except AssertionError:
+        raise
+    except TimeoutError:
+        raise AssertionError(f"{name} did not end within {PATIENCE:g} s") from None
+    except Exception as error:
+        raise AssertionError(f"{name}: a call that must succeed raised {type(error).__name__}: {error}") from error

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
 
 from sglang_plug import (
     ConfigError,
@@ -25,67 +22,15 @@ from sglang_plug import (
     RequestError,
     StepStats,
 )
-from sglang_plug.clients.thread_client import ThreadClient
 from sglang_plug.testing import check_engine_client
+from tests.core.testing.replicas.faulty_clients import Wrapped
 
 pytestmark = pytest.mark.whole_engine
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model whose steps take a millisecond, with a long context."""
-    torch.manual_seed(7)
-    config = LlamaConfig(
-        vocab_size=97,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=2048,
-    )
-    folder = tmp_path_factory.mktemp("llama")
-    AutoModelForCausalLM.from_config(config).float().save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.mark.parametrize("name", ["thread", "process"])
 def test_built_in_deployments_pass(name: str, model: str) -> None:
     check_engine_client(name, model=model)
-
-
-class Wrapped(EngineClient):
-    """Passes everything on to an engine in a thread."""
-
-    def __init__(self, launch: EngineLaunch) -> None:
-        self.inner = ThreadClient(launch.config, launch.plugins)
-
-    async def start(self) -> Mapping[str, Any]:
-        return await self.inner.start()
-
-    async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
-        async with aclosing(self.inner.submit(request)) as outputs:
-            async for output in outputs:
-                yield output
-
-    async def control(self, name: str, **arguments: Any) -> Any:
-        return await self.inner.control(name, **arguments)
-
-    def on_step(self, listener: Callable[[StepStats], None]) -> None:
-        self.inner.on_step(listener)
-
-    @property
-    def failure(self) -> str | None:
-        return self.inner.failure
-
-    async def wait_failed(self) -> str:
-        return await self.inner.wait_failed()
-
-    def kill(self) -> None:
-        self.inner.kill()
-
-    async def close(self) -> None:
-        await self.inner.close()
 
 
 class Whole(Wrapped):

@@ -7,6 +7,7 @@ import pytest
 from sglang_plug import PluginError, Plugins
 from sglang_plug.testing import check_command
 
+MORE = ("--plugin", str(Path(__file__).with_name("more_faulty_commands.py")))
 OPTIONS = ("--plugin", str(Path(__file__).with_name("faulty_commands.py")))
 EXAMPLES = {
     "version": [[]],
@@ -44,6 +45,35 @@ def test_a_correct_command_passes() -> None:
 def test_planted_bugs_are_named(name: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check_command(name, [[]], refused=[["--lines", "-1"]], options=OPTIONS)
+
+
+@pytest.mark.planted_bug("command")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("makes-a-folder", "writes cache into the current folder"),
+        ("needs-a-file", "--help fails with a traceback"),
+        ("percent", "--help fails with a traceback"),
+        ("colours", "prints escape sequences"),
+        ("returns-true", "ends with status 1, not 0"),
+        ("reports-closed-output", "must stop quietly, but prints an error: cannot write"),
+        ("errors-on-output", "--lines -1: standard error does not say what is wrong"),
+        ("swallows-status", "--lines -1 ends with status 0, and must be refused"),
+        ("logs-errors", "--lines -1 fails with a traceback"),
+        ("prints-at-start", "prints something before the usage: 'welcome"),
+        ("replaces-help", "prints something before the usage: 'see the manual"),
+        ("takes-the-option-of-all", "prints something before the usage: 'line 0"),
+    ],
+)
+def test_further_planted_bugs_are_named(name: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_command(name, [[]], refused=[["--lines", "-1"]], options=MORE)
+
+
+@pytest.mark.planted_bug("command")
+def test_a_command_that_does_not_end_is_named() -> None:
+    with pytest.raises(AssertionError, match="leaves-a-thread does not end within 15 s"):
+        check_command("leaves-a-thread", [[]], options=MORE, patience=15)
 
 
 def test_a_name_that_nobody_declares() -> None:

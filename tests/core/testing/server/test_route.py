@@ -9,7 +9,7 @@ from sglang_plug.testing import check_route
 from sglang_plug.testing.server.running_server import RunningServer, running_server
 
 KEY = "sesame"
-PLUGIN = Path(__file__).with_name("faulty_routes.py")
+PLUGINS = [Path(__file__).with_name(name) for name in ("faulty_routes.py", "more_faulty_routes.py")]
 SHORT = {"max_tokens": 5, "temperature": 0}
 
 pytestmark = pytest.mark.whole_engine
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.whole_engine
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    with running_server(("--device", "cpu", "--plugin", str(PLUGIN)), KEY) as running:
+    flags = [text for plugin in PLUGINS for text in ("--plugin", str(plugin))]
+    with running_server(("--device", "cpu", *flags), KEY) as running:
         yield running
 
 
@@ -61,6 +62,21 @@ BUGS = [
     ("redirects", "status 307"),
     ("forgets-fields", "the second answer has other fields"),
     ("leaks-work", "sequences are still served"),
+    ("other-error-format", "with an empty body: status 422 without an error message"),
+    ("text-errors", "with an empty body: status 400 without an error message"),
+    ("page-errors", "with an empty body: status 400 without an error message"),
+    ("nameless-errors", "with an empty body: status 400 without an error message"),
+    ("errors-with-status-200", "with an empty body: status 200, and must be refused"),
+    ("not-a-number", "the answer is no JSON: JSON has no NaN"),
+    ("echoes-surrogates", "with text=.*: status 500"),
+    ("deep-bodies", "with a list nested 20000 deep: status 500"),
+    ("blocks-in-a-stream", "the server answers nobody else for"),
+    ("quoted-events", "the data of an event is no JSON"),
+    ("broken-lines", "is no event"),
+    ("counts-calls", "beside 7 other requests: status 429"),
+    ("created", "the last event has no end"),
+    ("wrong-length", "no whole answer: IncompleteRead"),
+    ("shows-the-trace", "the answer has a traceback of the server"),
 ]
 
 
@@ -71,6 +87,22 @@ def test_planted_bugs_are_named(name: str, message: str, server: RunningServer) 
     requests = [("POST", path, {"text": "one"}), ("POST", path, {"text": "two"})]
     with pytest.raises(AssertionError, match=message):
         check_route(name, requests, server=server.url, key=KEY, idle_seconds=3)
+
+
+@pytest.mark.planted_bug("route")
+@pytest.mark.parametrize("name", ["generates-on", "streams-on"])
+def test_outputs_that_nobody_waits_for_are_named(name: str, server: RunningServer) -> None:
+    requests = [("POST", f"/{name}", {"text": "one", "max_tokens": 3})]
+    with pytest.raises(AssertionError, match="tokens were generated for 3 clients that left at once"):
+        check_route(name, requests, server=server.url, key=KEY)
+
+
+@pytest.mark.planted_bug("route")
+def test_places_that_are_never_free_again_are_named(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sglang_plug.testing.server.running_server.REQUEST_SECONDS", 5.0)
+    requests = [("POST", "/keeps-the-lock", {"text": "one"})]
+    with pytest.raises(AssertionError, match="no whole answer: TimeoutError"):
+        check_route("keeps-the-lock", requests, server=server.url, key=KEY)
 
 
 def test_a_name_that_nobody_declares(server: RunningServer) -> None:

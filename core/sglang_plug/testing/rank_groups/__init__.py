@@ -1,0 +1,1 @@
+"""Conformance test of executors without a model: collectives, messages, failures and the end of workers."""

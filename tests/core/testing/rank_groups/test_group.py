@@ -1,0 +1,393 @@
+"""The conformance test of executors names what is wrong with ranks that share no model."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from sglang_plug import Collectives, LaunchSpec, RankEndpoint, RankGroup
+from sglang_plug.testing.rank_groups.group import check_rank_group
+from sglang_plug_backends.executors.threads import ThreadExecutor
+
+PATIENCE = 8
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_the_built_ins_pass(executor: str) -> None:
+    check_rank_group(executor, 3, "cpu", 60)
+
+
+class Wrapped(Collectives):
+    """Passes every operation on."""
+
+    def __init__(self, inner: Collectives) -> None:
+        super().__init__(inner.rank, inner.size)
+        self.inner = inner
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return self.inner.all_reduce(x)
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        return self.inner.all_gather(x)
+
+    def broadcast(self, x: Tensor) -> None:
+        self.inner.broadcast(x)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class KeepsItsOwn(Wrapped):
+    """Does not broadcast."""
+
+    def broadcast(self, x: Tensor) -> None:
+        self.inner.broadcast(x.clone())
+
+
+class BroadcastsTheLast(Wrapped):
+    def broadcast(self, x: Tensor) -> None:
+        x.copy_(self.inner.all_gather(x)[:, -x.shape[1] :])
+
+
+class Compressed(Wrapped):
+    """Sends half of the bytes."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return self.inner.all_reduce(x.bfloat16()).to(x.dtype)
+
+
+class OwnFirst(Wrapped):
+    """Adds the tensors of the others to that of the rank."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        parts = self.inner.all_gather(x).chunk(self.size, dim=1)
+        total = x.clone()
+        for other in range(1, self.size):
+            total += parts[(self.rank + other) % self.size]
+        return total
+
+
+class Widened(Wrapped):
+    """Returns sums of another dtype."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return self.inner.all_reduce(x.float())
+
+
+class OneBuffer(Wrapped):
+    """Returns every sum in the same memory."""
+
+    def __init__(self, inner: Collectives) -> None:
+        super().__init__(inner)
+        self.buffer = torch.empty(1 << 20)
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        total = self.buffer[: x.numel()].view(x.shape).to(x.dtype)
+        return total.copy_(self.inner.all_reduce(x))
+
+
+class Stacked(Wrapped):
+    """Returns the tensors of all ranks below each other."""
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        return torch.cat(self.inner.all_gather(x).chunk(self.size, dim=1))
+
+
+class OwnAtTheEnd(Wrapped):
+    """Orders the tensors from the view of each rank."""
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        parts = self.inner.all_gather(x).chunk(self.size, dim=1)
+        return torch.cat([*(part for rank, part in enumerate(parts) if rank != self.rank), x], dim=1)
+
+
+class NumbersOfNumpy(Wrapped):
+    """Uses a library that has no bfloat16."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return self.inner.all_reduce(torch.from_numpy(x.numpy()))
+
+
+class MissesTheLastNumbers(Wrapped):
+    """Sends blocks of four numbers."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        total, whole = x.clone(), x.numel() // 4 * 4
+        total.view(-1)[:whole] = self.inner.all_reduce(x.clone()).view(-1)[:whole]
+        return total
+
+
+class DoesNotWait(Wrapped):
+    """Returns the sum of the call before if it has the same shape."""
+
+    last: Tensor | None = None
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        last, self.last = self.last, self.inner.all_reduce(x).clone()
+        return last.clone() if last is not None and last.shape == x.shape and last.dtype == x.dtype else self.last
+
+
+class WrappedGroup(RankGroup):
+    """Passes everything on to another group."""
+
+    def __init__(self, group: RankGroup) -> None:
+        self.group, self.collectives = group, group.collectives
+
+    def send(self, message: bytes) -> None:
+        self.group.send(message)
+
+    def failure(self) -> str | None:
+        return self.group.failure()
+
+    def close(self) -> None:
+        self.group.close()
+
+
+class DropsEmptyMessages(WrappedGroup):
+    def send(self, message: bytes) -> None:
+        if message:
+            self.group.send(message)
+
+
+class CutsLongMessages(WrappedGroup):
+    """Has a buffer of 64 KiB."""
+
+    def send(self, message: bytes) -> None:
+        self.group.send(message[: 1 << 16])
+
+
+class SendsLongOnesLater(WrappedGroup):
+    """Lets a short message overtake a long one."""
+
+    waiting: bytes | None = None
+
+    def send(self, message: bytes) -> None:
+        waiting, self.waiting = self.waiting, None
+        if len(message) > 1 << 20:
+            self.waiting = message
+        else:
+            self.group.send(message)
+        if waiting is not None:
+            self.group.send(waiting)
+
+
+class SwallowsFailures(WrappedGroup):
+    def failure(self) -> str | None:
+        return None
+
+
+class FailsAlways(WrappedGroup):
+    def failure(self) -> str | None:
+        return self.group.failure() or "not ready"
+
+
+class NeverCloses(WrappedGroup):
+    """Waits for a worker that has failed."""
+
+    def close(self) -> None:
+        self.group.close()
+        threading.Event().wait()
+
+
+class Monitored(WrappedGroup):
+    """Leaves a thread that watches the workers."""
+
+    def __init__(self, group: RankGroup) -> None:
+        super().__init__(group)
+        threading.Thread(target=threading.Event().wait, name="monitor", daemon=True).start()
+
+
+class CannotCloseAfterFailure(WrappedGroup):
+    def close(self) -> None:
+        failure = self.group.failure()
+        self.group.close()
+        if failure is not None:
+            raise RuntimeError(failure)
+
+
+Follow = Callable[[int, RankEndpoint], None]
+
+
+def swallowing(follow: Follow) -> Follow:
+    """Workers whose exceptions nobody sees."""
+
+    def run(rank: int, endpoint: RankEndpoint) -> None:
+        with suppress(Exception):
+            follow(rank, endpoint)
+
+    return run
+
+
+def skipping(follow: Follow) -> Follow:
+    """Only rank 1 receives the first message."""
+
+    def run(rank: int, endpoint: RankEndpoint) -> None:
+        if rank > 1:
+            endpoint.receive()
+        follow(rank, endpoint)
+
+    return run
+
+
+def repeating(follow: Follow) -> Follow:
+    """Messages of the last worker that are sent again."""
+
+    def run(rank: int, endpoint: RankEndpoint) -> None:
+        again = list[bytes]()
+
+        def receive() -> bytes:
+            if again:
+                return again.pop()
+            message = endpoint.receive()
+            if len(message) == 100:
+                again.append(message)
+            return message
+
+        follow(rank, replace(endpoint, receive=receive) if rank == 2 else endpoint)
+
+    return run
+
+
+def numbered_wrongly(follow: Follow) -> Follow:
+    """Workers in the opposite order."""
+    return lambda rank, endpoint: follow(endpoint.collectives.size - rank, endpoint)
+
+
+class BlockingSends(WrappedGroup):
+    """Returns from ``send`` when every worker has received the message."""
+
+    def __init__(self, group: RankGroup, received: list[int], workers: int) -> None:
+        super().__init__(group)
+        self.received, self.workers, self.sent = received, workers, 0
+
+    def send(self, message: bytes) -> None:
+        super().send(message)
+        self.sent += 1
+        while len(self.received) < self.sent * self.workers and self.failure() is None:
+            time.sleep(0.0002)
+
+
+def start_with(
+    patch: pytest.MonkeyPatch,
+    *,
+    collectives: type[Wrapped] | None = None,
+    group: Callable[[RankGroup], RankGroup] | None = None,
+    follow: Callable[[Follow], Follow] | None = None,
+    size: int | None = None,
+) -> None:
+    """Let the built-in executor of threads have a fault."""
+    start = ThreadExecutor.start
+
+    def faulty(self: ThreadExecutor, order: LaunchSpec) -> RankGroup:
+        run = order.follow
+        if collectives is not None:
+            inner = run
+
+            def run(rank: int, endpoint: RankEndpoint) -> None:
+                inner(rank, replace(endpoint, collectives=collectives(endpoint.collectives)))
+
+        if follow is not None:
+            run = follow(run)
+        started = start(self, replace(order, follow=run, size=size or order.size))
+        if collectives is not None:
+            started.collectives = collectives(started.collectives)
+        return started if group is None else group(started)
+
+    patch.setattr(ThreadExecutor, "start", faulty)
+
+
+COLLECTIVES = [
+    (KeepsItsOwn, "broadcast of torch.float32, on rank"),
+    (BroadcastsTheLast, "broadcast of torch.float32, on rank"),
+    (Compressed, "all_reduce of torch.float32, on rank"),
+    (OwnFirst, "bitwise equal"),
+    (Widened, "all_reduce of torch.bfloat16, .* of torch.float32, not"),
+    (OneBuffer, "all_reduce of torch.float32, on rank"),
+    (Stacked, "all_gather of .* returns .3, 1. of"),
+    (OwnAtTheEnd, "all_gather of torch.float32, on rank"),
+    (NumbersOfNumpy, "TypeError: Got unsupported ScalarType BFloat16|TypeError.'Got unsupported"),
+    (MissesTheLastNumbers, "all_reduce of torch.float32, on rank"),
+    (DoesNotWait, "all_reduce of torch.float32, on rank"),
+]
+
+
+@pytest.mark.planted_bug("executor")
+@pytest.mark.parametrize(("collectives", "message"), COLLECTIVES)
+def test_wrong_operations_are_named(collectives: type[Wrapped], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_with(monkeypatch, collectives=collectives)
+    with pytest.raises(AssertionError, match=message):
+        check_rank_group("threads", 3, "cpu", PATIENCE)
+
+
+GROUPS = [
+    (DropsEmptyMessages, "did not receive the messages as they were sent"),
+    (CutsLongMessages, "did not receive the messages as they were sent"),
+    (SendsLongOnesLater, "did not receive the messages as they were sent"),
+    (SwallowsFailures, "failure.. is None although rank 1 has failed"),
+    (FailsAlways, "failure.. is 'not ready' while all ranks run"),
+    (NeverCloses, "takes longer than"),
+    (Monitored, "the threads monitor still run"),
+    (CannotCloseAfterFailure, "3 ranks .* fail: RuntimeError: rank 1 failed: ToldToFail"),
+]
+
+
+@pytest.mark.planted_bug("executor")
+@pytest.mark.parametrize(("group", "message"), GROUPS)
+def test_wrong_groups_are_named(group: type[WrappedGroup], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_with(monkeypatch, group=group)
+    with pytest.raises(AssertionError, match=message):
+        check_rank_group("threads", 3, "cpu", PATIENCE)
+
+
+WORKERS = [
+    (swallowing, "failure.. is None although rank 1 has failed"),
+    (skipping, "rank 2 did not receive the messages"),
+    (repeating, "rank 2 did not receive the messages"),
+    (numbered_wrongly, "has the collectives of rank"),
+]
+
+
+@pytest.mark.planted_bug("executor")
+@pytest.mark.parametrize(("follow", "message"), WORKERS)
+def test_wrong_workers_are_named(
+    follow: Callable[[Follow], Follow], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_with(monkeypatch, follow=follow)
+    with pytest.raises(AssertionError, match=message):
+        check_rank_group("threads", 3, "cpu", PATIENCE)
+
+
+@pytest.mark.planted_bug("executor")
+def test_an_executor_of_two_ranks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    start_with(monkeypatch, size=2)
+    with pytest.raises(
+        AssertionError, match="of 3 has the collectives of rank . of 2|are those of rank 0 of 2, not of 3"
+    ):
+        check_rank_group("threads", 3, "cpu", PATIENCE)
+
+
+@pytest.mark.planted_bug("executor")
+def test_sending_that_waits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    received = list[int]()
+
+    def counted(follow: Follow) -> Follow:
+        def run(rank: int, endpoint: RankEndpoint) -> None:
+            def receive() -> bytes:
+                message = endpoint.receive()
+                received.append(rank)
+                return message
+
+            follow(rank, replace(endpoint, receive=receive))
+
+        return run
+
+    start_with(monkeypatch, follow=counted, group=lambda group: BlockingSends(group, received, 2))
+    with pytest.raises(AssertionError, match="takes longer than"):
+        check_rank_group("threads", 3, "cpu", PATIENCE)
