@@ -41,6 +41,13 @@ NOT_STARTED = ("--kv-store", "otel", "--role")
 """Servers that need 16 GB of memory, a library that is not installed with the tests, or another machine; other tests
 start them."""
 SMALLER = {
+    "--batch-size 1 8 --input-len 32 --output-len 16 --num-iters 3": (
+        "--batch-size 1 2 --input-len 8 --output-len 4 --num-iters 2"
+    ),
+    "--num-prompts 20 --input-len 128 --output-len 32": "--num-prompts 3 --input-len 16 --output-len 4",
+    "--num-prompts 16 --random-input-len 64 --random-output-len 16": (
+        "--num-prompts 4 --random-input-len 16 --random-output-len 4"
+    ),
     "--num-prompts 200": "--num-prompts 4",
     "--random-input-len 1024": "--random-input-len 64",
     "--random-output-len 128": "--random-output-len 8",
@@ -224,6 +231,7 @@ def test_servers_start_and_answer(
     if "my-plugins" not in command:  # those of the repository are installed for a reader of their pages
         flags = [str(ROOT / "plugins") if word == "plugins" else word for word in flags]
         flags += [] if "--plugins-dir" in flags else ["--plugins-dir", str(ROOT / "plugins")]
+    flags.append("--skip-server-warmup")  # the request below is the first one
     has_processes = {"--replicas", "--tp"} & set(flags)
     server = launcher(*flags, folder=tmp_path) if has_processes else launcher.in_thread(*flags)
     body = {"text": "The capital of Peru is", "sampling_params": {"max_new_tokens": 2}}

@@ -18,6 +18,17 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             item.add_marker(MARK)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def faster_interpreter() -> Iterator[None]:
+    """The kernels are interpreted faster than Triton does it."""
+    pytest.importorskip("triton.runtime.interpreter", reason="Triton is not installed")
+    from tests.builtin_backends.triton.interpreter_patches import make_faster
+
+    with pytest.MonkeyPatch.context() as patch:
+        make_faster(patch)
+        yield
+
+
 @pytest.fixture
 def without_gpu() -> None:
     """Skip where there is a device: its place is taken."""

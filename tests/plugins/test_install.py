@@ -8,8 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
-from collections.abc import Iterator
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,10 @@ import httpx
 import pytest
 import torch
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+from tests.made_once import made_once
+
+from .environments import interpreter, make_environment, run
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
@@ -42,12 +46,6 @@ WITH_A_SERVER = {"sglang-plug-postgres"}
 """Distributions whose own tests run the conformance test with a server that they start."""
 USED = {"drafter", "eviction", "model"}
 """Kinds that ``/server_info`` lists as in use."""
-
-
-def run(*command: str | Path, **options: Any) -> str:
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, **options)
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 def listed(*command: str | Path) -> dict[tuple[str, str], dict[str, Any]]:
@@ -91,17 +89,32 @@ def has_redis_server() -> bool:
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return an interpreter with the installed packages and the plugins."""
-    root = tmp_path_factory.mktemp("installed")
-    run(sys.executable, "-m", "venv", "--without-pip", root / "venv")
-    python = root / "venv" / "bin" / "python"
-    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
-    ours = sysconfig.get_path("purelib")
-    Path(packages, "parent.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
-    ignored = shutil.ignore_patterns("build", "*.egg-info")
-    copies = [shutil.copytree(plugin, root / plugin.name, ignore=ignored) for plugin in PLUGINS]
-    pip = (python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation")
-    run(*pip, "--disable-pip-version-check", *copies)
-    return python
+
+    def make(root: Path) -> None:
+        ignored = shutil.ignore_patterns("build", "*.egg-info")
+        copies = [shutil.copytree(plugin, root / plugin.name, ignore=ignored) for plugin in PLUGINS]
+        make_environment(root / "venv", copies)
+
+    return interpreter(made_once(tmp_path_factory, "installed", make) / "venv")
+
+
+@pytest.fixture(scope="module")
+def outcomes(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[str]]:
+    """Run the plugins' own tests, all in one process, and return for each distribution what was wrong in each test."""
+
+    def make(folder: Path) -> None:
+        options = ("-q", "-p", "no:cacheprovider", f"--junitxml={folder / 'report.xml'}")
+        command = (python, "-m", "pytest", *options, *(plugin / "tests" for plugin in PLUGINS))
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, cwd=ROOT)
+        assert done.returncode in (0, 1), f"{done.stdout}\n{done.stderr}"
+
+    report = made_once(tmp_path_factory, "own-tests", make) / "report.xml"
+    found: dict[str, list[str]] = {plugin.name: [] for plugin in PLUGINS}
+    for case in ElementTree.parse(report).iter("testcase"):
+        _, distribution, *_ = (case.attrib["classname"] or case.attrib["name"]).split(".")
+        problems = [f"{case.attrib['name']}: {one.text}" for one in case if one.tag in ("failure", "error")]
+        found[distribution].append("\n".join(problems))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -173,8 +186,9 @@ def greedy(model: GPTNeoXForCausalLM, tokens: list[int], count: int) -> list[int
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
-def test_its_own_tests_pass_where_it_is_installed(plugin: Path, python: Path) -> None:
-    run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", plugin / "tests", cwd=ROOT)
+def test_its_own_tests_pass_where_it_is_installed(plugin: Path, outcomes: Mapping[str, list[str]]) -> None:
+    assert outcomes[plugin.name], "no test was run"
+    assert "\n".join(filter(None, outcomes[plugin.name])) == ""
 
 
 @pytest.mark.slow

@@ -7,8 +7,6 @@ import importlib
 import json
 import os
 import subprocess
-import sys
-import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,17 +19,17 @@ import pytest
 from sglang_plug.__main__ import main
 from sglang_plug_api.scaffold.rendering import template_kinds
 from tests.e2e.servers import ENVIRONMENT, PATIENCE, READY
+from tests.made_once import made_once
+
+from .environments import interpreter, make_environment, run
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PROMPT = {"text": "One, two,", "sampling_params": {"max_new_tokens": 4, "temperature": 0}}
 
 
-def run(*command: str | Path, **variables: str) -> str:
-    environment = {**os.environ, **variables}
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, timeout=900)
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+def one_thread() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -68,22 +66,18 @@ class Installation:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    folder = tmp_path_factory.mktemp("new")
-    for kind in template_kinds():
-        assert main(["plugins", "new", kind, f"new-{kind}", "--into", str(folder / "projects")]) == 0
-    projects = sorted((folder / "projects").iterdir())
-    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
-    python = folder / "venv" / "bin" / "python"
-    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
-    Path(packages, "parent.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
-    pip = (python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation")
-    run(*pip, "--disable-pip-version-check", *projects)
-    return Installation(python, projects)
+    def make(folder: Path) -> None:
+        for kind in template_kinds():
+            assert main(["plugins", "new", kind, f"new-{kind}", "--into", str(folder / "projects")]) == 0
+        make_environment(folder / "venv", sorted((folder / "projects").iterdir()))
+
+    folder = made_once(tmp_path_factory, "new", make)
+    return Installation(interpreter(folder / "venv"), sorted((folder / "projects").iterdir()))
 
 
 def test_a_plugin_of_each_kind_conforms(installed: Installation) -> None:
     names = [folder.name for folder in installed.projects]
-    tested = run(installed.python, "-m", "sglang_plug", "plugins", "test", "--strict", *names, OMP_NUM_THREADS="1")
+    tested = run(installed.python, "-m", "sglang_plug", "plugins", "test", "--strict", *names, env=one_thread())
     assert f"{len(names)} passed" in tested
     run(installed.python, "-m", "sglang_plug", "plugins", "check", "sglang-plug-new-eviction")
 
@@ -91,7 +85,7 @@ def test_a_plugin_of_each_kind_conforms(installed: Installation) -> None:
 def test_the_tests_of_each_distribution_pass(installed: Installation) -> None:
     tests = [folder / "tests" for folder in installed.projects]
     arguments = ("-q", "-p", "no:cacheprovider", "--import-mode=importlib", f"--rootdir={tests[0].parents[1]}")
-    tested = run(installed.python, "-m", "pytest", *arguments, "-c", os.devnull, *tests, OMP_NUM_THREADS="1")
+    tested = run(installed.python, "-m", "pytest", *arguments, "-c", os.devnull, *tests, env=one_thread())
     assert "failed" not in tested and "passed" in tested
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -34,11 +35,41 @@ def installed_sglang(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(MODULES).as_posix())
-def test_every_module_can_be_imported(file: Path) -> None:
-    module = ".".join(file.relative_to(MODULES).with_suffix("").parts).removesuffix(".__init__")
-    done = python(f"import {module}")
+IMPORTS = """
+import importlib, json, os, sys, traceback
+import sglang_plug_api, sglang_plug_lang  # the packages behind the modules, imported once for all children
+
+for module in sys.argv[1:]:
+    reading, writing = os.pipe()
+    if not os.fork():
+        try:
+            importlib.import_module(module)
+        except BaseException:
+            os.write(writing, traceback.format_exc().encode()[-4000:])
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as problem:
+        print(json.dumps([module, problem.read()]), flush=True)
+    os.wait()
+"""
+"""Imports each of the modules that are named, as the first one of ``sglang`` in a process of its own."""
+
+
+def module_of(file: Path) -> str:
+    return ".".join(file.relative_to(MODULES).with_suffix("").parts).removesuffix(".__init__")
+
+
+@pytest.fixture(scope="module")
+def problems() -> dict[str, str]:
+    """Return what was wrong when each of the modules was imported."""
+    done = python("", arguments=("-c", IMPORTS, *map(module_of, FILES)))
     assert done.returncode == 0, done.stderr
+    return dict(map(json.loads, done.stdout.splitlines()))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(MODULES).as_posix())
+def test_every_module_can_be_imported(file: Path, problems: dict[str, str]) -> None:
+    assert problems[module_of(file)] == ""
 
 
 def test_names_are_those_of_sglang_plug() -> None:

@@ -41,9 +41,20 @@ if INTERPRETED:
 
 @pytest.mark.slow
 @pytest.mark.interpreted
-@pytest.mark.parametrize(("dtype", "splits"), [(torch.float32, 0), (torch.bfloat16, 4)])
-def test_interpreted_kernels_conform(dtype: torch.dtype, splits: int) -> None:
-    check_attention_backend("triton", dtype=dtype, settings=TritonSettings(splits=splits), encoder=True)
+def test_interpreted_kernels_conform() -> None:
+    check_attention_backend("triton", encoder=True)
+
+
+@pytest.mark.slow
+@pytest.mark.interpreted
+def test_interpreted_kernels_conform_with_splits_in_bfloat16() -> None:
+    settings = TritonSettings(splits=4)
+    check_attention_backend("triton", dtype=torch.bfloat16, settings=settings, encoder=True, only=splits_matter)
+
+
+def splits_matter(case: Case) -> bool:
+    """Leave out what only changes the shapes and options of prefills, which have no splits."""
+    return not case.name.startswith(("mixed batch, ", "40 heads")) or "sinks" in case.name
 
 
 def few(case: Case) -> bool:

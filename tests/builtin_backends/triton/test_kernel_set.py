@@ -142,8 +142,9 @@ def gated_tanh(both: Tensor) -> Tensor:
 
 
 def check_experts(draw: Random) -> None:
-    cases = itertools.product(DTYPES, ((1, 4, 2), (9, 4, 1), (40, 3, 3), (33, 20, 4)), ((16, 8), (70, 36)))
-    for dtype, (tokens, count, chosen), (hidden, width) in cases:
+    routings, widths = ((1, 4, 2), (9, 4, 1), (40, 3, 3), (33, 20, 4)), ((16, 8), (70, 36))
+    for (first, dtype), (second, (tokens, count, chosen)) in itertools.product(enumerate(DTYPES), enumerate(routings)):
+        hidden, width = widths[(first + second) % 2]  # each with every dtype, and with every routing
         x = draw(tokens, hidden, dtype=dtype)
         gate_up = draw(count, 2 * width, hidden, dtype=dtype) / 8
         down = draw(count, hidden, width, dtype=dtype) / 8
@@ -176,8 +177,11 @@ def test_sorted_pairs() -> None:
 
 
 def check_one_row(draw: Random) -> None:
-    shapes = itertools.product(((1, 1), (5, 100), (64, 512), (130, 1500)), (False, True), (False, True))
-    for dtype, tiles, ((rows, size), gated, biased) in itertools.product(DTYPES[1:], TILES[::3], shapes):
+    float16, bfloat16 = DTYPES[1:]
+    # Every pair of dtype, gate and bias, for all tiles and shapes.
+    kinds = ((float16, False, False), (float16, True, True), (bfloat16, False, True), (bfloat16, True, False))
+    shapes = ((1, 1), (5, 100), (64, 512), (130, 1500))
+    for tiles, (rows, size), (dtype, gated, biased) in itertools.product(TILES[::3], shapes, kinds):
         weight = draw(2 * rows if gated else rows, size, dtype=dtype)
         bias = draw(len(weight), dtype=dtype) if biased else None
         x = draw(1, size, dtype=dtype)

@@ -35,7 +35,9 @@ def close(found: Tensor, x: Tensor, weight: Any, bias: Tensor | None, where: obj
 
 @pytest.mark.interpreted
 def test_interpreted_products() -> None:
-    for kind, size, dtype in itertools.product(("4", "8", "e4m3"), SIZES, BOUNDS):
+    dtypes = list(BOUNDS)
+    for (first, kind), (second, size) in itertools.product(enumerate(("4", "8", "e4m3")), enumerate(SIZES)):
+        dtype = dtypes[(first + second) % 3]  # each with every kind, and with every size
         weight = random_weight(kind, *size)
         for bias, rows in ((None, 1), (torch.randn(size[0]).to(dtype), 17), (torch.randn(size[0]).to(dtype), 65)):
             linear = quantized.pack_coded(weight, bias, dtype)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sglang_plug.contracts.request import Request
+from sglang_plug.contracts.sampling_params import SamplingParams
 from sglang_plug.contracts.serving.observer import StepStats
 from sglang_plug.contracts.serving.routing import CacheAwareRouting, ReplicaLoad, RoutingPolicy
 from sglang_plug.testing.declared import factory_of
@@ -19,6 +20,7 @@ ROUNDS = 40
 """Requests for each replica."""
 IN_FLIGHT = 4
 """Requests of each replica that are in flight at once."""
+VOCABULARY = range(50_000)
 CAPACITY = 4096
 """KV slots of a replica."""
 MOST_OF_EQUAL = 4.0
@@ -150,11 +152,12 @@ def _check_kept(policy: RoutingPolicy) -> None:
 
 def _check_kept_callers(policy: RoutingPolicy) -> None:
     """Memory must not grow with the number of callers; a policy may remember as many as come at first."""
-    loads = [_Load(number) for number in range(3)]
+    loads, params = [_Load(number) for number in range(3)], SamplingParams()
 
     def visit(numbers: range) -> None:
         for number in numbers:
-            request = Request(id=str(number), tokens=(1, 2), caller=f"caller {number}", salt=f"salt {number}")
+            caller, salt = f"caller {number}", f"salt {number}"
+            request = Request(id=str(number), tokens=(1, 2), params=params, caller=caller, salt=salt)
             policy.choose(request, loads)
 
     with traced_memory() as allocated:
@@ -195,7 +198,7 @@ def _request(generator: random.Random, number: int, shared: int = 0, tokens: int
     """Return a request; its prompt is unlike those of other numbers, except for the first ``shared`` tokens."""
     count = tokens or generator.choice((1, 7, 64, 100, 500))
     own = random.Random(number) if shared else generator
-    prompt = (*range(shared), *(own.randrange(50_000) for _ in range(count)))
+    prompt = (*range(shared), *own.choices(VOCABULARY, k=count))
     return Request(id=f"request-{number}-é", tokens=prompt, caller=f"caller-{number % 3}", salt=str(number % 2))
 
 
