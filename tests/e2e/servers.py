@@ -5,20 +5,23 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 
 from sglang_plug import Plugins
+from sglang_plug.__main__ import USAGE_ERROR, main
 from sglang_plug.plugins.flags import plugin_flags, read_plugin_flags
 from sglang_plug.system.command_line import Parser
 from sglang_plug_api.commands.serve import ServeCommand
@@ -31,9 +34,14 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
 }
 READY = " at http://"
+NO_GRAMMARS = ("--grammar-backend", "none")
+"""For servers without constrained outputs: the process that compiles grammars takes as long to start as they do."""
 PATIENCE = 240.0
 """Seconds until something that has to happen counts as not happening."""
 LOG_SHOWN = 3000
+STDERR = 2
+ENGINE = b"sglang_plug.engine.processes.worker"
+"""In the command line of an engine's process."""
 
 
 def until(holds: Callable[[], Any], what: str) -> Any:
@@ -166,7 +174,7 @@ class Server(HttpServer):
 
     def engine_pids(self) -> list[int]:
         """The engine's process, if there is one."""
-        return [one for one in self.members() if b"sglang_plug.engine.processes.worker" in command_of(one)]
+        return [one for one in self.members() if ENGINE in command_of(one)]
 
     @property
     def engine_pid(self) -> int:
@@ -201,14 +209,49 @@ class Server(HttpServer):
         self._log.close()
 
 
+class ProcessLog(logging.Handler):
+    """All that this process logs while the handler is open, at the level that ``serve`` would set.
+
+    Where several are open, the one that was opened last has to be closed first.
+    """
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.setFormatter(logging.Formatter("[%(asctime)s] %(message)s"))
+        self.lines: list[str] = []
+        root = logging.getLogger()
+        self._level_before = root.level
+        root.setLevel(min(root.level, level))
+        root.addHandler(self)
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(f"{line}\n" for line in self.lines)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it."""
+        self.lines.append(self.format(record))
+
+    def close(self) -> None:
+        """Keep nothing more."""
+        root = logging.getLogger()
+        if self in root.handlers:
+            root.removeHandler(self)
+            root.setLevel(self._level_before)
+        super().close()
+
+
 class ThreadServer(HttpServer):
     """``sglang-plug serve`` in a thread of this process, engine included, which starts in a tenth of the time.
 
-    For tests that ask nothing of processes, signals and logs. Raises ``AssertionError`` if it ends before it is ready.
+    For tests that ask nothing of processes and signals. Raises ``AssertionError`` if it ends before it is ready.
     """
 
     def __init__(self, flags: tuple[str, ...]) -> None:
         super().__init__(flags)
+        level = flags[flags.index("--log-level") + 1] if "--log-level" in flags else "info"
+        self._log = ProcessLog(logging.getLevelNamesMapping()[level.upper()])
         self._shutdown, self._ready = PatientShutdown(), threading.Event()
         self.ready_text = ""
         self._thread = threading.Thread(target=self._serve, name="server", daemon=True)
@@ -231,8 +274,18 @@ class ThreadServer(HttpServer):
         finally:
             self._ready.set()
 
+    @property
+    def log(self) -> str:
+        """What was logged in this process since it was started."""
+        return self._log.text
+
+    def stop(self) -> None:
+        """Tell it to stop as SIGTERM does."""
+        self._shutdown.stop()
+
     def close(self) -> None:
         """Stop it, and let the garbage collector see again what it was told to ignore."""
+        self._log.close()
         if not self._thread.is_alive():
             return
         self.client.close()
@@ -249,6 +302,52 @@ class PatientShutdown(Shutdown):
 
     def expect_end(self, seconds: float = 0.0) -> None:
         """Expect nothing."""
+
+
+def engines() -> set[int]:
+    """Live engines that this process has started."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = stat.read_text().rpartition(") ")[2].split()[:2]
+            pid = int(stat.parent.name)
+            if int(parent) == os.getpid() and state != "Z" and ENGINE in command_of(pid):
+                found.add(pid)
+    return found
+
+
+@contextlib.contextmanager
+def stderr_into(file: IO[str]) -> Iterator[None]:
+    """Have this process and those that it starts write there what they write to stderr."""
+    own = os.dup(STDERR)
+    os.dup2(file.fileno(), STDERR)
+    try:
+        with contextlib.redirect_stderr(file):
+            yield
+    finally:
+        os.dup2(own, STDERR)
+        os.close(own)
+
+
+def failed_start(code: int, *flags: str) -> str:
+    """What ``sglang-plug serve`` logs and writes to stderr when it ends with ``code``, called in this process.
+
+    Its engine is in a process of its own, unless the flags say otherwise, and must be gone.
+    """
+    before = engines()
+    with contextlib.closing(ProcessLog(logging.INFO)) as log, tempfile.TemporaryFile("w+", buffering=1) as written:
+        with stderr_into(written):
+            ended_with = main(["serve", *with_defaults(flags)])
+        written.seek(0)
+        said = log.text + written.read()
+    assert ended_with == code, said
+    assert engines() <= before, "the engine is left"
+    return said
+
+
+def refused_start(*flags: str) -> str:
+    """What a start says that ends because of a mistake of the user's; see ``failed_start``."""
+    return failed_start(USAGE_ERROR, *flags)
 
 
 def with_defaults(flags: tuple[str, ...]) -> tuple[str, ...]:
@@ -291,5 +390,5 @@ class Launcher:
 
     def close(self) -> None:
         """End every server."""
-        for server in [*self.servers, *self._threads]:
+        for server in reversed([*self.servers, *self._threads]):
             server.close()

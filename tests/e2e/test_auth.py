@@ -115,6 +115,6 @@ async def test_many_probes_without_a_key_ask_the_model_a_few_times(server: Any) 
 
     before, began = requests_served(), time.monotonic()
     async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
-        answers = await asyncio.gather(*(client.get("/health_generate") for _ in range(300)))
+        answers = await asyncio.gather(*(client.get("/health_generate") for _ in range(100)))
     assert {answer.status_code for answer in answers} == {200}
     assert requests_served() - before <= 2 + (time.monotonic() - began)  # at most one a second

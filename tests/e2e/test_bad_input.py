@@ -375,7 +375,7 @@ def check_any_answer(answer: httpx.Response) -> None:
         refusal(answer)
 
 
-FUZZ = settings(max_examples=250, deadline=None, derandomize=True, database=None)
+FUZZ = settings(max_examples=125, deadline=None, derandomize=True, database=None)
 
 
 @settings(FUZZ, suppress_health_check=list(HealthCheck))
@@ -384,13 +384,13 @@ def test_anything_in_any_field(server: Any, call: tuple[str, dict[str, Any]]) ->
     check_any_answer(send(server, *call))
 
 
-@settings(FUZZ, max_examples=100, suppress_health_check=list(HealthCheck))
+@settings(FUZZ, max_examples=50, suppress_health_check=list(HealthCheck))
 @given(path=st.sampled_from([CHAT, COMPLETIONS, GENERATE]), body=JSON_VALUES)
 def test_anything_as_a_body(server: Any, path: str, body: Any) -> None:
     refusal(send(server, path, body))
 
 
-@settings(FUZZ, max_examples=100, suppress_health_check=list(HealthCheck))
+@settings(FUZZ, max_examples=50, suppress_health_check=list(HealthCheck))
 @given(path=st.sampled_from([CHAT, COMPLETIONS, GENERATE]), body=st.binary(max_size=200))
 def test_any_bytes_as_a_body(server: Any, path: str, body: bytes) -> None:
     refusal(send(server, path, body))

@@ -21,6 +21,7 @@ import pytest
 from openai.types import Batch
 
 from .replaying import in_time, replayed, seen_in_time
+from .servers import NO_GRAMMARS
 
 CHAT = "/v1/chat/completions"
 OVER = ("completed", "failed", "expired", "cancelled")
@@ -127,7 +128,8 @@ def test_hundreds_of_lines(user: Client) -> None:
 
 def test_a_batch_survives_its_server(launch: Any, tmp_path: Path) -> None:
     """Killed at a random moment, then told to stop at another: nothing is lost and nothing is there twice."""
-    server = launch("--file-storage-path", str(tmp_path / "storage"))
+    flags = ("--file-storage-path", str(tmp_path / "storage"), *NO_GRAMMARS)
+    server = launch(*flags)
     user = Client(server)
     # sampled, with a seed: what one line answers must not depend on which process answered it
     id = user.start([chat(number, max_tokens=8, temperature=1.0, seed=number) for number in range(200)]).id
@@ -138,7 +140,8 @@ def test_a_batch_survives_its_server(launch: Any, tmp_path: Path) -> None:
         server.signal(ending)
         assert server.exit_code() == (0 if ending == signal.SIGTERM else -ending)
         until(lambda server=server: not server.members(), "the engine goes away with the server")
-        server = launch("--file-storage-path", str(tmp_path / "storage"))
+        start = launch if ending == signal.SIGKILL else launch.in_thread
+        server = start(*flags)
         user = Client(server)
         assert done(user.get(id)) >= counted  # what was told is never taken back
     batch = user.wait(id)

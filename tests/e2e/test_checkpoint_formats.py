@@ -10,7 +10,7 @@ import pytest
 
 import sglang_plug_models.demo
 
-from .servers import Launcher
+from .servers import Launcher, refused_start
 
 DEMO = Path(sglang_plug_models.demo.__file__).parent / "sglang-plug-demo"
 PLUGIN = """
@@ -100,17 +100,11 @@ def test_a_file_chooses_its_reader_loader_and_tokenizer(launch: Launcher, tmp_pa
     assert len(server.generate(body)["text"]) == 5  # the engine's tokenizer is the plugin's, too
 
 
-def refused(launch: Launcher, *flags: str) -> str:
-    server = launch.begin(*flags)
-    assert server.exit_code() == 2
-    return server.log
-
-
-def test_two_readers_of_one_file_are_both_named(launch: Launcher, tmp_path: Path) -> None:
+def test_two_readers_of_one_file_are_both_named(tmp_path: Path) -> None:
     model = tmp_path / "model.link"
     model.write_text(f"linked model: {DEMO}\n")
     files = [text for name in ("one", "two") for text in ("--plugin", str(plugin(tmp_path, name)))]
-    log = refused(launch, str(model), *files)
+    log = refused_start("--deployment", "thread", str(model), *files)
     assert f"checkpoint 'one' from {tmp_path}/one.py" in log and f"checkpoint 'two' from {tmp_path}/two.py" in log
     assert f"recognise the model '{model}'; name one with --checkpoint-format" in log
 
@@ -133,12 +127,12 @@ def test_two_readers_of_one_file_are_both_named(launch: Launcher, tmp_path: Path
     ids=["file", "folder", "weights"],
 )
 def test_an_unknown_source_tells_what_was_tried(
-    make: Callable[[Path], object], kind: str, said: str, launch: Launcher, tmp_path: Path
+    make: Callable[[Path], object], kind: str, said: str, tmp_path: Path
 ) -> None:
     model = tmp_path / "model.bin"
     make(model)
     file = plugin(tmp_path)
-    log = refused(launch, str(model), "--plugin", str(file))
+    log = refused_start("--deployment", "thread", str(model), "--plugin", str(file))
     builtin = {"checkpoint": "huggingface", "weights": "safetensors"}[kind]
     assert said in log and "dummy" not in log
     (tried,) = (line for line in log.splitlines() if f"(no {kind} component recognises it; tried: " in line)

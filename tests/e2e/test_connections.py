@@ -13,14 +13,16 @@ import pytest
 from .servers import until
 
 MOST = 20
-TOKENS = 500
+TOKENS = 300
 PAUSED = "paused"
 
 
 @pytest.fixture(scope="module")
 def small(module_launcher: Any) -> Iterator[Any]:
     """Few connections, and places for two sequences."""
-    return module_launcher("--max-connections", str(MOST), "--max-running-requests", "2", "--log-level", "warning")
+    return module_launcher.in_thread(
+        "--max-connections", str(MOST), "--max-running-requests", "2", "--log-level", "warning"
+    )
 
 
 def stream_request() -> bytes:

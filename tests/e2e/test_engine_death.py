@@ -1,4 +1,4 @@
-"""One process of the two dies: the other notices, says so, and goes."""
+"""The engine dies: the API process notices, says so, and goes."""
 
 from __future__ import annotations
 
@@ -56,14 +56,3 @@ def test_the_engine_is_killed(launch: Any) -> None:
     server.wait_gone()
     assert "The engine failed" in server.log
     assert "Traceback" not in server.log
-
-
-def test_the_api_process_is_killed(launch: Any) -> None:
-    server = launch()
-    assert server.engine_pid != server.process.pid
-    with server.client.stream("POST", "/generate", json={**LONG, "stream": True}) as stream:
-        lines = stream.iter_lines()
-        next(lines)
-        server.signal(signal.SIGKILL)
-        assert server.exit_code() == -signal.SIGKILL
-    server.wait_gone()

@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 import httpx
+import pytest
 
 from .replaying import in_time, replayed
 from .servers import until
@@ -34,9 +35,13 @@ def served(server: Any) -> httpx.Response:
     return found
 
 
+@pytest.fixture(scope="module")
+def server(module_launcher: Any) -> Any:
+    return module_launcher("--engine-restart")
+
+
 @replayed
-def test_the_engine_is_killed_and_the_server_serves_again(launch: Any) -> None:
-    server = launch("--engine-restart")
+def test_the_engine_is_killed_and_the_server_serves_again(server: Any) -> None:
     expected = served(server).json()["choices"]
     for _ in range(2):
         first = server.engine_pid
@@ -57,14 +62,12 @@ def test_the_engine_is_killed_and_the_server_serves_again(launch: Any) -> None:
         assert server.engine_pid != first
         server.wait_whole()
     assert "Traceback" not in server.log
-    server.signal(signal.SIGTERM)
-    assert server.exit_code() == 0
-    server.wait_gone()
 
 
 @replayed
-def test_stopping_while_the_engine_starts_again(launch: Any) -> None:
-    server = launch("--engine-restart")
+def test_stopping_while_the_engine_starts_again(server: Any) -> None:
+    """The last test of this server."""
+    served(server)
     engine = server.engine_pid
     os.kill(engine, signal.SIGKILL)
     refused(server, engine)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,11 @@ TEMPLATE = """\
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, module_launcher: Callable[..., Any]) -> Any:
+def server(tmp_path_factory: pytest.TempPathFactory, module_launcher: Any) -> Any:
     """A server of a checkpoint whose template is hostile."""
     folder = Path(shutil.copytree(demo(), tmp_path_factory.mktemp("hostile") / "model"))
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return module_launcher("--model-path", str(folder))
+    return module_launcher.in_thread("--model-path", str(folder))
 
 
 def asked(content: str, **fields: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .servers import until
+from .servers import NO_GRAMMARS, until
 
 PARAMS = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
 
@@ -47,6 +47,7 @@ def flags(directory: Path) -> tuple[str, ...]:
     pool = ("--max-total-tokens", "4096")
     return (
         *pool,
+        *NO_GRAMMARS,
         "--kv-store",
         "host,disk",
         "--enable-cache-report",
@@ -72,7 +73,7 @@ def expected(module_launcher: Any, flags: tuple[str, ...]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def restarted(module_launcher: Any, flags: tuple[str, ...], expected: dict[str, Any]) -> Any:
     """A second server with the same directory."""
-    return module_launcher(*flags)
+    return module_launcher.in_thread(*flags)
 
 
 def test_the_first_answer_after_a_kill_comes_from_the_directory(restarted: Any, expected: dict[str, Any]) -> None:

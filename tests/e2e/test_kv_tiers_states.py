@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from .servers import until
+from .servers import NO_GRAMMARS, until
 from .test_kv_tiers import PARAMS, cache
 
 LONG = 500
@@ -28,7 +28,7 @@ def test_a_killed_server_leaves_whole_states(launch: Any, tiny_model: Callable[[
     directory = tmp_path / "blocks"
     settings = (f"disk.path={directory}", "disk.bytes=200MB", "kv-tiers.load=always")
     options = ("--model-path", str(tiny_model("qwen3.5").path), "--skip-tokenizer-init", "--enable-cache-report")
-    flags = (*options, "--kv-store", "disk", *(part for one in settings for part in ("--set", one)))
+    flags = (*options, *NO_GRAMMARS, "--kv-store", "disk", *(part for one in settings for part in ("--set", one)))
 
     def stored(server: Any) -> int:
         return int(server.info()["kv_stores"]["tiers"]["disk"]["blocks"])
@@ -49,7 +49,7 @@ def test_a_killed_server_leaves_whole_states(launch: Any, tiny_model: Callable[[
             server.process.kill()
     verified = cache("verify", directory)
     assert (verified.returncode, "damaged blocks: 0" in verified.stdout) == (0, True), verified.stdout
-    server = launch(*flags)
+    server = launch.in_thread(*flags)
     for seed, tokens in expected.items():
         answer = server.generate(body(seed))
         assert (answer["output_ids"], answer["meta_info"]["cached_tokens"]) == (tokens, 384)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .servers import Launcher, until
+from .servers import NO_GRAMMARS, Launcher, refused_start, until
 
 PLUGIN = """
 from __future__ import annotations
@@ -82,6 +82,7 @@ def build(engine):
     router.add_api_route("/stored", lambda: store)
     return RouteGroup(router=router, on_start=start, on_stop=stop)
 """
+LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}, "stream": True}
 STARTS, STOPS = ["schedule start-1", "observer start-mine", "route start"], ["route stop", "observer stop"]
 
 
@@ -98,7 +99,8 @@ def calls(folder: Path) -> list[str]:
 
 
 def flags(file: Path) -> tuple[str, ...]:
-    return "--plugin", str(file), "--schedule-policy", "held", "--served-model-name", "mine", "--drain-timeout", "0"
+    named = ("--schedule-policy", "held", "--served-model-name", "mine")
+    return "--plugin", str(file), *named, "--drain-timeout", "0", *NO_GRAMMARS
 
 
 def test_a_signal_stops_both_processes_in_order(launch: Launcher, tmp_path: Path) -> None:
@@ -122,7 +124,11 @@ def test_the_server_stops_what_it_holds_though_its_engine_died(launch: Launcher,
 
 def test_the_engine_stops_what_it_holds_though_its_server_died(launch: Launcher, tmp_path: Path) -> None:
     server = launch(*flags(plugin(tmp_path)))
-    server.signal(signal.SIGKILL)
+    assert server.engine_pid != server.process.pid
+    with server.client.stream("POST", "/generate", json=LONG) as stream:
+        next(stream.iter_lines())
+        server.signal(signal.SIGKILL)
+        assert server.exit_code() == -signal.SIGKILL
     server.wait_gone()
     assert calls(tmp_path) == [*STARTS, "schedule stop"]
 
@@ -134,6 +140,7 @@ def test_a_new_engine_starts_its_own_components(launch: Launcher, tmp_path: Path
     until(lambda: server.get("/health").status_code == 200, "it serves again")
     server.signal(signal.SIGTERM)
     assert server.exit_code() == 0
+    server.wait_gone()
     assert calls(tmp_path) == [*STARTS, STARTS[0], *STOPS, "schedule stop"]
 
 
@@ -144,14 +151,9 @@ def test_a_new_engine_starts_its_own_components(launch: Launcher, tmp_path: Path
         ("route", "route 'stored' from {file} ", [*STARTS[:2], "observer stop", "schedule stop"]),
     ],
 )
-def test_a_failed_start_names_the_component(
-    which: str, said: str, called: list[str], launch: Launcher, tmp_path: Path
-) -> None:
+def test_a_failed_start_names_the_component(which: str, said: str, called: list[str], tmp_path: Path) -> None:
     file = plugin(tmp_path, **{which: "raise OSError('the port is taken')"})
-    server = launch.begin(*flags(file))
-    assert server.exit_code() == 2
-    server.wait_gone()
-    last = server.log.strip().splitlines()[-1]
+    last = refused_start(*flags(file)).strip().splitlines()[-1]
     assert said.format(file=file) in last and "failed in on_start: OSError: the port is taken" in last
     assert calls(tmp_path) == called
 

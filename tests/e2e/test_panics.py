@@ -99,7 +99,7 @@ def panicking(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) ->
     """A server whose tokenizer panics at words."""
     plugin = tmp_path_factory.mktemp("plugin") / "panics.py"
     plugin.write_text(TOKENIZER)
-    return module_launcher("--plugin", str(plugin), "--tokenizer-mode", "panics")
+    return module_launcher.in_thread("--plugin", str(plugin), "--tokenizer-mode", "panics")
 
 
 def message(text: str) -> list[dict[str, str]]:

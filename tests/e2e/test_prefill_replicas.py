@@ -15,18 +15,19 @@ import httpx
 import pytest
 
 from .replaying import in_time, replayed, seen_in_time
-from .servers import PATIENCE, Launcher, Server, until
+from .servers import PATIENCE, Launcher, Server, ThreadServer, refused_start, until
 from .test_replicas import is_whole
 
 TEXT = "Tell me about the history of the city of Paris, from its beginnings to this day, and about its rivers. "
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 BLOCK = 64
+PAIR = ("--deployment", "thread", "--prefill-replicas", "1")
 
 
 @pytest.fixture(scope="module")
-def single(module_launcher: Launcher) -> Server:
+def single(module_launcher: Launcher) -> ThreadServer:
     """One engine."""
-    return module_launcher("--enable-cache-report", "--max-total-tokens", "16384")
+    return module_launcher.in_thread("--enable-cache-report", "--max-total-tokens", "16384")
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +113,7 @@ CHATS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_a_native_answer_is_that_of_one_engine(single: Server, paired: Server, name: str) -> None:
+def test_a_native_answer_is_that_of_one_engine(single: ThreadServer, paired: Server, name: str) -> None:
     before = transfers(paired)
     expected = single.generate(NATIVE[name])
     assert without_names(paired.generate(NATIVE[name])) == comparable(expected)
@@ -122,7 +123,7 @@ def test_a_native_answer_is_that_of_one_engine(single: Server, paired: Server, n
 
 
 @pytest.mark.parametrize("name", CHATS)
-def test_a_chat_is_that_of_one_engine(single: Server, paired: Server, name: str) -> None:
+def test_a_chat_is_that_of_one_engine(single: ThreadServer, paired: Server, name: str) -> None:
     content = f"{name}: {TEXT * 5}"
     body = {"messages": [{"role": "user", "content": content}], **CHATS[name]}
     before = transfers(paired)
@@ -134,7 +135,7 @@ def test_a_chat_is_that_of_one_engine(single: Server, paired: Server, name: str)
     assert 1 <= received <= choices, "a choice may find the prompt of an earlier one in the prefix cache"
 
 
-def test_a_stream_is_that_of_one_engine(single: Server, paired: Server) -> None:
+def test_a_stream_is_that_of_one_engine(single: ThreadServer, paired: Server) -> None:
     body = {"messages": [{"role": "user", "content": f"stream: {TEXT * 5}"}], "temperature": 0, "max_tokens": 20}
     body |= {"stream": True, "stream_options": {"include_usage": True}}
     expected, events = (server.events("/v1/chat/completions", body) for server in (single, paired))
@@ -186,7 +187,7 @@ def bodies(first: int, count: int) -> list[dict[str, Any]]:
 
 @replayed
 @pytest.mark.parametrize("number", [1, 0], ids=["prefill", "decode"])
-def test_an_engine_is_killed_with_requests_in_flight(single: Server, paired: Server, number: int) -> None:
+def test_an_engine_is_killed_with_requests_in_flight(single: ThreadServer, paired: Server, number: int) -> None:
     until(lambda: len(paired.engine_pids()) == 2 and is_whole(paired), "both engines are idle")
     paired.post("/flush_cache")
     victim, requests = engine(paired, number), bodies(100 * number + 100, 12)
@@ -214,7 +215,7 @@ def test_an_engine_is_killed_with_requests_in_flight(single: Server, paired: Ser
     assert "Traceback" not in paired.log
 
 
-def test_many_requests_at_once_leave_nothing(single: Server, paired: Server) -> None:
+def test_many_requests_at_once_leave_nothing(single: ThreadServer, paired: Server) -> None:
     until(lambda: is_whole(paired), "both engines are idle")
     requests = bodies(500, 16)
     expected = [single.generate(body)["output_ids"] for body in requests]
@@ -249,15 +250,12 @@ def test_clients_that_leave_abort_on_both_engines(paired: Server) -> None:
         (("--prefix-cache", "none"), "--prefix-cache none"),
     ],
 )
-def test_what_cannot_be_served_is_refused(launch: Launcher, flags: tuple[str, ...], message: str) -> None:
-    server = launch.begin("--prefill-replicas", "1", *flags)
-    assert server.exit_code() == 2
-    assert message in server.log
+def test_what_cannot_be_served_is_refused(flags: tuple[str, ...], message: str) -> None:
+    assert message in refused_start(*PAIR, *flags)
 
 
-def test_a_secret_of_the_user_is_used(launch: Launcher, tmp_path: Path) -> None:
+def test_a_secret_of_the_user_is_used(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("short")
-    server = launch.begin("--prefill-replicas", "1", "--set", f"transfer.secret_file={file}")
-    assert server.exit_code() == 2
-    assert "needs a secret of at least 16 bytes, which has 5 bytes" in server.log
+    said = refused_start(*PAIR, "--set", f"transfer.secret_file={file}")
+    assert "needs a secret of at least 16 bytes, which has 5 bytes" in said

@@ -52,6 +52,6 @@ def test_a_server_that_warms_up_and_whose_engine_is_stopped(launch: Any, tmp_pat
 
 def test_without_a_warm_up_it_is_ready_at_once(launch: Any, tmp_path: Path) -> None:
     file = plugin(tmp_path, BLOCKED_STEP)
-    server = launch("--plugin", str(file), "--schedule-policy", "blocked", "--skip-server-warmup")
+    server = launch.in_thread("--plugin", str(file), "--schedule-policy", "blocked", "--skip-server-warmup")
     assert {server.get(path).status_code for path in PROBES[:3]} == {200}
     assert not file.with_suffix(".reached").exists()

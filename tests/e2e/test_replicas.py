@@ -16,17 +16,19 @@ from prometheus_client.parser import text_string_to_metric_families
 import sglang_plug_models.demo as demo
 
 from .replaying import in_time, replayed, seen_in_time
-from .servers import PATIENCE, Launcher, Server, command_of, until
+from .servers import NO_GRAMMARS, PATIENCE, Launcher, Server, command_of, until
 
 PARIS = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
-LONG = {"sampling_params": {"max_new_tokens": 200, "ignore_eos": True, "temperature": 0}}
+LENGTH = 120
+LONG = {"sampling_params": {"max_new_tokens": LENGTH, "ignore_eos": True, "temperature": 0}}
 WHOLE, STREAMED = 45, 15
 
 
 @pytest.fixture(scope="module")
 def pair(module_launcher: Launcher) -> Server:
     """Two replicas that take turns."""
-    return module_launcher("--replicas", "2", "--routing-policy", "round-robin", "--max-total-tokens", "16384")
+    flags = ("--replicas", "2", "--routing-policy", "round-robin", "--max-total-tokens", "16384")
+    return module_launcher(*flags, *NO_GRAMMARS)
 
 
 def is_whole(server: Server) -> bool:
@@ -123,11 +125,11 @@ def test_an_engine_is_killed_with_sixty_requests_in_flight(pair: Server) -> None
             return await asyncio.gather(*answers), await asyncio.gather(*streams)
 
     answers, streams = asyncio.run(scene())
-    assert [answer["meta_info"]["completion_tokens"] for answer in answers] == [200] * WHOLE
+    assert [answer["meta_info"]["completion_tokens"] for answer in answers] == [LENGTH] * WHOLE
     failed = [error for _, error in streams if error is not None]
     in_time(failed, "streams had begun on the replica")
     assert all("signal 9" in error and "replica" in error for error in failed)
-    assert all(tokens == 200 for tokens, error in streams if error is None)
+    assert all(tokens == LENGTH for tokens, error in streams if error is None)
     until(lambda: len(pair.engine_pids()) == 2 and is_whole(pair), "the replica serves again")
     assert serving(pair) == [True, True]
     assert command_of(victim) == b""
@@ -150,14 +152,14 @@ def test_weights_are_updated_on_both_or_on_none(pair: Server, tmp_path: Any) -> 
     assert pair.info()["model_path"] == str(folder)
 
 
-def test_the_server_ends_with_all_its_engines(launch: Launcher) -> None:
-    server = launch("--replicas", "2", "--skip-server-warmup")
-    for pid in server.engine_pids()[:1]:
-        os.kill(pid, signal.SIGKILL)
-    server.signal(signal.SIGTERM)
-    assert server.exit_code() == 0
-    server.wait_gone()
-    assert "Traceback" not in server.log
+def test_the_server_ends_with_all_its_engines(pair: Server) -> None:
+    """The last test of this server."""
+    until(lambda: len(pair.engine_pids()) == 2 and is_whole(pair), "both replicas are idle")
+    os.kill(pair.engine_pids()[0], signal.SIGKILL)
+    pair.signal(signal.SIGTERM)
+    assert pair.exit_code() == 0
+    pair.wait_gone()
+    assert "Traceback" not in pair.log
 
 
 def test_the_engine_in_a_thread(launch: Launcher) -> None:

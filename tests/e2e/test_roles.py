@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from .replaying import in_time, seen_in_time
-from .servers import PATIENCE, Launcher, Server, until
+from .servers import NO_GRAMMARS, PATIENCE, Launcher, Server, ThreadServer, refused_start, until
 from .test_prefill_replicas import BLOCK, bodies, ids
 
-SIZE = ("--max-total-tokens", "16384", "--set", "transfer.bytes=1GB", "--set", "kv-tiers.buffer_mib=64")
+SIZE = ("--max-total-tokens", "16384", "--set", "transfer.bytes=1GB", "--set", "kv-tiers.buffer_mib=64", *NO_GRAMMARS)
 CHUNKS = ("--chunked-prefill-size", "256")
 
 
@@ -33,9 +33,9 @@ def secret(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def single(module_launcher: Launcher) -> Server:
+def single(module_launcher: Launcher) -> ThreadServer:
     """A server that does everything itself."""
-    return module_launcher(*SIZE)
+    return module_launcher.in_thread(*SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def serves(decode: Server) -> bool:
     return all(server["failure"] is None for server in decode.info()["prefill_servers"])
 
 
-def test_outputs_are_those_of_one_server(single: Server, decode: Server, prefill: Server) -> None:
+def test_outputs_are_those_of_one_server(single: ThreadServer, decode: Server, prefill: Server) -> None:
     before, blocks = received(decode), loaded(decode)
     greedy = {"temperature": 0, "max_new_tokens": 24}
     seeded = {"temperature": 1.2, "top_p": 0.9, "sampling_seed": 7, "max_new_tokens": 24}
@@ -95,7 +95,7 @@ def test_a_prefill_server_refuses_to_generate(prefill: Server) -> None:
 
 
 def test_a_prefill_server_is_killed_under_load_and_comes_back(
-    single: Server,
+    single: ThreadServer,
     decode: Server,
     prefill: Server,
     address: str,
@@ -134,9 +134,8 @@ def test_a_prefill_server_is_killed_under_load_and_comes_back(
         "dtype is 'torch.float32' there and 'torch.bfloat16' here": (*secret, "--dtype", "bfloat16"),
     }
     for message, options in refused.items():
-        server = launch.begin("--role", "decode", "--prefill-servers", address, *options)
-        assert server.exit_code() == 2
-        assert message in server.log
+        connection = ("--deployment", "thread", "--role", "decode", "--prefill-servers", address)
+        assert message in refused_start(*connection, *options)
     assert "Traceback" not in decode.log
 
 
@@ -151,7 +150,5 @@ def test_a_prefill_server_is_killed_under_load_and_comes_back(
         (("--role", "prefill", "--prefill-replicas", "1"), "contradict each other"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(launch: Launcher, flags: tuple[str, ...], message: str) -> None:
-    server = launch.begin(*flags)
-    assert server.exit_code() == 2
-    assert message in server.log
+def test_options_that_do_not_fit_are_refused(flags: tuple[str, ...], message: str) -> None:
+    assert message in refused_start(*flags)

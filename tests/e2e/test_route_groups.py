@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from .servers import PATIENCE, Launcher, Server, until
+from .servers import NO_GRAMMARS, PATIENCE, Launcher, ThreadServer, until
 
 PLUGIN = """
 from sglang_plug import RouteSpec, hookimpl
@@ -75,7 +74,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(module_launcher: Launcher, plugin: str) -> Server:
+def server(module_launcher: Launcher, plugin: str) -> ThreadServer:
     flags = (
         "--plugin",
         plugin,
@@ -86,10 +85,10 @@ def server(module_launcher: Launcher, plugin: str) -> Server:
         "--allowed-hosts",
         "known.example",
     )
-    return module_launcher(*flags)
+    return module_launcher.in_thread(*flags)
 
 
-def test_a_stream_consists_of_lines(server: Server) -> None:
+def test_a_stream_consists_of_lines(server: ThreadServer) -> None:
     body = {"prompt": "Once upon a time", "count": 8}
     streamed = server.post(PATH, body, headers=KEY)
     assert streamed.headers["content-type"] == "application/x-ndjson"
@@ -99,7 +98,7 @@ def test_a_stream_consists_of_lines(server: Server) -> None:
     assert "".join(line["text"] for line in lines) == whole["text"] != ""
 
 
-def test_a_reader_that_leaves_aborts_its_request(server: Server) -> None:
+def test_a_reader_that_leaves_aborts_its_request(server: ThreadServer) -> None:
     with server.client.stream("POST", PATH, json={"prompt": "Once upon a time", "count": 3000}, headers=KEY) as stream:
         next(stream.iter_lines())
     until(lambda: server.get("/server_info", headers=KEY).json()["running"] == 0, "the request is aborted")
@@ -120,7 +119,7 @@ def test_a_reader_that_leaves_aborts_its_request(server: Server) -> None:
     ids=lambda value: str(value) if isinstance(value, int) else None,
 )
 def test_every_error_has_the_format_of_the_group(
-    request_of: dict[str, Any], status: int, cause: str | None, server: Server
+    request_of: dict[str, Any], status: int, cause: str | None, server: ThreadServer
 ) -> None:
     answer = server.client.request(**{"method": "POST", "url": PATH, "headers": KEY, **request_of})
     assert (answer.status_code, answer.json()["status"]) == (status, status), answer.text
@@ -129,19 +128,19 @@ def test_every_error_has_the_format_of_the_group(
         assert answer.json()["cause"] == cause
 
 
-def test_other_routes_keep_their_format(server: Server) -> None:
+def test_other_routes_keep_their_format(server: ThreadServer) -> None:
     answer = server.post("/v1/chat/completions", {"messages": []}, headers=KEY)
     assert answer.status_code == 400 and "mine" not in answer.json() and answer.json()["error"]["message"]
 
 
-def test_a_format_that_fails_is_logged_and_replaced(server: Server) -> None:
+def test_a_format_that_fails_is_logged_and_replaced(server: ThreadServer) -> None:
     answer = server.post("/mine/defect", {}, headers=KEY)
     assert answer.status_code == 404 and answer.json()["error"]["message"].startswith("there is no route")
     assert "the error format of route 'lines' from " in server.log and "a defect of the format" in server.log
 
 
 def test_the_end_of_the_engine_ends_a_stream_with_a_line(launch: Launcher, plugin: str) -> None:
-    server = launch("--plugin", plugin)
+    server = launch("--plugin", plugin, *NO_GRAMMARS)
     body = {"prompt": "Once upon a time", "count": 3000}
     with server.client.stream("POST", PATH, json=body) as stream:
         lines = stream.iter_lines()
@@ -151,14 +150,14 @@ def test_the_end_of_the_engine_ends_a_stream_with_a_line(launch: Launcher, plugi
     assert last["status"] == 503 and "signal 9" in last["mine"] and last["cause"] == "EngineError"
 
 
-def test_a_shutdown_ends_a_stream_with_a_line(launch: Launcher, plugin: str, tmp_path: Path) -> None:
-    server = launch("--plugin", plugin, "--drain-timeout", "0")
+def test_a_shutdown_ends_a_stream_with_a_line(launch: Launcher, plugin: str) -> None:
+    server = launch.in_thread("--plugin", plugin, "--drain-timeout", "0")
     with (
         httpx.Client(base_url=server.url, timeout=PATIENCE) as client,
         client.stream("POST", PATH, json={"prompt": "Once upon a time", "count": 3000}) as stream,
     ):
         lines = stream.iter_lines()
         next(lines)
-        server.signal(signal.SIGTERM)
+        server.stop()
         last = json.loads([line for line in lines if line][-1])
     assert last["status"] == 503 and "shutting down" in last["mine"]

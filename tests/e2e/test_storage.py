@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from .servers import NO_GRAMMARS, until
+
 DATABASE = "batches.sqlite3"
 COUNT = "SELECT COUNT(*) FROM files"
 READER = f"import sqlite3, sys; d = sqlite3.connect(sys.argv[1]); print(*d.execute('{COUNT}').fetchone()); d.close()"
@@ -59,7 +61,7 @@ def test_nothing_accepted_is_lost_when_others_use_the_folder(launch: Any, tmp_pa
     The next server also removes the temporary folder that the killed one left behind.
     """
     folder = tmp_path / "storage"
-    flags = ("--file-storage-path", str(folder))
+    flags = ("--file-storage-path", str(folder), *NO_GRAMMARS)
     server = launch(*flags)
     files, batches = {upload(server)}, {start_batch(server, "one")}
     commands = [[sys.executable, "-c", READER, str(folder / DATABASE)]]
@@ -84,6 +86,8 @@ def test_nothing_accepted_is_lost_when_others_use_the_folder(launch: Any, tmp_pa
     assert ids(server, "batches") == batches
     for id in files:
         assert server.get(f"/v1/files/{id}/content").content == b"{}\n"
+    if sys.platform == "linux":
+        check_full_disk(server, folder)
     check_accident(server, folder)
 
 
@@ -100,17 +104,20 @@ def check_accident(server: Any, folder: Path) -> None:
     assert server.log.count("the file storage is broken") == 1
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set as on Linux")
-def test_a_full_disk_is_told_and_leaves_nothing_behind(launch: Any, tmp_path: Path) -> None:
+def check_full_disk(server: Any, folder: Path) -> None:
+    """A full disk is told, and leaves nothing behind. Limits of another process are set as on Linux."""
     import resource
 
-    server = launch("--file-storage-path", str(tmp_path / "storage"))
-    kept = upload(server)
+    def all_batches_are_over() -> bool:
+        return {one["status"] for one in server.get("/v1/batches").json()["data"]} == {"completed"}
+
+    until(all_batches_are_over, "nothing else is stored")
+    kept = {path.name for path in (folder / "files").iterdir()}
     limits = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (10_000, limits[1]))
     refused = server.post("/v1/files", files={"file": ("a", b"x" * 50_000)}, data={"purpose": "batch"})
     assert refused.status_code == 503
     assert "disk of the server's file storage is full" in refused.json()["error"]["message"]
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, limits)
-    assert [path.name for path in (tmp_path / "storage" / "files").iterdir()] == [kept]
+    assert {path.name for path in (folder / "files").iterdir()} == kept
     assert upload(server) in ids(server, "files")

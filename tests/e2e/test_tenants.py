@@ -68,7 +68,7 @@ def server(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> An
     (folder / "files").mkdir()
     (folder / "files" / OLD.id).write_text("{}\n")
     flags = ["--api-key", "key-a,key-b", "--admin-api-key", "key-admin", "--file-storage-path", str(folder)]
-    return module_launcher(*flags, "--tenant-isolation", "--enable-cache-report")
+    return module_launcher.in_thread(*flags, "--tenant-isolation", "--enable-cache-report")
 
 
 @pytest.fixture(scope="module")

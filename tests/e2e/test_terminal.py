@@ -119,7 +119,7 @@ def test_a_text_is_continued(server: Server, typed: io.StringIO, capsys: pytest.
 
 
 def test_a_key_is_sent(module_launcher: Launcher, capsys: pytest.CaptureFixture[str]) -> None:
-    locked = module_launcher("--api-key", "secret", "--grammar-backend", "none")
+    locked = module_launcher.in_thread("--api-key", "secret", "--grammar-backend", "none")
     call = ["chat", "--url", locked.url, "-q", "Hello", "--max-tokens", "1"]
     assert main(call) == 1
     assert capsys.readouterr().err.startswith("error: status 401: ")
