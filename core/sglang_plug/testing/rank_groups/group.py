@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -107,7 +108,7 @@ def _check(group: RankGroup, size: int, device: torch.device, folder: Path, pati
     group.send(REPORT)
     for rank in range(1, size):
         file = folder / f"{rank}.messages"
-        _wait(file.exists, patience, lambda rank=rank: _error_of(size, folder) or f"rank {rank} does not end its work")
+        _wait(file.exists, patience, partial(_problem, size, folder, f"rank {rank} does not end its work"))
         assert file.read_text() == digest.hexdigest(), (
             f"rank {rank} did not receive the messages as they were sent, in their order"
         )
@@ -129,6 +130,11 @@ def _error_of(size: int, folder: Path) -> str:
     """Return what a worker found to be wrong; empty: nothing."""
     files = [folder / f"{rank}.error" for rank in range(1, size)]
     return next((file.read_text() for file in files if file.exists()), "")
+
+
+def _problem(size: int, folder: Path, otherwise: str) -> str:
+    """Return what a worker found to be wrong, or else ``otherwise``."""
+    return _error_of(size, folder) or otherwise
 
 
 def _check_ended(size: int, folder: Path) -> None:
