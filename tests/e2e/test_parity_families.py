@@ -25,7 +25,7 @@ CLOSE = 1e-4
 LESS_CLOSE = {"qwen3-next": 1e-3, "qwen3.5": 1e-3}
 """Normalised states make the rounding of small numbers large: transformers itself is that far from its float64."""
 NEW_TOKENS = 12
-LONG_RUN = 40
+LONG_RUN = 20
 
 
 def prompts() -> list[list[int]]:

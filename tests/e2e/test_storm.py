@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from .replaying import replayed, within
-from .servers import PATIENCE, until
+from .servers import NO_GRAMMARS, PATIENCE, until
 
 STREAMS = int(os.environ.get("STORM_STREAMS", "1000"))
 VANISHING = 200
@@ -36,7 +36,9 @@ HEADER_TIMEOUT = 1.0
 @pytest.fixture(scope="module")
 def impatient(module_launcher: Any) -> Any:
     """Waits a second for what clients send, and for clients to take what they are sent."""
-    return module_launcher("--header-timeout", str(HEADER_TIMEOUT), "--send-timeout", "1", "--log-requests")
+    return module_launcher(
+        "--header-timeout", str(HEADER_TIMEOUT), "--send-timeout", "1", "--log-requests", *NO_GRAMMARS
+    )
 
 
 def raw(path: str, body: dict[str, Any]) -> bytes:
