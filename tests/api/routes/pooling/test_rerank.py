@@ -122,11 +122,16 @@ def test_a_model_without_the_answers_is_not_asked(app: Any) -> None:
     assert "no single token for each of 'yes' and 'no'" in message
 
 
+def close(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same results for another request, whose documents may be computed in other batches."""
+    return [{**one, "relevance_score": pytest.approx(one["relevance_score"], abs=1e-6)} for one in results]
+
+
 def test_coheres_form(served: Fixture, tiny: Fixture) -> None:
     app = served("xlm-reranker")
     body = {"model": "m", "query": QUERY, "documents": DOCUMENTS, "top_n": 3}
     answer, other = app.answer("/v2/rerank", body), app.answer("/v1/rerank?format=jina", body)
-    assert answer["results"] == other["results"] and answer.keys() == other.keys()
+    assert answer["results"] == close(other["results"]) and answer.keys() == other.keys()
     assert all(0 < one["relevance_score"] < 1 for one in answer["results"])
     assert app.refusal("/v2/rerank", {**body, "rank_fields": ["title"]})["param"] == "rank_fields"
 
@@ -137,7 +142,7 @@ def test_the_first_version_of_coheres_client(path: str, served: Fixture, tiny: F
     body = {"model": "m", "query": QUERY, "documents": DOCUMENTS}
     headers = {"X-Fern-SDK-Name": "cohere", "X-Client-Name": "ours"}
     answer = app.post(path, body, headers=headers).json()
-    assert answer["results"] == app.answer("/v2/rerank", body)["results"]
+    assert answer["results"] == close(app.answer("/v2/rerank", body)["results"])
     assert isinstance(app.post(f"{path}?format=list", body, headers=headers).json(), list)
     assert isinstance(app.post(path, body, headers={"X-Fern-SDK-Name": "other"}).json(), list)
 
@@ -147,7 +152,7 @@ def test_clients_of_vllm_are_known_by_their_field(path: str, served: Fixture, ti
     app = served("xlm-reranker")
     body = {"query": QUERY, "documents": DOCUMENTS, "truncate_prompt_tokens": -1}
     answer = app.answer(path, body)
-    assert answer["results"] == app.answer("/v2/rerank", body)["results"]
+    assert answer["results"] == close(app.answer("/v2/rerank", body)["results"])
     assert answer["usage"]["prompt_tokens"] > 0
     assert isinstance(app.answer(f"{path}?format=list", body), list)
     assert isinstance(app.answer(path, {**body, "truncate_prompt_tokens": None}), list)
