@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
 MAX_STOP_TOKENS = 256
@@ -18,13 +19,15 @@ PROCESSED_PARAMS = (
     "repetition_penalty",
 )
 """Parameters that logits processors apply."""
+INTEGERS = ("max_new_tokens", "min_new_tokens", "top_k")
+NUMBERS = ("temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """One request's sampling parameters, in tokens. Stop strings are text and so live in the API process.
 
-    Raises ``ValueError`` naming the parameter if a value is out of range or not finite.
+    Raises ``ValueError`` naming the parameter if a value is no number, out of range or not finite.
     """
 
     max_new_tokens: int = 128
@@ -47,6 +50,13 @@ class SamplingParams:
     """Request fields that logits processors declare, as plain data: field -> value."""
 
     def __post_init__(self) -> None:
+        for name in INTEGERS:
+            value = getattr(self, name)
+            _check(_is(value, Integral), f"{name} must be an integer, got {value!r}")
+        for name in NUMBERS:
+            value = getattr(self, name)
+            _check(_is(value, Real), f"{name} must be a number, got {value!r}")
+        _check(self.seed is None or _is(self.seed, Integral), f"seed must be an integer, got {self.seed!r}")
         _check(self.max_new_tokens >= 0, f"max_new_tokens must be at least 0, got {self.max_new_tokens}")
         _check(self.min_new_tokens >= 0, f"min_new_tokens must be at least 0, got {self.min_new_tokens}")
         _check(
@@ -71,6 +81,8 @@ class SamplingParams:
             len(self.stop_token_ids) <= MAX_STOP_TOKENS,
             f"at most {MAX_STOP_TOKENS} stop_token_ids are allowed, got {len(self.stop_token_ids)}",
         )
+        for token in self.stop_token_ids:
+            _check(_is(token, Integral), f"stop_token_ids must be integers, got {token!r}")
         for token, bias in self.logit_bias.items():
             _check(math.isfinite(bias), f"logit_bias of token {token} must be finite, got {bias}")
 
@@ -78,6 +90,11 @@ class SamplingParams:
     def greedy(self) -> bool:
         """True if the most likely token is always taken."""
         return self.temperature < GREEDY_BELOW or self.top_k == 1
+
+
+def _is(value: object, kind: type) -> bool:
+    """Report whether ``value`` is a number of a kind; the engine's process cannot read ``True`` as one."""
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _check(holds: bool, message: str) -> None:

@@ -42,6 +42,8 @@ class Database:
         self._settings = settings
         self._pool: AsyncConnectionPool[Connection] | None = None
         self._opening = asyncio.Lock()
+        self._calls = 0
+        self._finished = asyncio.Event()
 
     @property
     def is_open(self) -> bool:
@@ -60,7 +62,7 @@ class Database:
 
     async def run(self, work: Work[Result]) -> Result:
         """Run ``work`` in a transaction. Raises what it raises, ``StorageBroken`` and ``StorageUnavailable``."""
-        with storage_errors():
+        with storage_errors(), self._call():
             pool = await self._opened()
             for attempt in range(ATTEMPTS):
                 try:
@@ -92,10 +94,24 @@ class Database:
             await connection.close()
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections once running calls have ended, or taken as long as a connection may take."""
+        if self._calls:
+            self._finished.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._finished.wait(), self._settings.timeout)
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close()
+
+    @contextlib.contextmanager
+    def _call(self) -> Iterator[None]:
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._finished.set()
 
     async def _opened(self) -> AsyncConnectionPool[Connection]:
         async with self._opening:

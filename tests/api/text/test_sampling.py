@@ -120,6 +120,11 @@ def test_seeds_beyond_64_bits(seed: int) -> None:
     ("given", "param"),
     [
         ({"top_p": 0.0}, "top_p"),
+        ({"top_p": True}, "top_p"),
+        ({"max_new_tokens": True}, "max_new_tokens"),
+        ({"max_new_tokens": 1.5}, "max_new_tokens"),
+        ({"top_k": "5"}, "top_k"),
+        ({"stop_token_ids": [True]}, "stop_token_ids"),
         ({"min_new_tokens": 17}, "min_new_tokens"),
         ({"temperature": float("nan")}, "temperature"),
     ],

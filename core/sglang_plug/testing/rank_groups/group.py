@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 
-import msgspec
 import torch
 
 from sglang_plug.config import ConfigError, PluginOptions
@@ -66,8 +66,8 @@ def _check_ranks(name: str, size: int, device: str, patience: float) -> None:
 
 def _launch(name: str, size: int, device: torch.device, folder: Path) -> LaunchSpec:
     def line(rank: int, rendezvous: str) -> bytes:
-        launch = WorkerLaunch(rank, size, rank_device(device, rank), rendezvous, name, PluginOptions(), str(folder))
-        return msgspec.json.encode(launch) + b"\n"
+        launch = WorkerLaunch(rank, size, rank_device(device, rank), rendezvous, name, str(folder))
+        return json.dumps(asdict(launch)).encode() + b"\n"
 
     def run(rank: int, endpoint: RankEndpoint) -> None:
         follow(rank, size, endpoint, torch.device(rank_device(device, rank)), folder)
@@ -107,16 +107,18 @@ def _check(group: RankGroup, size: int, device: torch.device, folder: Path, pati
         raise AssertionError(_error_of(size, folder) or f"a collective operation fails: {error!r}") from error
     group.send(REPORT)
     for rank in range(1, size):
-        file = folder / f"{rank}.messages"
-        _wait(file.exists, patience, partial(_problem, size, folder, f"rank {rank} does not end its work"))
-        assert file.read_text() == digest.hexdigest(), (
-            f"rank {rank} did not receive the messages as they were sent, in their order"
-        )
+        _check_messages(rank, size, folder, digest.hexdigest(), patience)
     failure = group.failure()
     assert failure is None, f"failure() is {failure!r} while all ranks run"
     group.send(FAIL)
     _wait(lambda: group.failure() is not None, patience, lambda: "failure() is None although rank 1 has failed")
     group.send(END)
+
+
+def _check_messages(rank: int, size: int, folder: Path, digest: str, patience: float) -> None:
+    file = folder / f"{rank}.messages"
+    _wait(file.exists, patience, lambda: _error_of(size, folder) or f"rank {rank} does not end its work")
+    assert file.read_text() == digest, f"rank {rank} did not receive the messages as they were sent, in their order"
 
 
 def _wait(holds: Callable[[], bool], patience: float, message: Callable[[], str]) -> None:
@@ -128,13 +130,8 @@ def _wait(holds: Callable[[], bool], patience: float, message: Callable[[], str]
 
 def _error_of(size: int, folder: Path) -> str:
     """Return what a worker found to be wrong; empty: nothing."""
-    files = [folder / f"{rank}.error" for rank in range(1, size)]
+    files = [folder / f"{rank}.{kind}" for kind in ("error", "failure") for rank in range(1, size)]
     return next((file.read_text() for file in files if file.exists()), "")
-
-
-def _problem(size: int, folder: Path, otherwise: str) -> str:
-    """Return what a worker found to be wrong, or else ``otherwise``."""
-    return _error_of(size, folder) or otherwise
 
 
 def _check_ended(size: int, folder: Path) -> None:
@@ -158,4 +155,4 @@ def _is_running(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
-        return not Path("/proc").is_dir()
+        return Path("/proc").is_dir() is False

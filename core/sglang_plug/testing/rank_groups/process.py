@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
-import msgspec
 import torch
 
+from sglang_plug.config import PluginOptions
 from sglang_plug.contracts.serving.executor import Executor
 from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.registry import Plugins
@@ -20,9 +21,9 @@ from .worker import WorkerLaunch, follow
 def main() -> int:
     """Run the worker until it is told to end, or until the test's process is gone."""
     leave_signals_to_parent()
-    launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerLaunch)
+    launch = WorkerLaunch(**json.loads(sys.stdin.buffer.readline()))
     ParentWatch(1)
-    component = Plugins.discover(launch.plugins).get("executor", launch.executor)
+    component = Plugins.discover(PluginOptions()).get("executor", launch.executor)
     executor: Executor = make(component, component.settings(), base=Executor)
     device = torch.device(launch.device)
     if device.type == "cuda":

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import torch
 
-from sglang_plug.config import PluginOptions
 from sglang_plug.contracts.serving.executor import RankEndpoint
 
 from .collectives import check_collectives
@@ -22,15 +21,15 @@ class ToldToFail(Exception):
     """The failure that the test waits for."""
 
 
-class WorkerLaunch(msgspec.Struct, frozen=True):
-    """The input with which the process of a worker is started."""
+@dataclass(frozen=True, slots=True)
+class WorkerLaunch:
+    """The input with which the process of a worker is started; the plugins are those that are installed."""
 
     rank: int
     size: int
     device: str
     rendezvous: str
     executor: str
-    plugins: PluginOptions
     folder: str
 
 
@@ -57,8 +56,10 @@ def follow(rank: int, size: int, endpoint: RankEndpoint, device: torch.device, f
     except ToldToFail:
         raise
     except Exception as error:
-        text = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-        _write(folder / f"{rank}.error", text)
+        if isinstance(error, AssertionError):
+            _write(folder / f"{rank}.error", str(error))
+        else:  # perhaps because another rank has failed
+            _write(folder / f"{rank}.failure", f"rank {rank} fails: {type(error).__name__}: {error}")
         raise
 
 

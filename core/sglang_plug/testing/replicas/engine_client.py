@@ -251,8 +251,8 @@ CHECKS = (
     _check_streams,
     _check_abort,
     _check_slow_reader,
-    check_fields,
     _check_refusals,
+    check_fields,
     check_controls,
     _check_steps,
 )

@@ -66,8 +66,8 @@ async def check_contents(servers: Servers) -> None:
             buffer[:] = content[start : start + 100_000]
             await writer.write(buffer)
             buffer[:] = b"changed"
-        assert writer.size == size, f"size is {writer.size} after {size} bytes were written"
         await writer.commit()
+        assert writer.size == size, f"size is {writer.size} after {size} bytes were written"
         await store.add_file(file_record(f"content-{size}", bytes=size))
         assert await _content(other, f"content-{size}") == content, (
             f"a content of {size} bytes is not returned as it was written"
@@ -81,6 +81,7 @@ async def check_contents(servers: Servers) -> None:
     for number, writer in enumerate(writers):
         await writer.commit()
         await store.add_file(file_record(f"together-{number}", bytes=writer.size))
+    for number in range(len(writers)):
         content = b"%d: first %d: second" % (number, number)
         assert await _content(other, f"together-{number}") == content, "contents that are written together are mixed up"
     async with aclosing(store.read_content(f"content-{SIZES[-1]}")) as parts:

@@ -65,7 +65,7 @@ class ComputesOn(Wrapped):
 
     def __init__(self, launch: EngineLaunch) -> None:
         super().__init__(launch)
-        self._readers = set[asyncio.Task[None]]()
+        self._readers = dict[str, asyncio.Task[None]]()
 
     async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         arrived: asyncio.Queue[Output | Exception] = asyncio.Queue()
@@ -77,8 +77,7 @@ class ComputesOn(Wrapped):
             except (EngineError, RequestError) as error:
                 arrived.put_nowait(error)
 
-        reader = asyncio.create_task(read())
-        self._readers.add(reader)
+        self._readers[request.id] = asyncio.create_task(read())
         finished = False
         while not finished:
             output = await arrived.get()
@@ -92,14 +91,13 @@ class Unmerged(ComputesOn):
     """Aborts, but keeps every output apart, and lets nobody wait."""
 
     async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
-        before = set(self._readers)
         try:
             async for output in super().submit(request):
                 yield output
         finally:
-            for reader in self._readers - before:
+            if (reader := self._readers.pop(request.id, None)) is not None:
                 reader.cancel()
-            await asyncio.gather(*self._readers, return_exceptions=True)
+                await asyncio.gather(reader, return_exceptions=True)
 
 
 class ShowsRefusals(Wrapped):

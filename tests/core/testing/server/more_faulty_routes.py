@@ -13,12 +13,22 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Str
 
 from sglang_plug import RouteSpec, hookimpl
 from sglang_plug_api.plugin import ApiError, Job, TextEngine, new_id
-from tests.core.testing.server.faulty_routes import checked
 
 engines: dict[str, TextEngine] = {}
 slots = asyncio.Semaphore(2)
 counts: dict[str, int] = {}
 readers: set[asyncio.Task[None]] = set()
+
+
+async def checked(request: Request) -> dict[str, Any]:
+    try:
+        body = json.loads(await request.body())
+        json.dumps(body, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise ApiError(f"no JSON: {type(error).__name__}") from None
+    if not isinstance(body, dict) or not isinstance(body.get("text"), str):
+        raise ApiError("text is missing")
+    return body
 
 
 def refuse(status: int, message: str) -> Response:
