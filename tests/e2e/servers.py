@@ -257,6 +257,8 @@ class ThreadServer(HttpServer):
         self._thread = threading.Thread(target=self._serve, name="server", daemon=True)
         self._thread.start()
         assert self._ready.wait(PATIENCE) and self.url, f"the server with {' '.join(flags)} did not get ready"
+        self.log_of_start = self._log.text
+        """What was logged until it was ready."""
 
     def _serve(self) -> None:
         def announce(text: str) -> None:
@@ -276,7 +278,7 @@ class ThreadServer(HttpServer):
 
     @property
     def log(self) -> str:
-        """What was logged in this process since it was started."""
+        """What was logged in this process since it was started, by other servers of the process too."""
         return self._log.text
 
     def stop(self) -> None:

@@ -70,7 +70,7 @@ def test_operations(encoder: Any) -> None:
     assert encoder.get("/health_generate").status_code == 200
     info = encoder.get("/get_model_info").json()
     assert info["is_generation"] is False and info["architectures"] == ["BertModel"]
-    assert "the warm-up request failed" not in encoder.log
+    assert "the warm-up request failed" not in encoder.log_of_start
     encoded = encoder.post("/encode", {"model": "m", "text": "Once upon a time"}).json()
     assert len(encoded["embedding"]) == 384
     encoder.wait_whole()

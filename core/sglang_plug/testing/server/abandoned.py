@@ -16,6 +16,8 @@ LONG = 600
 """Output tokens that clients ask for and do not wait for."""
 GENERATED = "generation_tokens_total"
 PATIENCE = 120.0
+IDLE_LOOKS = 10
+"""Consecutive times that the server is seen idle: it may not have begun to serve a request whose client has left."""
 
 
 def abandon(server: RunningServer, method: str, path: str, body: bytes | None) -> None:
@@ -26,8 +28,10 @@ def abandon(server: RunningServer, method: str, path: str, body: bytes | None) -
 
 def check_idle(server: RunningServer, seconds: float) -> None:
     """Check that the server serves nothing any more after ``seconds``, and is healthy."""
-    deadline = time.monotonic() + seconds
-    while (busy := _running(server)) and time.monotonic() < deadline:
+    deadline, idle_looks, busy = time.monotonic() + seconds, 0, 0
+    while idle_looks < IDLE_LOOKS and time.monotonic() < deadline:
+        busy = _running(server)
+        idle_looks = 0 if busy else idle_looks + 1
         time.sleep(0.05)
     assert not busy, f"{busy} sequences are still served {seconds:.0f} s after their clients have left"
     health = server.send("GET", "/health")

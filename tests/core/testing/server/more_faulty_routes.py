@@ -26,7 +26,7 @@ async def checked(request: Request) -> dict[str, Any]:
         json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ApiError(f"no JSON: {type(error).__name__}") from None
-    if not isinstance(body, dict) or not isinstance(body.get("text"), str):
+    if not isinstance(body, dict) or not isinstance(body.get("text"), str) or not body["text"]:
         raise ApiError("text is missing")
     return body
 
@@ -81,7 +81,7 @@ async def echoes_surrogates(request: Request) -> Response:
         body = json.loads(await request.body())
     except (ValueError, RecursionError):
         raise ApiError("no JSON") from None
-    if not isinstance(body, dict) or not isinstance(body.get("text"), str):
+    if not isinstance(body, dict) or not isinstance(body.get("text"), str) or not body["text"]:
         raise ApiError("text is missing")
     return JSONResponse({"text": body["text"]})
 
@@ -91,7 +91,7 @@ async def deep_bodies(request: Request) -> Response:
         body = json.loads(await request.body())
     except ValueError:
         raise ApiError("no JSON") from None
-    if not isinstance(body, dict) or not isinstance(body.get("text"), str):
+    if not isinstance(body, dict) or not isinstance(body.get("text"), str) or not body["text"]:
         raise ApiError("text is missing")
     return JSONResponse({"length": len(body["text"])})
 
@@ -132,7 +132,7 @@ async def long_job(body: dict[str, Any]) -> Job:
         raise ApiError("max_tokens is missing")
     engine = engines["engine"]
     tokens = await engine.encode(body["text"])
-    given = {"ignore_eos": True, "max_new_tokens": count}
+    given = {"ignore_eos": True, "max_new_tokens": count, "temperature": 0.0}
     return Job(id=new_id(), tokens=tokens, sampling=engine.defaults.complete(given, len(tokens), None))
 
 
