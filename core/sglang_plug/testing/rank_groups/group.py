@@ -155,4 +155,4 @@ def _is_running(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
-        return Path("/proc").is_dir() is False
+        return not Path("/proc").is_dir()
