@@ -54,7 +54,7 @@ CONTRACTS: Mapping[str, tuple[str, ...]] = {
     "executor": ("Executor", "LaunchSpec", "RankGroup", "RankEndpoint", "Collectives"),
     "grammar": ("GrammarBackend", "Grammar", "Constraint", "Vocabulary", "ConstraintError"),
     "kernels": ("Kernels", "SamplingOptions", "QuantizedWeight"),
-    "kv-store": ("KVStore", "KVTransferStore", "KVBlock", "KVStoreStats", "KVStoreError"),
+    "kv-store": ("KVStore", "KVTransferStore", "KVBlock", "KVBlockPart", "KVStoreStats", "KVStoreError"),
     "logits-processor": ("LogitsProcessor", "LogitsBatch", "ProcessorRequest", "LogitsRow", "ReasoningBlock"),
     "media-processor": (
         "MediaProcessorLoader",

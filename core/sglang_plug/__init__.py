@@ -129,6 +129,7 @@ if TYPE_CHECKING:
     )
     from sglang_plug.contracts.serving.kv_store import (
         KVBlock,
+        KVBlockPart,
         KVStore,
         KVStoreError,
         KVStoreStats,
@@ -345,6 +346,7 @@ __all__ = [
     "Joinable",
     "JoinedAdapters",
     "KVBlock",
+    "KVBlockPart",
     "KVPool",
     "KVScale",
     "KVScaleTensor",

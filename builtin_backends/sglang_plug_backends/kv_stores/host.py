@@ -56,8 +56,7 @@ class HostStore(KVStore):
                     continue
                 self._blocks[block.key] = block.data
                 self._bytes += _size(block.data)
-            while self._bytes > self._capacity:
-                self._bytes -= _size(self._blocks.popitem(last=False)[1])
+            self._drop_oldest()
 
     def delete(self, keys: Sequence[bytes]) -> None:
         """Drop these blocks."""
@@ -76,6 +75,11 @@ class HostStore(KVStore):
         """Return the contents."""
         with self._lock:
             return KVStoreStats(blocks=len(self._blocks), bytes=self._bytes, capacity=self._capacity)
+
+    def _drop_oldest(self) -> None:
+        """Drop the least recently used blocks beyond the budget; the lock is held."""
+        while self._bytes > self._capacity and self._blocks:
+            self._bytes -= _size(self._blocks.popitem(last=False)[1])
 
 
 def _size(data: memoryview) -> int:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sglang_plug import Fetched, KVPool, send, upload
+from sglang_plug import Fetched, KVBlockPart, KVPool, send, upload
+
+BlockKeySequence = Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,11 @@ class BlockLayout:
         return self.layers * (self.key_bytes + self.value_bytes)
 
     @property
+    def layer_bytes(self) -> int:
+        """Bytes of a block in one layer."""
+        return self.tokens * (self.key_bytes + self.value_bytes)
+
+    @property
     def bytes(self) -> int:
         """Bytes of a block."""
         return self.tokens * self.token_bytes
@@ -61,9 +68,19 @@ class BlockLayout:
             return Fetched.of(*(rows.index_select(0, index) for rows in _parts(kv)))
 
     def blocks(self, copies: Sequence[Tensor]) -> list[memoryview]:
-        """Return the blocks in what ``copy_out`` copied, each in memory of its own."""
+        """Return the blocks, or their parts of one layer, in what was copied, each in memory of its own."""
         parts = [copy.view(torch.uint8).view(-1, self.tokens * self._row_bytes(n)) for n, copy in enumerate(copies)]
         return [torch.cat([part[number] for part in parts]).numpy().data for number in range(parts[0].shape[0])]
+
+    def copy_layer(self, kv: KVPool, slots: Tensor, layer: int) -> Fetched:
+        """Queue copies of the rows of ``slots`` int64 on the device, whole blocks, in one layer."""
+        count = self._parts_per_layer
+        return Fetched.of(*(rows.index_select(0, slots) for rows in _parts(kv)[layer * count : (layer + 1) * count]))
+
+    def layer_parts(self, keys: BlockKeySequence, copies: Sequence[Tensor], layer: int) -> list[KVBlockPart]:
+        """Return the parts of the blocks with ``keys`` in what ``copy_layer`` copied."""
+        start = layer * self.layer_bytes
+        return [KVBlockPart(key, start, self.bytes, data) for key, data in zip(keys, self.blocks(copies), strict=True)]
 
     def rows(self, blocks: Sequence[memoryview], device: torch.device) -> list[Tensor]:
         """Return the rows of ``blocks``: one host tensor per layer and part, ready to be sent to ``device``."""

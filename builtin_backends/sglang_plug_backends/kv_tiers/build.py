@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sglang_plug import ConfigError, ExtensionContext, KVStore, ModelSpec, PrefixPool
+from sglang_plug import ConfigError, ExtensionContext, KVStore, KVTransferStore, ModelSpec, PrefixPool
 
 from .extension import KVTiers
+from .sending_extension import SendingKVTiers
 from .tier_engine import TierEngine
 
 NO_CACHE = "none"
@@ -30,7 +31,8 @@ def build(context: ExtensionContext) -> KVTiers | None:
     def open_stores(prefixes: PrefixPool) -> TierEngine:
         return TierEngine.open(prefixes, stores, context.settings, context.device)
 
-    return KVTiers(open_stores, ",".join(names), buffers + sum(store.memory_bytes for store in stores.values()))
+    extension = SendingKVTiers if any(isinstance(store, KVTransferStore) for store in stores.values()) else KVTiers
+    return extension(open_stores, ",".join(names), buffers + sum(store.memory_bytes for store in stores.values()))
 
 
 def check(context: ExtensionContext) -> None:

@@ -313,7 +313,7 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         engine, keys = self._engine, self._block_keys()
         if engine is None or keys is None or self._prefixes is None:
             return
-        state: TierState = sequence.extras.setdefault(self, TierState())
+        state = self._state_of(sequence)
         count, size = length // engine.layout.tokens, engine.layout.tokens
         if count <= state.stored:
             return
@@ -377,6 +377,10 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         if engine is None or keys is None:
             return None
         return engine.tensors.submit(keys.content(sequence.salt, content), tokens)
+
+    def _state_of(self, sequence: SequenceView) -> TierState:
+        state: TierState = sequence.extras.setdefault(self, TierState())
+        return state
 
     def _block_keys(self) -> BlockKeys | None:
         """Return what computes keys with the current weights; ``None`` while their digest is not known."""

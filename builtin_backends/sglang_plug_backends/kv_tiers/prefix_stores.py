@@ -30,6 +30,14 @@ class _Copied:
     encode: Encode
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A function to call in its turn, and the bytes of the queue that it refers to."""
+
+    function: Callable[[], None]
+    bytes: int
+
+
 class PrefixStores:
     """The queue of blocks that are to be stored, and the thread that stores them.
 
@@ -40,7 +48,7 @@ class PrefixStores:
 
     def __init__(self, tiers: Tiers, most_bytes: int) -> None:
         self._tiers, self._most_bytes = tiers, most_bytes
-        self._queue: deque[_Copied | list[KVBlock] | Callable[[], None]] = deque()
+        self._queue: deque[_Copied | list[KVBlock] | _Call] = deque()
         self._changed = threading.Condition()
         self._queued, self._queued_bytes = dict[bytes, int](), 0
         self._closed = False
@@ -76,11 +84,18 @@ class PrefixStores:
         if has_room:
             self._put(blocks, {block.key: block.data.nbytes for block in blocks})
 
-    def then(self, call: Callable[[], None]) -> None:
-        """Call ``call`` once everything that is queued now is stored. It must not raise."""
+    def then(self, call: Callable[[], None], size: int = 0) -> bool:
+        """Call ``call`` once everything that is queued now is stored. It must not raise.
+
+        Returns False, and never calls it, if the queue has no room for the ``size`` bytes that it refers to.
+        """
         with self._changed:
-            self._queue.append(call)
+            if size and self._queued_bytes + size > self._most_bytes:
+                return False
+            self._queued_bytes += size
+            self._queue.append(_Call(call, size))
             self._changed.notify()
+        return True
 
     def clear(self, seconds: float) -> bool:
         """Drop the queue and empty all tiers; return False if that failed, or takes longer than ``seconds``."""
@@ -99,7 +114,7 @@ class PrefixStores:
             self._queue.clear()
             self._queued.clear()
             self._queued_bytes = 0
-            self._queue.append(clear)
+            self._queue.append(_Call(clear, 0))
             self._changed.notify()
         return done.wait(seconds) and bool(succeeded)
 
@@ -132,8 +147,9 @@ class PrefixStores:
                         return
                     self._changed.wait()
                 item = self._queue.popleft()
-            if callable(item):
-                item()
+                self._queued_bytes -= item.bytes if isinstance(item, _Call) else 0
+            if isinstance(item, _Call):
+                item.function()
                 continue
             try:
                 self._store(item)

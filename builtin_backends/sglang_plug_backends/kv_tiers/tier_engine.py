@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from sglang_plug import KVStore, KVTransfer, MetricTotal, PrefixPool
+from sglang_plug import KVBlockPart, KVStore, KVTransfer, MetricTotal, PrefixPool
 
 from .block_layout import BlockLayout
 from .loading.prefix_loads import PrefixLoads
@@ -88,6 +88,11 @@ class TierEngine:
         """Send blocks of a prompt to another engine, after they are stored."""
         if self.transfers is not None:
             self.stores.then(partial(self.transfers.send, keys, transfer.address))
+
+    def send_parts(self, parts: Callable[[], Sequence[KVBlockPart]], size: int, address: str) -> None:
+        """Send the parts of blocks that a function makes of ``size`` bytes, if the queue has room for them."""
+        if self.transfers is not None:
+            self.stores.then(partial(self.transfers.send_parts, parts, address), size)
 
     def complete(self, transfer: KVTransfer) -> bool:
         """Tell the other engine that all blocks were sent, after they are; return False if they probably cannot be."""

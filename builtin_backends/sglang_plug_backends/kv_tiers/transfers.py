@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sglang_plug import KVStore, KVTransferStore, MetricTotal
+from sglang_plug import KVBlockPart, KVStore, KVTransferStore, MetricTotal
 
 from .tier import RETRY_SECONDS
 
@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 METRICS = {
     "sent": "Prompts whose blocks were sent to another engine",
+    "sent_parts": "Parts of blocks that were sent to another engine while the rest of them was computed",
     "send_errors": "Calls that failed to send blocks to another engine",
     "received": "Prompts whose blocks arrived from another engine in time",
     "late": "Prompts whose blocks did not arrive from another engine in time, and were computed as far as they lacked",
@@ -29,6 +30,7 @@ class TransferCounts:
     """Counters of transfers since the start."""
 
     sent: int = 0
+    sent_parts: int = 0
     send_errors: int = 0
     received: int = 0
     late: int = 0
@@ -63,16 +65,35 @@ class Transfers:
 
     def send(self, keys: Sequence[bytes], address: str, completes: str = "") -> None:
         """Send blocks, see ``KVTransferStore.send``; an address that could not be reached is left alone for a while."""
+        if self._sent(address, lambda: self._store.send(keys, address, completes)):
+            with self._lock:
+                self._counts.sent += bool(completes)
+
+    def send_parts(self, parts: Callable[[], Sequence[KVBlockPart]], address: str) -> None:
+        """Send the parts of blocks that a function returns, see ``KVTransferStore.send_parts``."""
+        counts = list[int]()
+
+        def send() -> None:
+            content = parts()
+            counts.append(len(content))
+            self._store.send_parts(content, address)
+
+        if self._sent(address, send):
+            with self._lock:
+                self._counts.sent_parts += sum(counts)
+
+    def _sent(self, address: str, send: Callable[[], None]) -> bool:
+        """Call ``send`` unless the address could not be reached a moment ago; report whether it did not raise."""
         if not self.reaches(address):
-            return
+            return False
         try:
-            self._store.send(keys, address, completes)
+            send()
         except Exception as error:
             self._failed(address, error)
-            return
+            return False
         with self._lock:
-            self._counts.sent += bool(completes)
             self._retries.pop(address, None)
+        return True
 
     def deadline(self) -> float:
         """Return the time until which a request that arrives now waits for its blocks."""

@@ -51,6 +51,27 @@ def test_blocks_come_back(dtype: torch.dtype, dim: int, value_dim: int, values_i
         assert torch.equal(target.k[layer].view(torch.uint8)[:20], before[layer][:20]), "other slots are not written"
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("dim", "value_dim", "values_in_keys"), [(8, 8, False), (5, 3, False), (12, 8, True)])
+def test_the_parts_of_all_layers_are_the_blocks(
+    dtype: torch.dtype, dim: int, value_dim: int, values_in_keys: bool
+) -> None:
+    kv = pool(dtype, dim, value_dim, values_in_keys)
+    layout, slots = BlockLayout.of(kv, 4), array("q", [9, 8, 7, 6, 50, 51, 52, 53])
+    whole, keys = layout.blocks(layout.copy_out(kv, slots).read()), [b"a", b"b"]
+    contents = {key: bytearray(layout.bytes) for key in keys}
+    for layer in reversed(range(3)):
+        copies = layout.copy_layer(kv, torch.tensor(slots), layer)
+        for part in layout.layer_parts(keys, copies.read(), layer):
+            assert (part.start, part.size, part.data.nbytes) == (
+                layer * layout.layer_bytes,
+                layout.bytes,
+                layout.bytes // 3,
+            )
+            contents[part.key][part.start : part.start + part.data.nbytes] = part.data.cast("B")
+    assert [contents[key] for key in keys] == whole
+
+
 def test_the_content_of_a_block_is_that_of_its_tokens_alone() -> None:
     kv = pool(torch.float32, 4, 4, False)
     layout = BlockLayout.of(kv, 4)

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from sglang_plug import EngineConfig, KVTransfer, LogprobOptions, Output, Request, SamplingParams
+from sglang_plug import EngineConfig, KVBlockPart, KVTransfer, LogprobOptions, Output, Request, SamplingParams
 from sglang_plug.clients.replicas.prefilled_client import prompt_request
 from sglang_plug.config import CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
 from sglang_plug_backends.kv_stores.transfer.store import TransferStore
 from sglang_plug_backends.kv_tiers.extension import KVTiers
+from sglang_plug_backends.kv_tiers.layer_transfers import LayerTransfers
+from sglang_plug_backends.kv_tiers.tier_engine import TierEngine
 
 pytestmark = pytest.mark.whole_engine
 
@@ -80,6 +82,14 @@ def decode(engine: Any, whole: Request, transfer: str) -> Output:
     fields = {name: getattr(whole, name) for name in ("id", "tokens", "params", "salt", "logprobs")}
     output: Output = engine.outputs([Request(**fields, transfer=KVTransfer(id=transfer))])[0]
     return output
+
+
+def until(holds: Callable[[], Any]) -> None:
+    """Wait for something."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("page_size", [1, 16, 24])
@@ -151,6 +161,47 @@ def test_blocks_are_sent_before_the_prompt_is_complete(
     assert sent == [(4, ""), (2, ""), (0, "a")]
 
 
+@pytest.mark.parametrize(
+    ("model", "cache"),
+    [("llama-3.2-1b", {}), ("deepseek-v3", {}), ("llama-3.2-1b", {"kv_dtype": "fp8_e4m3"}), ("gpt2", {})],
+)
+def test_layers_are_sent_while_later_ones_are_computed(
+    serve: Serve, config: Any, monkeypatch: pytest.MonkeyPatch, model: str, cache: dict[str, Any]
+) -> None:
+    """No block is sent whole here, and a layer is computed once the parts of those before it have left."""
+    send, send_parts, attended = TransferStore.send, TransferStore.send_parts, LayerTransfers.attended
+    queue, queued, left = TierEngine.send_parts, list[int](), list[int]()
+
+    def complete_only(store: TransferStore, keys: Sequence[bytes], address: str, completes: str = "") -> None:
+        send(store, (), address, completes)
+
+    def sending(store: TransferStore, parts: Sequence[KVBlockPart], address: str) -> None:
+        send_parts(store, parts, address)
+        left.append(parts[0].start)
+
+    def queueing(engine: TierEngine, parts: Any, size: int, address: str) -> None:
+        queued.append(size)
+        queue(engine, parts, size, address)
+
+    def after_those_before(layers: LayerTransfers, layer: int) -> None:
+        until(lambda: len(left) == len(queued))
+        attended(layers, layer)
+
+    monkeypatch.setattr(TransferStore, "send", complete_only)
+    monkeypatch.setattr(TransferStore, "send_parts", sending)
+    monkeypatch.setattr(TierEngine, "send_parts", queueing)
+    monkeypatch.setattr(LayerTransfers, "attended", after_those_before)
+    plain, first, second = (serve(config(model=model, **cache)) for _ in range(3))
+    whole = request(prompt(1))
+    expected = plain.outputs([whole])[0].tokens
+    assert prefill(first, second, whole, "a").sends_prompt
+    output = decode(second, whole, "a")
+    assert (output.tokens, output.loaded_tokens) == (expected, (("transfer", 96),))
+    layers = len(set(left))
+    assert layers > 1 and len(left) == 2 * layers, "two chunks"
+    assert transfers(first)["sent_parts"] == 6 * layers
+
+
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_a_prompt_that_is_cached_where_it_is_computed_is_sent_too(serve: Serve, config: Any, page_size: int) -> None:
     first, whole = serve(config(page_size=page_size)), request(prompt(3))
@@ -198,6 +249,7 @@ def test_blocks_that_arrived_before_the_deadline_are_used(
     first, second, whole = serve(config()), serve(config(seconds=0.3)), request(prompt(7))
     expected = serve(config()).outputs([whole])[0]
     monkeypatch.setattr(TransferStore, "send", losing)
+    monkeypatch.setattr(TransferStore, "send_parts", lambda store, parts, address: None)
     prefill(first, second, whole, "a")
     output = decode(second, whole, "a")
     assert (output.tokens, output.loaded_tokens) == (expected.tokens, (("transfer", 64),))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from sglang_plug import ConfigError, KVBlock, KVStore
+from sglang_plug import ConfigError, KVBlock, KVBlockPart
 
-from .messages import BLOCK, COMPLETE, LACKS, address_of, separated
+from .messages import BLOCK, COMPLETE, LACKS, PART, PLACE, address_of, separated
 from .secret import CurveKeys
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,19 @@ class AdmittedKey:
         return key == self._key
 
 
+class ReceivingStore(Protocol):
+    """The methods of a store that the receiver calls."""
+
+    def lookup(self, keys: Sequence[bytes]) -> list[bool]:
+        """Report which blocks are present."""
+
+    def store(self, blocks: Sequence[KVBlock]) -> None:
+        """Keep blocks."""
+
+    def store_part(self, part: KVBlockPart) -> None:
+        """Keep a part of a block. Raises ``ValueError`` if it does not fit the block's other parts."""
+
+
 class Receiver:
     """Listens for other stores, and puts their blocks into a store.
 
@@ -48,7 +63,7 @@ class Receiver:
     Raises ``ConfigError`` if it cannot listen there.
     """
 
-    def __init__(self, blocks: KVStore, keys: CurveKeys, host: str, port: int) -> None:
+    def __init__(self, blocks: ReceivingStore, keys: CurveKeys, host: str, port: int) -> None:
         self._blocks = blocks
         self._lock = threading.Lock()
         self._complete: OrderedDict[str, None] = OrderedDict()
@@ -106,6 +121,9 @@ class Receiver:
                 socket.send_multipart([route.bytes, number.bytes, bytes(not is_present for is_present in present)])
             case (kind_, [key, content]) if kind_ == BLOCK and len(key) == KVBlock.KEY_BYTES:
                 self._blocks.store([KVBlock(key.bytes, content.buffer)])  # without a copy
+            case (kind_, [key, place, content]) if kind_ == PART and len(key) == KVBlock.KEY_BYTES:
+                start, size = PLACE.unpack(place.bytes)
+                self._blocks.store_part(KVBlockPart(key.bytes, start, size, content.buffer))
             case (kind_, [transfer]) if kind_ == COMPLETE:
                 self._note(transfer.bytes.decode())
             case _:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import zmq
 
-from sglang_plug import KVBlock, KVStoreError
+from sglang_plug import KVBlock, KVBlockPart, KVStoreError
 
-from .messages import BLOCK, COMPLETE, LACKS, joined
+from .messages import BLOCK, COMPLETE, LACKS, PART, PLACE, joined
 from .secret import CurveKeys
 
 MAX_WAITING = 8
@@ -34,6 +34,7 @@ class Sender:
         self._context, self._address, self._keys, self._seconds = context, address, keys, seconds
         self._socket: zmq.Socket[bytes] | None = None
         self._number = 0
+        self._in_parts = set[bytes]()  # the blocks of which further parts are sent
 
     def lacking(self, keys: Sequence[bytes]) -> list[bytes]:
         """Return the keys of the blocks that the receiver does not have. Raises ``KVStoreError``."""
@@ -52,6 +53,19 @@ class Sender:
         """Send a block. Raises ``KVStoreError`` if too many messages wait for the network for too long."""
         self._send([BLOCK, block.key, block.data])
 
+    def send_parts(self, parts: Sequence[KVBlockPart]) -> None:
+        """Send parts of those blocks that the receiver lacked when their first parts were to be sent.
+
+        Raises ``KVStoreError``.
+        """
+        if first := [part.key for part in parts if part.start == 0]:
+            self._in_parts.update(self.lacking(first))
+        for part in parts:
+            if part.key in self._in_parts:
+                self._send([PART, part.key, PLACE.pack(part.start, part.size), part.data])
+                if part.start + part.data.nbytes == part.size:
+                    self._in_parts.remove(part.key)
+
     def complete(self, transfer: str) -> None:
         """Tell that all blocks of a transfer were sent. Raises ``KVStoreError``."""
         self._send([COMPLETE, transfer.encode()])
@@ -61,6 +75,7 @@ class Sender:
         if self._socket is not None:
             self._socket.close(linger=0)
             self._socket = None
+        self._in_parts.clear()
 
     def _send(self, frames: Sequence[bytes | memoryview]) -> None:
         if self._socket is None:

@@ -6,13 +6,17 @@ import threading
 import time
 from collections.abc import Sequence
 
-from sglang_plug import KVBlock, KVStoreError, KVTransferStore
+from sglang_plug import KVBlock, KVBlockPart, KVStoreError, KVTransferStore
 from sglang_plug_backends.kv_stores.host import HostStore
 from sglang_plug_backends.kv_stores.settings import HostSettings, TransferSettings
 
+from .partial_blocks import PartialBlocks
 from .receiver import Receiver
 from .secret import CurveKeys, read_secret
 from .sender import Senders
+
+PARTIAL_SHARE = 2
+"""Part of the budget that blocks may take of which parts are missing."""
 
 
 class TransferStore(HostStore, KVTransferStore):
@@ -28,6 +32,7 @@ class TransferStore(HostStore, KVTransferStore):
     def __init__(self, settings: TransferSettings) -> None:
         super().__init__(HostSettings(bytes=settings.bytes))
         keys = CurveKeys.of(read_secret(settings))
+        self._partial = PartialBlocks(self._capacity // PARTIAL_SHARE)
         self._receiver = Receiver(self, keys, settings.host, settings.port)
         self._sending = threading.Lock()
         self._senders = Senders(keys, settings.timeout_seconds)
@@ -47,6 +52,32 @@ class TransferStore(HostStore, KVTransferStore):
                     sender.send(KVBlock(key, block))
             if completes:
                 sender.complete(completes)
+
+    def send_parts(self, parts: Sequence[KVBlockPart], address: str) -> None:
+        """Send parts of the blocks that the other store lacks; see ``KVTransferStore.send_parts``."""
+        with self._sending:
+            self._senders.to(address).send_parts(parts)
+
+    def store_part(self, part: KVBlockPart) -> None:
+        """Keep a part that another store sent; once all parts of its block are here, the block is present.
+
+        Raises ``ValueError`` if it does not fit the block's other parts.
+        """
+        with self._lock:
+            if part.key in self._blocks:
+                return
+            before = self._partial.bytes
+            data = self._partial.add(part)
+            self._bytes += self._partial.bytes - before
+            self._drop_oldest()
+        if data is not None:
+            self.store([KVBlock(part.key, data)])
+
+    def clear(self) -> None:
+        """Drop all blocks, and parts of blocks."""
+        with self._lock:
+            self._partial.clear()
+        super().clear()
 
     def received(self, transfer: str) -> bool:
         """Report whether a transfer is complete."""

@@ -31,6 +31,20 @@ class KVBlock:
     """The content, contiguous bytes. Nobody changes it, so a store may keep it instead of a copy."""
 
 
+@dataclass(frozen=True, slots=True)
+class KVBlockPart:
+    """A part of a block of which other parts may not be computed yet: keys and values of one layer."""
+
+    key: bytes
+    """The key of the block."""
+    start: int
+    """Index of the part's first byte in the block."""
+    size: int
+    """Bytes of the whole block."""
+    data: memoryview
+    """The content of the part, contiguous bytes. Nobody changes it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVStoreStats:
     """The contents of a store."""
@@ -96,7 +110,8 @@ class KVTransferStore(KVStore):
     """A store that also sends its blocks to the store of another engine, which has the same name.
 
     An engine that computes a prompt for another one sends each block as soon as it is stored; the other engine waits
-    until the transfer is complete, and then loads the blocks like any others. ``lookup`` must be immediate.
+    until the transfer is complete, and then loads the blocks like any others. ``lookup`` must be immediate. A store may
+    also send the parts of a block while the rest of it is computed.
     """
 
     index_in_memory = True
@@ -117,6 +132,14 @@ class KVTransferStore(KVStore):
             keys: blocks that were stored before.
             address: the ``address`` of the other store.
             completes: id of the transfer of which these are the last blocks; empty: others follow.
+        """
+
+    def send_parts(self, parts: Sequence[KVBlockPart], address: str) -> None:
+        """Send parts of blocks to the store at ``address``, which has a block once it has all parts of it.
+
+        Called by the thread that calls ``send``, for one layer after the other; each call has a part of every block
+        that a step completes. ``send`` is called for the same blocks later, and sends those that the other store still
+        lacks: so parts may be dropped. Raises ``KVStoreError`` as ``send`` does. By default nothing is sent.
         """
 
     @abstractmethod

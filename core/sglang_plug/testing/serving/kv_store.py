@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sglang_plug.contracts.serving.kv_store import KVBlock, KVStore, KVStoreError, KVStoreStats
+from sglang_plug.contracts.serving.kv_store import KVBlock, KVStore, KVStoreError, KVStoreStats, KVTransferStore
 from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.testing.lifecycle import released
 
 from . import kv_blocks
 from .kv_blocks import PREPARED, SIZES, OpenStore, block_content, block_key, block_of
+from .kv_transfer import check_transfers
 
 ROOM = 64 << 20
 SMALL = 1 << 20
@@ -41,12 +42,13 @@ def check_kv_store(
 
     Blocks of any size are stored, looked up, loaded, deleted and cleared, by several threads at once; the budget is
     kept, and a deadline that has passed does not raise. A durable store is opened again and by two servers at once, and
-    processes that store blocks are killed at random moments.
+    processes that store blocks are killed at random moments. Blocks that one ``KVTransferStore`` sends to another
+    arrive as they were stored.
 
     Args:
         store: the name that an installed plugin declared it under, or the same as ``make``.
         make: opens the store that belongs to a folder, with a budget in bytes; an importable function. Without it, the
-            store is made with its default settings, and neither budget nor durability are tested.
+            store is made with its default settings, and neither budget nor durability nor transfers are tested.
         durable: blocks are still there when a store is opened again.
         kills: number of processes that are killed; by default that of the environment's ``KV_STORE_KILLS``, or 24.
 
@@ -57,6 +59,7 @@ def check_kv_store(
         if callable(store):
             make = store
         with _opened(store, make, next(folders), ROOM) as opened:
+            transfers = isinstance(opened, KVTransferStore)
             _check_round_trips(opened)
             _check_misses(opened)
             _check_deadline(opened)
@@ -66,6 +69,8 @@ def check_kv_store(
             return
         _check_close(make, next(folders))
         _check_budget(make, next(folders))
+        if transfers:
+            check_transfers(make, next(folders))
         if durable:
             _check_restart(make, next(folders))
             _check_two_servers(make, next(folders))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import zmq
 
-from sglang_plug import ConfigError, KVBlock, KVStoreError
+from sglang_plug import ConfigError, KVBlock, KVBlockPart, KVStoreError
 from sglang_plug.testing import check_kv_store
 from sglang_plug_backends.kv_stores.settings import TransferSettings
 from sglang_plug_backends.kv_stores.transfer.example import open_store
@@ -97,6 +97,101 @@ def test_blocks_that_the_receiver_has_or_the_sender_lacks_are_skipped(opened: Op
     prefill.send(keys_of(blocks), decode.address, "one")
     until(lambda: decode.received("one"))
     assert has_exactly(decode, [other, *blocks[1:3]])
+
+
+def parts_of(blocks: list[KVBlock], layer: int, layers: int = 4) -> list[KVBlockPart]:
+    """One layer of blocks."""
+    parts = []
+    for item in blocks:
+        step = item.data.nbytes // layers
+        content = item.data[layer * step : (layer + 1) * step]
+        parts.append(KVBlockPart(item.key, layer * step, item.data.nbytes, content))
+    return parts
+
+
+def test_blocks_of_which_all_parts_were_sent_are_present(opened: Open) -> None:
+    prefill, decode = opened(), opened()
+    blocks = [block(number, 40_000) for number in range(10)]
+    for layer in range(4):
+        assert decode.stats().blocks == 0
+        prefill.send_parts(parts_of(blocks, layer), decode.address)
+    prefill.send([], decode.address, "one")
+    until(lambda: decode.received("one"))
+    assert has_exactly(decode, blocks), "though the sender has no block to send"
+    assert decode.stats().bytes < 11 * 40_000
+
+
+def test_parts_of_two_engines_become_one_block(opened: Open) -> None:
+    prefills, decode = [opened(), opened()], opened()
+    blocks = [block(number, 40_000) for number in range(4)]
+    for layer in range(4):
+        for prefill in prefills if layer < 3 else prefills[:1]:
+            prefill.send_parts(parts_of(blocks, layer), decode.address)
+    for number, prefill in enumerate(prefills):
+        prefill.send([], decode.address, str(number))
+        until(lambda number=number: decode.received(str(number)))  # type: ignore[misc]
+    assert has_exactly(decode, blocks)
+
+
+def test_parts_of_blocks_that_the_receiver_has_are_not_sent(opened: Open) -> None:
+    prefill, decode = opened(), opened()
+    present = KVBlock(block(0).key, memoryview(b"what the receiver has already"))
+    decode.store([present])
+    for layer in range(4):
+        prefill.send_parts(parts_of([block(0), block(1)], layer), decode.address)
+    prefill.send([], decode.address, "one")
+    until(lambda: decode.received("one"))
+    assert has_exactly(decode, [present, block(1)])
+
+
+def test_a_block_without_its_first_part_is_sent_whole(opened: Open) -> None:
+    prefill, decode = opened(), opened()
+    prefill.store([block(0)])
+    for layer in range(1, 4):
+        prefill.send_parts(parts_of([block(0)], layer), decode.address)
+    prefill.send([block(0).key], decode.address, "one")
+    until(lambda: decode.received("one"))
+    assert has_exactly(decode, [block(0)])
+
+
+def test_parts_count_against_the_budget_and_are_dropped_with_the_blocks(opened: Open) -> None:
+    prefill, decode = opened(), opened(bytes=100_000)
+    decode.store([block(number, 20_000) for number in range(4)])
+    blocks = [block(10 + number, 20_000) for number in range(20)]
+    for layer in range(3):
+        prefill.send_parts(parts_of(blocks, layer), decode.address)
+    prefill.send([], decode.address, "one")
+    until(lambda: decode.received("one"))
+    stats = decode.stats()
+    assert stats.bytes <= 100_000 and stats.blocks >= 2, "parts take half of the budget at most"
+    decode.clear()
+    assert (decode.stats().blocks, decode.stats().bytes) == (0, 0)
+    prefill.send_parts(parts_of(blocks, 3), decode.address)
+    prefill.send([], decode.address, "two")
+    until(lambda: decode.received("two"))
+    assert decode.stats().blocks == 0, "the parts before were dropped"
+
+
+def test_a_receiver_that_restarts_gets_blocks_whole(opened: Open) -> None:
+    prefill, decode = opened(timeout_seconds=0.5), opened()
+    blocks, port = [block(number) for number in range(3)], int(decode.address.rpartition(":")[2])
+    prefill.store(blocks)
+    prefill.send_parts(parts_of(blocks, 0), decode.address)
+    decode.close()
+    again = opened(port=port)
+
+    def is_sent() -> bool:
+        try:
+            for layer in range(1, 4):
+                prefill.send_parts(parts_of(blocks, layer), again.address)
+            prefill.send(keys_of(blocks), again.address, "one")
+        except KVStoreError:
+            return False
+        return True
+
+    until(is_sent)
+    until(lambda: again.received("one"))
+    assert has_exactly(again, blocks)
 
 
 def test_several_engines_send_to_one(opened: Open) -> None:

@@ -1,0 +1,91 @@
+"""Sends the blocks of prompts to other engines layer by layer, while later layers are computed."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sglang_plug import Attention, Fetched, KVBlockPart, KVPool, Model, upload
+
+from .tier_engine import TierEngine
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksToSend:
+    """Blocks of one prompt that a step completes, and where they are sent."""
+
+    keys: Sequence[bytes]
+    slots: array[int]
+    """The KV slots of their tokens."""
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class _SentBlocks:
+    """Blocks of a step that is computed now, with their slots on the device."""
+
+    keys: Sequence[bytes]
+    slots: Tensor
+    address: str
+
+
+class LayerTransfers:
+    """Sends each layer of the blocks of a step as soon as the attention of that layer has run.
+
+    Args:
+        engine: sends them.
+        kv: the KV pool.
+    """
+
+    def __init__(self, engine: TierEngine, kv: KVPool) -> None:
+        self._engine, self._kv = engine, kv
+        self._blocks: Sequence[_SentBlocks] = ()
+        self._layers = set[int]()
+
+    def begin(self, blocks: Sequence[BlocksToSend]) -> None:
+        """Send ``blocks`` during the next forward pass, and none of an earlier one any more."""
+        device = self._kv.k[0].device
+        self._blocks = [_SentBlocks(one.keys, upload(one.slots, torch.int64, device), one.address) for one in blocks]
+        self._layers.clear()
+
+    def attended(self, layer: int) -> None:
+        """Queue sending a layer, which has the keys and values of the step now."""
+        if not self._blocks or layer in self._layers:
+            return
+        self._layers.add(layer)
+        layout = self._engine.layout
+        for blocks in self._blocks:
+            copies = layout.copy_layer(self._kv, blocks.slots, layer)
+            size = len(blocks.keys) * layout.layer_bytes
+            self._engine.send_parts(partial(self._parts, blocks.keys, copies, layer), size, blocks.address)
+
+    def _parts(self, keys: Sequence[bytes], copies: Fetched, layer: int) -> list[KVBlockPart]:
+        return self._engine.layout.layer_parts(keys, copies.read(), layer)
+
+
+def call_after_attention(model: Model, attended: Callable[[int], None]) -> ExitStack:
+    """Have ``attended`` called with the index of each attention layer of ``model`` that has run; close to undo it.
+
+    It is not called for steps that are replayed as a whole.
+    """
+
+    def around(run: Callable[..., Any]) -> Callable[..., Any]:
+        def run_and_tell(layer: Attention, *arguments: Any) -> Any:
+            result = run(layer, *arguments)
+            attended(layer.index)
+            return result
+
+        return run_and_tell
+
+    layers = ExitStack()
+    for module in model.modules():
+        if isinstance(module, Attention):
+            layers.enter_context(module.attending_by(around))
+    return layers

@@ -1,0 +1,60 @@
+"""The step extension of KV tiers for engines with a store that sends blocks to other engines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from sglang_plug import ChunkView, ForwardPhase, Kernels, Model, PrefixPool
+
+from .extension import KVTiers
+from .layer_transfers import BlocksToSend, LayerTransfers, call_after_attention
+
+
+class SendingKVTiers(KVTiers, ForwardPhase):
+    """Also sends the blocks of a prompt layer by layer, while the step that completes them is computed."""
+
+    _transfers: LayerTransfers | None = None
+    _wrapped: ExitStack | None = None
+
+    def use_prefixes(self, prefixes: PrefixPool) -> None:
+        """Open the stores."""
+        super().use_prefixes(prefixes)
+        if self._engine is not None and self._engine.layout.bytes:
+            self._transfers = LayerTransfers(self._engine, prefixes.kv)
+
+    def install(self, model: Model, kernels: Kernels) -> None:
+        """Compute the digest of the weights, and follow the layers of the model."""
+        super().install(model, kernels)
+        if self._wrapped is not None:
+            self._wrapped.close()
+        self._wrapped = call_after_attention(model, self._attended)
+
+    def before_forward(self, chunks: Sequence[ChunkView]) -> None:
+        """Send the blocks that the step completes for other engines."""
+        if self._transfers is not None:
+            self._transfers.begin([blocks for chunk in chunks if (blocks := self._completed_blocks(chunk))])
+
+    def after_forward(self, chunks: Sequence[ChunkView]) -> None:
+        """Send no more layers of the step."""
+        if self._transfers is not None:
+            self._transfers.begin(())
+
+    def _attended(self, layer: int) -> None:
+        if self._transfers is not None:
+            self._transfers.attended(layer)
+
+    def _completed_blocks(self, chunk: ChunkView) -> BlocksToSend | None:
+        """Return the blocks that a chunk completes, if another engine gets them."""
+        sequence, engine = chunk.sequence, self._engine
+        transfer = sequence.request.transfer
+        if transfer is None or not transfer.address or engine is None or (keys := self._block_keys()) is None:
+            return None
+        if engine.transfers is None or not engine.transfers.reaches(transfer.address):
+            return None
+        state = self._state_of(sequence)
+        first, count, size = state.stored, chunk.end // engine.layout.tokens, engine.layout.tokens
+        if count <= first:
+            return None
+        keys.extend(state.keys, sequence, count)
+        return BlocksToSend(state.keys[first:count], sequence.slots[first * size : count * size], transfer.address)
