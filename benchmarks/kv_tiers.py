@@ -1,8 +1,8 @@
 """KV tiers: ``python -m benchmarks.kv_tiers``.
 
-Three questions, each with and without ``--kv-store host,disk`` in turn: the first token after a restart, the time for
-conversations that together need many times the pool, and the cost where no prefix is used again. Weights are random
-numbers, equal in all servers.
+Four questions, each with and without ``--kv-store host,disk`` in turn: the first token after a restart, the time for
+conversations that together need many times the pool, the cost where no prefix is used again, and how long streams wait
+for a token while prompts are loaded. Weights are random numbers, equal in all servers.
 """
 
 from __future__ import annotations
@@ -12,20 +12,28 @@ import json
 import random
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from benchmarks.common.models import SHAPES
+from benchmarks.common.report import percentile
 from benchmarks.common.server import serving
 
 OPTIONS = ("--load-format", "dummy", "--skip-tokenizer-init", "--dtype", "bfloat16", "--random-seed", "1")
 TIMEOUT = 3600.0
-PARTS = ("restart", "conversations", "without-hits")
+PARTS = ("restart", "conversations", "without-hits", "streams")
+STREAMS = 32
+"""Streams that decode while prompts are loaded."""
+ALONE_SECONDS = 10.0
+"""Seconds for which these streams are measured before the first prompt."""
 
 
 class Bench:
@@ -128,6 +136,62 @@ def without_hits(bench: Bench, length: int, rounds: int) -> dict[str, Any]:
     return {**medians, "ratio": medians["with"] / medians["without"]}
 
 
+def streams(bench: Bench, length: int, prompts: int) -> dict[str, Any]:
+    """Measure the seconds between tokens of 32 streams, alone and beside prompts that are loaded, or computed."""
+    loaded = [bench.prompt(2000 + number, length) for number in range(prompts)]
+    pool = (prompts + 2) * length + STREAMS * 1024
+    with bench.client(pool=pool, stores=True, name="streams") as client:
+        for tokens in loaded:
+            generate(client, tokens, 1)
+        wait_stored(client)
+    figures = {}
+    for name, stores in (("computed", False), ("loaded", True)):
+        with bench.client(pool=pool, stores=stores, name="streams") as client:
+            generate(client, bench.prompt(1, 40), 1)
+            alone, beside = _gaps_of_streams(bench, client, loaded)
+        for when, gaps in (("alone", alone), (name, beside)):
+            figures |= {f"{when}-p50": percentile(gaps, 0.5), f"{when}-p99": percentile(gaps, 0.99)}
+            figures[f"{when}-most"] = max(gaps)
+    return figures
+
+
+def _gaps_of_streams(
+    bench: Bench, client: httpx.Client, prompts: Sequence[Sequence[int]]
+) -> tuple[list[float], list[float]]:
+    """Return the seconds between tokens of the streams before ``prompts`` are sent, and while they are answered."""
+    arrivals, stop = [list[float]() for _ in range(STREAMS)], threading.Event()
+
+    def stream(number: int) -> None:
+        params = {"temperature": 0, "max_new_tokens": 1000, "ignore_eos": True}
+        body = {"input_ids": bench.prompt(3000 + number, 16), "sampling_params": params, "stream": True}
+        with client.stream("POST", "/generate", json=body) as answer:
+            for line in answer.iter_lines():
+                if stop.is_set():
+                    return
+                if line.startswith("data: {"):
+                    arrivals[number].append(time.perf_counter())
+
+    with ThreadPoolExecutor(STREAMS) as pool:
+        running = [pool.submit(stream, number) for number in range(STREAMS)]
+        while not all(len(times) > 2 for times in arrivals):
+            time.sleep(0.1)
+        alone = time.perf_counter()
+        time.sleep(ALONE_SECONDS)
+        began = time.perf_counter()
+        for tokens in prompts:
+            generate(client, tokens, 1)
+        ended = time.perf_counter()
+        stop.set()
+        for future in running:
+            future.result()
+    return _gaps(arrivals, alone, began), _gaps(arrivals, began, ended)
+
+
+def _gaps(arrivals: Sequence[Sequence[float]], start: float, end: float) -> list[float]:
+    """Return the seconds between arrivals, of which the second one is between ``start`` and ``end``."""
+    return [later - earlier for times in arrivals for earlier, later in pairwise(times) if start <= later <= end]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description="Prefixes from KV stores, against computing them.")
@@ -146,6 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "restart": lambda: restart(bench, args.length, args.rounds),
             "conversations": lambda: conversations(bench, args.conversations, args.length, args.turns),
             "without-hits": lambda: without_hits(bench, args.length, 2 * args.rounds + 1),
+            "streams": lambda: streams(bench, args.length, 2 * args.rounds),
         }
         figures = {part: measures[part]() for part in args.part or PARTS}
     for part, row in figures.items():
