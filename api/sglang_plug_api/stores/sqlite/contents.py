@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from sglang_plug import ContentMissing, ContentWriter, StorageUnavailable
 
 from .integrity import is_full_disk
 
 READ_BYTES = 256 << 10
+F = TypeVar("F")
 
 
 class DurableFile:
@@ -56,7 +58,7 @@ class FileContent(ContentWriter):
     async def create(cls, path: Path) -> FileContent:
         """Create the file. Raises ``StorageUnavailable``."""
         with os_errors():
-            return cls(await asyncio.to_thread(DurableFile, path))
+            return cls(await _opened(lambda: DurableFile(path), DurableFile.discard))
 
     @property
     def size(self) -> int:  # type: ignore[override]
@@ -83,12 +85,27 @@ async def read_file(path: Path) -> AsyncGenerator[bytes, None]:
     """Yield the content of a file. Raises ``ContentMissing`` and ``StorageUnavailable``."""
     with os_errors():
         try:
-            file = await asyncio.to_thread(path.open, "rb")
+            file = await _opened(lambda: path.open("rb"), lambda opened: opened.close())
         except FileNotFoundError:
             raise ContentMissing(path.name) from None
         with file:
             while data := await asyncio.to_thread(file.read, READ_BYTES):
                 yield data
+
+
+async def _opened(open_file: Callable[[], F], close: Callable[[F], None]) -> F:
+    """Open a file in a thread; if the caller is cancelled meanwhile, ``close`` it once it is open."""
+    opening = asyncio.create_task(asyncio.to_thread(open_file))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+
+        def close_later(opened: asyncio.Task[F]) -> None:
+            if not opened.cancelled() and opened.exception() is None:
+                close(opened.result())
+
+        opening.add_done_callback(close_later)
+        raise
 
 
 @contextlib.contextmanager
