@@ -12,17 +12,16 @@ OF_ASYNCIO = "asyncio_"
 """Beginning of the names of threads that the event loop keeps."""
 
 
-def threads_and_processes() -> set[str]:
-    """Return the threads of this process and, where the system lists them, the processes that it has started."""
-    threads = {
-        f"thread {thread.name} ({thread.ident})"
-        for thread in threading.enumerate()
-        if not thread.name.startswith(OF_ASYNCIO)
-    }
-    return threads | {f"process {number}" for number in _children()}
+def threads_and_processes() -> set[threading.Thread | int]:
+    """Return the threads of this process and, where the system lists them, the ids of processes that it has started.
+
+    The threads themselves: the number of one that has ended is soon that of another.
+    """
+    threads = {thread for thread in threading.enumerate() if not thread.name.startswith(OF_ASYNCIO)}
+    return threads | _children()
 
 
-async def check_ended(kept: set[str]) -> None:
+async def check_ended(kept: set[threading.Thread | int]) -> None:
     """Wait until only ``kept`` is running. Raises ``AssertionError`` with the rest if that takes too long."""
 
     async def have_ended() -> bool:
@@ -31,15 +30,19 @@ async def check_ended(kept: set[str]) -> None:
     try:
         await until(have_ended, "the end of an engine")
     except AssertionError as error:
-        left = ", ".join(sorted(threads_and_processes() - kept))
-        raise AssertionError(f"close() has returned, and still running is {left}") from error
+        names = sorted(map(_name, threads_and_processes() - kept))
+        raise AssertionError(f"close() has returned, and still running is {', '.join(names)}") from error
 
 
-def _children() -> set[str]:
-    numbers = set[str]()
+def _name(running: threading.Thread | int) -> str:
+    return f"process {running}" if isinstance(running, int) else f"thread {running.name} ({running.ident})"
+
+
+def _children() -> set[int]:
+    numbers = set[int]()
     for file in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
         try:
-            numbers.update(file.read_text().split())
+            numbers.update(map(int, file.read_text().split()))
         except OSError:  # the thread has ended
             continue
     return numbers
