@@ -6,7 +6,6 @@ import http.client
 import itertools
 import json
 import secrets
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -81,12 +80,13 @@ def check_route(
             _check_answers(running, example)
             if running.key is not None and not public:
                 _check_key(running, example)
+        _check_blocking(running, examples)
         _check_together(running, examples)
         slow = list[_Example]()
         for example in examples:
             slow += _check_malformed(running, example)
             _check_other_methods(running, example, examples)
-        _check_blocking(running, [*examples, *slow])
+        _check_blocking(running, slow)
         for example in examples:
             abandon(running, example.method, example.path, example.body)
         check_idle(running, idle_seconds)
@@ -216,13 +216,12 @@ def _check_blocking(server: RunningServer, examples: Sequence[_Example]) -> None
     for example in examples:
         if _send(server, example, "").seconds < SLOW:
             continue
-        slow: list[Answer] = []
-        thread = threading.Thread(target=lambda slow=slow, example=example: slow.append(_send(server, example, "")))
-        thread.start()
-        time.sleep(SLOW / 5)
-        quick = server.send("GET", "/health")
-        thread.join()
-        assert slow and quick.seconds < slow[0].seconds / 2, (
+        with ThreadPoolExecutor(1) as pool:
+            sent = pool.submit(_send, server, example, "")
+            time.sleep(SLOW / 5)
+            quick = server.send("GET", "/health")
+            slow = sent.result()
+        assert quick.seconds < max(SLOW, slow.seconds) / 2, (
             f"{example}: the server answers nobody else for {quick.seconds:.1f} s; work that takes long belongs in a "
             "thread, and waiting into asyncio"
         )
