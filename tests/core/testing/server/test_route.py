@@ -18,7 +18,7 @@ pytestmark = pytest.mark.whole_engine
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     flags = [text for plugin in PLUGINS for text in ("--plugin", str(plugin))]
-    with running_server(("--device", "cpu", *flags), KEY) as running:
+    with running_server(("--device", "cpu", "--drain-timeout", "1", *flags), KEY) as running:
         yield running
 
 
