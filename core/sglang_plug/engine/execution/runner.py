@@ -221,28 +221,28 @@ class Runner:
         allowed = None if mask is None else mask.result()
         if not isinstance(output, Tensor) and allowed is None and takes_likeliest(sequences):
             tokens = output.tokens()
-            drawn = LaunchedStep(sequences, tokens, partial(results_of, Fetched.of(tokens)))
+            launched = LaunchedStep(sequences, tokens, partial(results_of, Fetched.of(tokens)))
         else:
             logits = output if isinstance(output, Tensor) else output.logits()
-            drawn = self.sampler.draw(logits, sequences, allowed, ahead=ahead)
-        read = partial(self._sampled, drawn, complete, results, drafts)
-        return LaunchedStep(drawn.sequences, drawn.tokens, read)
+            launched = self.sampler.draw(logits, sequences, allowed, ahead=ahead)
+        read = partial(self._sampled, launched, complete, results, drafts)
+        return LaunchedStep(launched.sequences, launched.tokens, read)
 
     def _sampled(
         self,
-        drawn: LaunchedStep,
+        launched: LaunchedStep,
         complete: Ordered[int],
         results: list[StepResult],
         drafts: Mapping[int, tuple[int, ...]],
     ) -> list[StepResult]:
-        """Wait for the tokens that were ``drawn``, and fill in their ``results``, whose indices are ``complete``.
+        """Wait for the tokens of the ``launched`` step, and fill in their ``results``, whose indices are ``complete``.
 
         ``drafts`` maps an index to the chunk's drafts.
         """
-        sampled, decisions = drawn.results(), NO_DECISIONS
+        sampled, decisions = launched.results(), NO_DECISIONS
         if self.extensions.sampled:
             decisions = self.extensions.decisions(
-                drawn.sequences, [row.token for row in sampled if row.token is not None]
+                launched.sequences, [row.token for row in sampled if row.token is not None]
             )
         for row, (index, result) in enumerate(zip(complete, sampled, strict=True)):
             if drafts and row and complete[row - 1] == index:
