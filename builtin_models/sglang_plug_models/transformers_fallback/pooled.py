@@ -72,8 +72,10 @@ class TransformersEncoder(Model):
         if (getattr(config, "max_position_embeddings", None) or 1) < 1:
             return UNLIMITED
         tables = position_tables(skeleton(kind, config, attention_of(kind)))
-        left = [table.num_embeddings - (-1 if table.padding_idx is None else table.padding_idx) - 1 for table in tables]
-        return min(left, default=None)
+        limits = [
+            table.num_embeddings - (-1 if table.padding_idx is None else table.padding_idx) - 1 for table in tables
+        ]
+        return min(limits, default=None)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load weights like transformers, old layouts included. Raises ``WeightError`` for missing or unused ones."""
