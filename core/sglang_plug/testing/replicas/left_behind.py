@@ -31,8 +31,8 @@ async def check_ended(kept: set[str]) -> None:
     try:
         await until(have_ended, "the end of an engine")
     except AssertionError as error:
-        left = ", ".join(sorted(threads_and_processes() - kept))
-        raise AssertionError(f"close() has returned, and still running is {left}") from error
+        remaining = ", ".join(sorted(threads_and_processes() - kept))
+        raise AssertionError(f"close() has returned, and still running is {remaining}") from error
 
 
 def _children() -> set[str]:
