@@ -34,7 +34,7 @@ class Answer:
     """The plugin, as ``distribution:plugin``."""
 
 
-def asked_order(calls: Sequence[pluggy.HookImpl], loaded: Sequence[Found]) -> list[pluggy.HookImpl]:
+def call_order(calls: Sequence[pluggy.HookImpl], loaded: Sequence[Found]) -> list[pluggy.HookImpl]:
     """Sort implementations of ``choose_component`` into the order in which they are asked.
 
     Files and folders that the user named come first, the last named one before the others; then installed

@@ -16,7 +16,7 @@ from sglang_plug.config import AUTO, ConfigError, EngineConfig, PluginOptions
 from sglang_plug.system.hints import nearest_names
 
 from . import hookspecs
-from .choice import FLAGS, Answer, answers, asked_order, disagreement, rivals
+from .choice import FLAGS, Answer, answers, call_order, disagreement, rivals
 from .component import Component, PluginError, import_target, start_error
 from .declaration import check_module, declared_specs
 from .discovery import DISTRIBUTION, Found, find_plugins
@@ -206,7 +206,7 @@ class Plugins:
         A component whose spec suits the model counts as chosen by its plugin where no plugin answers. Raises
         ``PluginError`` if a plugin fails.
         """
-        calls = asked_order(self._manager.hook.choose_component.get_hookimpls(), self.loaded)
+        calls = call_order(self._manager.hook.choose_component.get_hookimpls(), self.loaded)
         choices = list(answers(calls, kind, facts))
         suited = (component for component in self.all(kind) if component.spec.suits(facts.model))
         return (
@@ -219,7 +219,7 @@ class Plugins:
 
     def askers(self) -> list[str]:
         """The plugins that may choose components, as ``distribution:plugin``, in the order in which they are asked."""
-        calls = asked_order(self._manager.hook.choose_component.get_hookimpls(), self.loaded)
+        calls = call_order(self._manager.hook.choose_component.get_hookimpls(), self.loaded)
         return [call.plugin_name for call in calls]
 
     def _answer(self, kind: str, facts: Facts) -> Answer | None:

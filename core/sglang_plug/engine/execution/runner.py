@@ -24,7 +24,7 @@ from sglang_plug.contracts.request import LogprobOptions, TokenLogprob
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.sampling.logprobs import describe
 from sglang_plug.engine.sampling.masks import begin_masks
-from sglang_plug.engine.sampling.sampler import NOT_FINITE, Sampler, results_of, takes_likeliest
+from sglang_plug.engine.sampling.sampler import NOT_FINITE, Sampler, all_greedy, results_of
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
@@ -219,7 +219,7 @@ class Runner:
         ``ahead`` is, for each, the number of tokens before the one to sample that the sequence does not have yet.
         """
         allowed = None if mask is None else mask.result()
-        if not isinstance(output, Tensor) and allowed is None and takes_likeliest(sequences):
+        if not isinstance(output, Tensor) and allowed is None and all_greedy(sequences):
             tokens = output.tokens()
             launched = LaunchedStep(sequences, tokens, partial(results_of, Fetched.of(tokens)))
         else:

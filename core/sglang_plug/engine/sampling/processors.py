@@ -45,7 +45,7 @@ class LoadedProcessor:
         """The declared name of the processor."""
         return self.component.spec.name
 
-    def is_asked_for(self, params: SamplingParams, fields: Mapping[str, Any]) -> bool:
+    def is_requested(self, params: SamplingParams, fields: Mapping[str, Any]) -> bool:
         """Report whether a request may use the processor; ``fields`` are those that it sets, by processor.
 
         One that declares neither fields nor parameters may change every output.
@@ -121,7 +121,7 @@ class LogitsProcessors:
             raise RequestError(str(error), about=ABOUT) from None
         uses = []
         for loaded in self.loaded:
-            if not loaded.is_asked_for(params, fields):
+            if not loaded.is_requested(params, fields):
                 continue
             own = fields.get(loaded.name)
             processor_request = ProcessorRequest(

@@ -178,7 +178,7 @@ def results_of(
     return results
 
 
-def takes_likeliest(sequences: Ordered[Sequence]) -> bool:
+def all_greedy(sequences: Ordered[Sequence]) -> bool:
     """Report whether a ``Sampler`` without masks would only take the most likely token of each row."""
     for sequence in sequences:
         if not sequence.request.params.greedy or sequence.request.logprobs is not None:
