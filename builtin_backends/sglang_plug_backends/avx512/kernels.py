@@ -19,7 +19,7 @@ DEFINITIONS = Kernels()
 """The torch functions that define each operation."""
 PANEL = 32
 """Number of columns in one panel of the packed matrix."""
-DRAWN = 2048
+CHUNK = 2048
 """Number of tokens whose probabilities ``draw`` sums as one chunk."""
 WEIGHTS = (torch.bfloat16, torch.float32)
 """Dtypes of norm weights."""
@@ -179,7 +179,7 @@ def sample_tokens(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> 
     if options.cut or logits.dtype != torch.float32 or not logits.is_contiguous():
         return DEFINITIONS.sample_tokens(logits, options, uniform)
     rows, width = logits.shape
-    blocks = -(-width // DRAWN)
+    blocks = -(-width // CHUNK)
     tops, sums = (torch.empty(rows, blocks, dtype=dtype) for dtype in (torch.float32, torch.float64))
     out = torch.empty(rows, dtype=torch.int64)
     temperature, uniform = options.temperature.float().contiguous(), uniform.double().contiguous()

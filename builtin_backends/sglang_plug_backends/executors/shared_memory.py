@@ -192,7 +192,7 @@ class SharedCollectives(Collectives):
             if counters[other] >= count:
                 return
         began = looked = time.monotonic()
-        while (seen := counters[other]) < count:
+        while (value := counters[other]) < count:
             now = time.monotonic()
             if now - looked > LOOK:
                 self._look(other, count, now - began)
@@ -201,7 +201,7 @@ class SharedCollectives(Collectives):
                 os.sched_yield()
             else:
                 counters[other + ASLEEP] = 1
-                self._sleep.wait(other, seen)
+                self._sleep.wait(other, value)
 
     def _look(self, other: int, count: int, waited: float) -> None:
         if self._counters[self._closed] and self._counters[other] < count:
@@ -220,9 +220,9 @@ class Sleep:
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         self._longest = ctypes.byref((ctypes.c_long * 2)(0, int(ASLEEP_FOR * 1e9)))
 
-    def wait(self, word: int, seen: int) -> None:
-        """Sleep until ``wake`` or a timeout; return at once if the counter no longer equals ``seen``."""
-        self._call(SYS_FUTEX, self._at(word), FUTEX_WAIT, ctypes.c_uint32(seen & 0xFFFFFFFF), self._longest, None, 0)
+    def wait(self, word: int, value: int) -> None:
+        """Sleep until ``wake`` or a timeout; return at once if the counter no longer equals ``value``."""
+        self._call(SYS_FUTEX, self._at(word), FUTEX_WAIT, ctypes.c_uint32(value & 0xFFFFFFFF), self._longest, None, 0)
 
     def wake(self, word: int) -> None:
         """Wake all sleepers on the counter."""

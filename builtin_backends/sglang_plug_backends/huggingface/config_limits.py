@@ -57,10 +57,10 @@ def check_config(data: Mapping[str, Any], file: Path) -> None:
         if count > MAX_ENTRIES:
             raise ConfigError(f"{file} has more than {MAX_ENTRIES} entries, the most that are read")
         if field in REQUIRED and value is not None and (type(value) is not int or value < 1):
-            raise ConfigError(f"{file}: {name} must be a whole number above 0, not {_shown(value)}")
+            raise ConfigError(f"{file}: {name} must be a whole number above 0, not {_shortened(value)}")
         if isinstance(value, int | float) and (most := _limit(field)) is not None:
             if not (math.isfinite(value) and -most <= value <= most):
-                raise ConfigError(f"{file}: {name} is {_shown(value)}; the most that is served is {most}")
+                raise ConfigError(f"{file}: {name} is {_shortened(value)}; the most that is served is {most}")
 
 
 def check_against_files(data: Mapping[str, Any], folder: Path) -> None:
@@ -113,6 +113,6 @@ def _limit(field: str) -> int | None:
     return next((most for pattern, most in patterns if pattern.fullmatch(field)), None)
 
 
-def _shown(value: object) -> str:
+def _shortened(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"

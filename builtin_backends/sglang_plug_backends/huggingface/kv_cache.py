@@ -58,8 +58,8 @@ def read_kv_dtype(quantization: Mapping[str, Any], exported: Mapping[str, Any]) 
 def keeps_weights_alone(quantization: Mapping[str, Any]) -> bool:
     """Return True if ``quantization_config`` concerns keys and values only, so that the weights are ordinary."""
     method, groups = quantization.get("quant_method"), quantization.get("config_groups") or {}
-    says = quantization.get("kv_cache_scheme") or quantization.get("kv_cache_quant_algo")
-    if method not in (COMPRESSED_TENSORS, MODELOPT) or not says or quantization.get("quant_algo"):
+    kv_scheme = quantization.get("kv_cache_scheme") or quantization.get("kv_cache_quant_algo")
+    if method not in (COMPRESSED_TENSORS, MODELOPT) or not kv_scheme or quantization.get("quant_algo"):
         return False
     return isinstance(groups, Mapping) and not any(map(_of_weights, groups.values()))
 

@@ -171,20 +171,20 @@ class WindowStream:
     def __init__(self, decode: Callable[[Sequence[int]], str], prompt: Sequence[int] = ()) -> None:
         self._decode = decode
         self._window = list(prompt)
-        self._given = len(self._window)  # number of tokens of the window whose text has been emitted
+        self._emitted = len(self._window)  # number of tokens of the window whose text has been emitted
 
     def feed(self, tokens: Sequence[int]) -> str:
         self._window += tokens
-        text, before = self._decode(self._window), self._decode(self._window[: self._given])
-        held = len(self._window) - self._given
+        text, before = self._decode(self._window), self._decode(self._window[: self._emitted])
+        held = len(self._window) - self._emitted
         if len(text) <= len(before) or (text.endswith("\ufffd") and held <= MOST_HELD):
             return ""
         return self._give(text, before)
 
     def flush(self) -> str:
-        return self._give(self._decode(self._window), self._decode(self._window[: self._given]))
+        return self._give(self._decode(self._window), self._decode(self._window[: self._emitted]))
 
     def _give(self, text: str, before: str) -> str:
-        self._window = self._window[self._given :]
-        self._given = len(self._window)
+        self._window = self._window[self._emitted :]
+        self._emitted = len(self._window)
         return text[len(before) :]

@@ -341,19 +341,19 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         """Queue copies of the blocks with ``keys``, from block ``first`` of the sequence on."""
         assert self._engine is not None and self._prefixes is not None
         stores, layout = self._engine.stores, self._engine.layout
-        wanted, slots = stores.wanted(keys, layout.bytes), array("q")
-        if not wanted:
+        numbers, slots = stores.blocks_to_store(keys, layout.bytes), array("q")
+        if not numbers:
             return
-        for number in wanted:
+        for number in numbers:
             slots += sequence.slots[(first + number) * layout.tokens : (first + number + 1) * layout.tokens]
         copies = layout.copy_out(self._prefixes.kv, slots)
-        stores.put([keys[number] for number in wanted], copies, layout.blocks, layout.bytes)
+        stores.put([keys[number] for number in numbers], copies, layout.blocks, layout.bytes)
 
     def _store_states(self, sequence: SequenceView, key: bytes, length: int) -> None:
         """Queue a copy of the states after ``length`` tokens, if they are saved."""
         assert self._engine is not None
         stores, states = self._engine.stores, self._engine.states
-        if stores.wanted([key], states.size) and (copies := states.copy_out(sequence, length)) is not None:
+        if stores.blocks_to_store([key], states.size) and (copies := states.copy_out(sequence, length)) is not None:
             stores.put([key], copies, lambda tensors: [states.encode(tensors)], states.size)
 
     # -- tensors of other extensions -------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         if engine is None or keys is None:
             return
         key, size = keys.content(sequence.salt, content), encoded_bytes(tensor)
-        if engine.stores.wanted([key], size):
+        if engine.stores.blocks_to_store([key], size):
             engine.stores.put([key], Fetched.of(tensor), encode, size)
 
     def load_tensor(self, sequence: SequenceView, content: bytes, tokens: int) -> PendingTensor | None:

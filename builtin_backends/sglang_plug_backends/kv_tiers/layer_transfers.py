@@ -52,7 +52,9 @@ class LayerTransfers:
     def begin(self, blocks: Sequence[BlocksToSend]) -> None:
         """Send ``blocks`` during the next forward pass, and none of an earlier one any more."""
         device = self._kv.k[0].device
-        self._blocks = [_SentBlocks(one.keys, upload(one.slots, torch.int64, device), one.address) for one in blocks]
+        self._blocks = [
+            _SentBlocks(block.keys, upload(block.slots, torch.int64, device), block.address) for block in blocks
+        ]
         self._layers.clear()
 
     def attended(self, layer: int) -> None:

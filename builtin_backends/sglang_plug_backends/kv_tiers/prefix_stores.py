@@ -63,15 +63,15 @@ class PrefixStores:
         with self._changed:
             return len(self._queued)
 
-    def wanted(self, keys: Sequence[bytes], size: int) -> list[int]:
+    def blocks_to_store(self, keys: Sequence[bytes], size: int) -> list[int]:
         """Return the indices of the blocks, of ``size`` bytes each, that some tier lacks and the queue has room for."""
         with self._changed:
             queued = [key in self._queued for key in keys]
             room = (self._most_bytes - self._queued_bytes) // size
         missing = self._tiers.missing(keys)
-        wanted = [number for number in range(len(keys)) if missing[number] and not queued[number]]
-        self.dropped_blocks += max(0, len(wanted) - room)
-        return wanted[: max(0, room)]
+        numbers = [number for number in range(len(keys)) if missing[number] and not queued[number]]
+        self.dropped_blocks += max(0, len(numbers) - room)
+        return numbers[: max(0, room)]
 
     def put(self, keys: Sequence[bytes], tensors: Fetched, encode: Encode, size: int) -> None:
         """Store the blocks with ``keys``, of ``size`` bytes each, that ``encode`` makes of ``tensors``."""

@@ -91,8 +91,8 @@ class Tiers:
         """Return the first blocks with ``keys``, of ``size`` bytes, up to the first that ``places`` cannot load."""
         blocks: list[LoadedBlock] = []
         for tier, run in groupby(zip(keys, places, strict=True), key=lambda pair: pair[1]):
-            wanted = [key for key, _ in run]
-            for data in tier.load(wanted, deadline, size):
+            run_keys = [key for key, _ in run]
+            for data in tier.load(run_keys, deadline, size):
                 if data is None:
                     return blocks
                 blocks.append(LoadedBlock(data, tier.name))

@@ -67,23 +67,23 @@ class WeightsDigest:
 
 def model_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor of a model once, with a name: parameters, buffers, and those in attributes of modules."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     for name, module in model.named_modules():
         for key, value in sorted(vars(module).items()):
             if key not in ("_modules", "training"):
-                yield from _tensors(f"{name}.{key}", value, seen, DEPTH)
+                yield from _tensors(f"{name}.{key}", value, visited, DEPTH)
 
 
-def _tensors(name: str, value: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Tensor]]:
+def _tensors(name: str, value: Any, visited: set[int], depth: int) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
-        if id(value) not in seen and value.device.type != "meta":
-            seen.add(id(value))
+        if id(value) not in visited and value.device.type != "meta":
+            visited.add(id(value))
             yield name, value.detach()
         return
     if depth == 0 or isinstance(value, nn.Module | str | bytes | type):
         return
     for key, item in _items(value):
-        yield from _tensors(f"{name}.{key}", item, seen, depth - 1)
+        yield from _tensors(f"{name}.{key}", item, visited, depth - 1)
 
 
 def _items(value: Any) -> list[tuple[Any, Any]]:

@@ -68,7 +68,7 @@ class Lexemes:
     def _is_beginning(self, short: Machine, longer: Machine) -> bool:
         """Return whether a text of ``short`` can continue to a text of ``longer``."""
         open_ = {(item, other) for item in short.start for other in longer.start}
-        seen = set(open_)
+        visited = set(open_)
         while open_:
             state, other = open_.pop()
             if state == short.end and other != longer.end:
@@ -79,11 +79,11 @@ class Lexemes:
             for ranges, after in short.steps.get(state, ()):
                 for others, following in longer.steps.get(other, ()):
                     if _meet(ranges, others):
-                        new = {(a, b) for a in short.reached(after) for b in longer.reached(following)} - seen
-                        seen |= new
+                        new = {(a, b) for a in short.reached(after) for b in longer.reached(following)} - visited
+                        visited |= new
                         open_ |= new
         return False
 
 
-def _meet(left: Ranges, other: Ranges) -> bool:
-    return any(first <= end and start <= last for first, last in left for start, end in other)
+def _meet(ranges: Ranges, other: Ranges) -> bool:
+    return any(first <= end and start <= last for first, last in ranges for start, end in other)

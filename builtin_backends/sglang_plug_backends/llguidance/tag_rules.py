@@ -101,8 +101,10 @@ class _Writer:
         self._embedded += 1
         closed = {**rules, "arguments_": rules[ROOT], ROOT: Parts((Name("arguments_"), Text(")")))}
         self._lines.append(rules_to_lark(closed, prefix).rstrip())
-        rest = node.next.text[1:]
-        after = self._literal(Literal(rest, node.next.next), None) if rest else self._rule(node.next.next, None)
+        following = node.next.text[1:]
+        after = (
+            self._literal(Literal(following, node.next.next), None) if following else self._rule(node.next.next, None)
+        )
         return f"{prefix}start {after}"
 
     def _text(self, free: Free) -> str:

@@ -186,13 +186,13 @@ def _literal(value: str, next: Node) -> Node:
 def branches(nodes: Sequence[Node]) -> list[Node]:
     """Return ``nodes`` with choices replaced by their branches, each once."""
     results: list[Node] = []
-    seen = set[int]()
+    visited = set[int]()
     open_ = list(reversed(nodes))
     while open_:
         node = open_.pop()
-        if id(node) in seen:
+        if id(node) in visited:
             continue
-        seen.add(id(node))
+        visited.add(id(node))
         if isinstance(node, Choice):
             open_ += reversed(node.branches)
         else:

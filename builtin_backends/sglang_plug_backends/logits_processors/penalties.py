@@ -62,8 +62,8 @@ class PenaltyBatch(LogitsBatch):
     def apply(self, logits: Tensor, generated: Sequence[int]) -> Tensor:
         """Apply the three penalties to the logits."""
         repetition, frequency, presence = self._numbers[:, :, None].unbind()
-        output, seen = self._counts[:, 0], self._counts.sum(1) > 0
-        logits = torch.where(seen, torch.where(logits > 0, logits / repetition, logits * repetition), logits)
+        output, occurred = self._counts[:, 0], self._counts.sum(1) > 0
+        logits = torch.where(occurred, torch.where(logits > 0, logits / repetition, logits * repetition), logits)
         return logits - output * frequency - (output > 0) * presence
 
     def append(self, tokens: Tensor) -> None:

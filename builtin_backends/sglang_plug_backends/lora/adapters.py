@@ -102,24 +102,24 @@ class Adapters:
 
         Raises ``ConfigError`` for an adapter that ``load_first`` would refuse.
         """
-        for given in paths:
-            name, path = _named(given)
+        for entry in paths:
+            name, path = _named(entry)
             try:
                 self._check(name)
                 self._read_for(model, path)
             except PluginError:
                 raise
             except ConfigError as error:
-                raise ConfigError(f"--lora-paths {given}: adapter {name!r} was not loaded: {error}") from error
+                raise ConfigError(f"--lora-paths {entry}: adapter {name!r} was not loaded: {error}") from error
 
     def load_first(self, paths: Ordered[str]) -> None:
         """Load the configured adapters, each ``name=folder`` or a folder. Raises ``ConfigError``."""
-        for given in paths:
-            name, path = _named(given)
+        for entry in paths:
+            name, path = _named(entry)
             try:
                 self.load(name, path)
             except RequestError as error:
-                raise ConfigError(f"--lora-paths {given}: {error}") from error
+                raise ConfigError(f"--lora-paths {entry}: {error}") from error
 
     def load(self, name: str, path: str) -> dict[str, Any]:
         """Read the folder ``path`` and let requests use it as ``name`` from now on.
@@ -228,7 +228,7 @@ class Adapters:
         return {"adapters": self.paths}
 
 
-def _named(given: str) -> tuple[str, str]:
+def _named(entry: str) -> tuple[str, str]:
     """Split ``name=folder`` into name and folder; a folder alone gives its own name."""
-    name, equals, path = given.partition("=")
-    return (name, path) if equals else (Path(given).resolve().name, given)
+    name, equals, path = entry.partition("=")
+    return (name, path) if equals else (Path(entry).resolve().name, entry)

@@ -184,8 +184,8 @@ def _before(x: Tensor, adapters: AdaptersOfLayer, step: AdaptedStep) -> Tensor:
 
 
 def _after(x: Tensor, y: Tensor, adapters: AdaptersOfLayer, step: AdaptedStep) -> None:
-    for one, layer in adapters:
-        rows = step.rows(one)
+    for adapter, layer in adapters:
+        rows = step.rows(adapter)
         part = y[rows]
         layer.after(x[rows], part)
         if not isinstance(rows, slice):  # a copy

@@ -81,8 +81,8 @@ class Gemma4(SequentialParser):
 
 def _beginning(name: str, names: Iterable[str]) -> str:
     """Return the text before the arguments of ``name``; a blank ends it where another name goes on."""
-    goes_on = any(other != name and other.startswith(name) for other in names)
-    return f"{CALL}{name} " if goes_on else f"{CALL}{name}"
+    continues = any(other != name and other.startswith(name) for other in names)
+    return f"{CALL}{name} " if continues else f"{CALL}{name}"
 
 
 def read_value(source: Input, write: Write) -> Steps[None]:

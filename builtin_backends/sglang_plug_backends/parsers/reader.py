@@ -112,8 +112,8 @@ class Input:
         result = re.compile("|".join(map(re.escape, markers))).search(self._text, self._at)
         if result is not None:
             return self.take(result.start() - self._at), self.take(len(result.group()))
-        left = len(self._text) - self._at
-        return self.take(left if self._closed else left - self._held(markers)), ""
+        available = len(self._text) - self._at
+        return self.take(available if self._closed else available - self._held(markers)), ""
 
     @property
     def at_end(self) -> bool:

@@ -125,14 +125,14 @@ class RadixCache(PrefixCache):
 
     def outline(self, most: int) -> Sequence[CachedRun]:
         """Return the runs used last: of the ones with very many siblings, the oldest and the newest are looked at."""
-        now, left, runs = self.clock(), most * LOOKED_AT, list[CachedRun]()
+        now, budget, runs = self.clock(), most * LOOKED_AT, list[CachedRun]()
         frontier: list[tuple[float, int, int | None, _Node]] = []
         parents: list[tuple[int | None, _Node]] = [(None, root) for root in itertools.islice(_ends(self._roots), most)]
         while True:
             for place, parent in parents:
-                for node in itertools.islice(_ends(parent.children), min(most, left)):
+                for node in itertools.islice(_ends(parent.children), min(most, budget)):
                     heapq.heappush(frontier, (-node.stats.used, node.serial, place, node))
-                    left -= 1
+                    budget -= 1
             if not frontier or len(runs) >= most:
                 return runs
             _, _, place, node = heapq.heappop(frontier)

@@ -44,7 +44,7 @@ def read(config: Mapping[str, Any]) -> tuple[int, Selection]:
     method = config.get("quant_method")
     if method != "awq":
         raise ConfigError(f"--quantization awq reads checkpoints whose quant_method is 'awq', and not {method!r}")
-    refuse = partial(refuse_unless, config=config, what="AWQ")
+    refuse = partial(refuse_unless, config=config, scheme="AWQ")
     bits, group_size = ("w_bit", "q_group_size") if "w_bit" in config else ("bits", "group_size")
     size = config.get(group_size, 128)
     refuse(config.get(bits) == BITS, key=bits)

@@ -74,11 +74,11 @@ def read(config: Mapping[str, Any]) -> Layout:
         raise ConfigError(
             f"--quantization compressed-tensors reads checkpoints whose quant_method is that, and not {method!r}"
         )
-    what = "compressed-tensors"
-    refuse_unless(config.get("format") in (PACKED, PLAIN), config, "format", what)
+    scheme = "compressed-tensors"
+    refuse_unless(config.get("format") in (PACKED, PLAIN), config, "format", scheme)
     group = only_group(config)
     weights, activations = group.get("weights") or {}, group.get("input_activations")
-    refuse = partial(refuse_unless, config=weights, what=what)
+    refuse = partial(refuse_unless, config=weights, scheme=scheme)
     packed, strategy = config["format"] == PACKED, weights.get("strategy")
     refuse(weights.get("type", "int") == "int", key="type")
     refuse(weights.get("num_bits") in ((4, 8) if packed else (8,)), key="num_bits")
@@ -87,8 +87,8 @@ def read(config: Mapping[str, Any]) -> Layout:
     refuse(not weights.get("dynamic"), key="dynamic")
     refuse(weights.get("actorder") in (None, False, "group", "weight", "static", "dynamic"), key="actorder")
     if activations:
-        refuse_unless(activations.get("type", "int") == "int", activations, "type", what)
-        refuse_unless(activations.get("num_bits") == 8, activations, "num_bits", what)
+        refuse_unless(activations.get("type", "int") == "int", activations, "type", scheme)
+        refuse_unless(activations.get("num_bits") == 8, activations, "num_bits", scheme)
     return Layout(
         bits=weights["num_bits"],
         packed=packed,
@@ -96,7 +96,7 @@ def read(config: Mapping[str, Any]) -> Layout:
         group_size=weights.get("group_size") or 0,
         symmetric=weights.get("symmetric", True) is True,
         ordered=weights.get("actorder") not in ("group", "dynamic"),
-        selection=Selection(ignored=names_in(config, "ignore"), targets=targets_in(group, what)),
+        selection=Selection(ignored=names_in(config, "ignore"), targets=targets_in(group, scheme)),
     )
 
 

@@ -14,7 +14,7 @@ from sglang_plug import ConfigError, Matrix
 from .compressed_tensors import only_group
 from .selection import Selection, names_in, refuse_unless, targets_in
 
-WHAT = "FP8"
+SCHEME = "FP8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +50,9 @@ def read(config: Mapping[str, Any]) -> Fp8Format:
 
 def _fp8(config: Mapping[str, Any]) -> Fp8Format:
     refuse_unless(
-        config.get("activation_scheme", "dynamic") in ("dynamic", "static"), config, "activation_scheme", WHAT
+        config.get("activation_scheme", "dynamic") in ("dynamic", "static"), config, "activation_scheme", SCHEME
     )
-    refuse_unless(config.get("fmt", "e4m3") in ("e4m3", "float8_e4m3fn"), config, "fmt", WHAT)
+    refuse_unless(config.get("fmt", "e4m3") in ("e4m3", "float8_e4m3fn"), config, "fmt", SCHEME)
     ignored = names_in(config, "modules_to_not_convert", "ignored_layers")
     selection, block = Selection(ignored=ignored, head=False), config.get("weight_block_size")
     if block is None:
@@ -61,25 +61,25 @@ def _fp8(config: Mapping[str, Any]) -> Fp8Format:
 
 
 def _compressed_tensors(config: Mapping[str, Any]) -> Fp8Format:
-    refuse_unless(config.get("format") == "float-quantized", config, "format", WHAT)
+    refuse_unless(config.get("format") == "float-quantized", config, "format", SCHEME)
     group = only_group(config)
     weights, activations = group.get("weights") or {}, group.get("input_activations")
     for part in (weights, activations) if activations else (weights,):
-        refuse_unless(part.get("type") == "float", part, "type", WHAT)
-        refuse_unless(part.get("num_bits") == 8, part, "num_bits", WHAT)
-        refuse_unless(part.get("symmetric", True) is True, part, "symmetric", WHAT)
+        refuse_unless(part.get("type") == "float", part, "type", SCHEME)
+        refuse_unless(part.get("num_bits") == 8, part, "num_bits", SCHEME)
+        refuse_unless(part.get("symmetric", True) is True, part, "symmetric", SCHEME)
     strategy = weights.get("strategy")
-    refuse_unless(strategy in ("channel", "tensor", "block"), weights, "strategy", WHAT)
+    refuse_unless(strategy in ("channel", "tensor", "block"), weights, "strategy", SCHEME)
     return Fp8Format(
         one_scale=strategy == "tensor",
         block=_block(weights, "block_structure") if strategy == "block" else None,
         rounds_activations=bool(activations),
-        selection=Selection(ignored=names_in(config, "ignore"), targets=targets_in(group, WHAT)),
+        selection=Selection(ignored=names_in(config, "ignore"), targets=targets_in(group, SCHEME)),
     )
 
 
 def _block(config: Mapping[str, Any], key: str) -> tuple[int, int]:
     result = config.get(key)
     sizes = result if isinstance(result, list | tuple) else ()
-    refuse_unless(len(sizes) == 2 and all(isinstance(size, int) and size > 0 for size in sizes), config, key, WHAT)
+    refuse_unless(len(sizes) == 2 and all(isinstance(size, int) and size > 0 for size in sizes), config, key, SCHEME)
     return sizes[0], sizes[1]

@@ -58,7 +58,7 @@ def read(config: Mapping[str, Any]) -> Layout:
     method = config.get("quant_method")
     if method != "gptq":
         raise ConfigError(f"--quantization gptq reads checkpoints whose quant_method is 'gptq', and not {method!r}")
-    refuse = partial(refuse_unless, config=config, what="GPTQ")
+    refuse = partial(refuse_unless, config=config, scheme="GPTQ")
     bits, group_size = config.get("bits"), config.get("group_size", -1)
     refuse(bits in BITS, key="bits")
     refuse(isinstance(group_size, int) and (group_size == -1 or group_size > 0), key="group_size")

@@ -52,18 +52,18 @@ def names_in(config: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
     return tuple(name for key in keys for name in config.get(key) or ())
 
 
-def targets_in(group: Mapping[str, Any], what: str) -> tuple[str, ...]:
+def targets_in(group: Mapping[str, Any], scheme: str) -> tuple[str, ...]:
     """Return the quantized names. Raises ``ConfigError`` for layer classes other than ``Linear``."""
     result = names_in(group, "targets")
     named = (item == EVERY or "." in item or item.startswith("re:") for item in result)
-    refuse_unless(bool(result) and all(named), group, "targets", what)
+    refuse_unless(bool(result) and all(named), group, "targets", scheme)
     return result
 
 
-def refuse_unless(condition: bool, config: Mapping[str, Any], key: str, what: str) -> None:
-    """Raise ``ConfigError`` that names ``key`` and its value unless ``condition`` holds; ``what`` names the weights."""
+def refuse_unless(condition: bool, config: Mapping[str, Any], key: str, scheme: str) -> None:
+    """Raise ``ConfigError`` that names ``key``, its value and the ``scheme`` unless ``condition`` holds."""
     if not condition:
-        raise ConfigError(f"the checkpoint's {what} weights have {key} {config.get(key)!r}, which is not supported")
+        raise ConfigError(f"the checkpoint's {scheme} weights have {key} {config.get(key)!r}, which is not supported")
 
 
 def _names(pattern: str, name: str, anywhere: bool = False) -> bool:

@@ -21,17 +21,17 @@ def state_rows(context: ExtensionContext, room: float) -> int:
 
     Raises ``ConfigError`` if there is no room for them.
     """
-    asked, each = context.config.cache.max_states, bytes_per_state(context)
-    if asked is not None and asked < 1:
-        raise ConfigError(f"--max-states must be at least 1, got {asked}")
-    fitting = int(room * (STATE_SHARE if asked is None else 1.0) // each) - StatePool.RESERVED
-    if fitting < (1 if asked is None else asked):
-        wanted = "recurrent states" if asked is None else f"{asked} recurrent states"
+    requested, each = context.config.cache.max_states, bytes_per_state(context)
+    if requested is not None and requested < 1:
+        raise ConfigError(f"--max-states must be at least 1, got {requested}")
+    fitting = int(room * (STATE_SHARE if requested is None else 1.0) // each) - StatePool.RESERVED
+    if fitting < (1 if requested is None else requested):
+        states = "recurrent states" if requested is None else f"{requested} recurrent states"
         raise ConfigError(
-            f"no memory for {wanted}: {gigabytes(max(room, 0))} are left for them and the KV pool, and the state of "
+            f"no memory for {states}: {gigabytes(max(room, 0))} are left for them and the KV pool, and the state of "
             f"one sequence takes {gigabytes(each)}; set --max-states, lower --max-total-tokens or serve a smaller model"
         )
-    return StatePool.RESERVED + (min(fitting, 2 * context.max_running + REMEMBERED) if asked is None else asked)
+    return StatePool.RESERVED + (min(fitting, 2 * context.max_running + REMEMBERED) if requested is None else requested)
 
 
 def make_states(context: ExtensionContext, rows: int) -> StatePool:

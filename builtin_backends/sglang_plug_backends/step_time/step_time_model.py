@@ -208,14 +208,14 @@ class StepTimeModel:
     def prefill_tokens(self, work: StepWork, start: int, seconds: float) -> float:
         """Return how many tokens that follow ``start`` others fit into a step of ``seconds`` that has ``work``."""
         base = self.decode_seconds(work.decode_rows, work.decode_context)
-        left = seconds - self._prefill.predict((base, float(work.prompt_and_draft_tokens), work.prefill_pairs))
-        if left <= 0:
+        seconds_left = seconds - self._prefill.predict((base, float(work.prompt_and_draft_tokens), work.prefill_pairs))
+        if seconds_left <= 0:
             return 0.0
         _, for_token, for_pair = self._prefill.coefficients
         linear, square = for_token + for_pair * start, 0.5 * for_pair
         if square <= 0:
-            return left / linear if linear > 0 else float("inf")
-        return 2 * left / (linear + (linear**2 + 4 * square * left) ** 0.5)
+            return seconds_left / linear if linear > 0 else float("inf")
+        return 2 * seconds_left / (linear + (linear**2 + 4 * square * seconds_left) ** 0.5)
 
     def coefficients(self) -> dict[str, float]:
         """Return the coefficients in seconds, by what they are for."""

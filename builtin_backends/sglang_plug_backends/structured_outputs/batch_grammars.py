@@ -168,10 +168,10 @@ def asking(frame: FrameType | None) -> Asking | None:
     inner = None
     while frame is not None:
         if inner is not None and frame.f_code in (_fill.__code__, _follow.__code__):
-            asked = frame.f_locals.get("asked")
-            if asked is None:
+            call = frame.f_locals.get("call")
+            if call is None:
                 return None
-            seconds = time.monotonic() - asked.begun
+            seconds = time.monotonic() - call.begun
             return Asking(frame.f_locals["sequence"], frame.f_locals["state"].grammar, seconds)
         inner, frame = frame, frame.f_back
     return None
@@ -192,7 +192,7 @@ def _fill(
     sequence: SequenceView, state: GrammarState, mask: Tensor, place: int, *, guarded: bool
 ) -> RequestError | Filled:
     """Fill one row; return ``FILLED`` or the error."""
-    grammar, asked = state.grammar, Asked()
+    grammar, call = state.grammar, CallTimer()
     try:
         if state.remaining_tokens is None:
             grammar.fill(mask, place)
@@ -200,7 +200,7 @@ def _fill(
             mask[place] = state.remaining_tokens.allowed
         row = mask[place].numpy()
         _allow_stops(sequence, grammar, row)
-        if asked.too_much(sequence, state):
+        if call.too_much(sequence, state):
             return RequestError(TOO_SLOW)
         if state.quick is None:
             state.quick = guarded
@@ -223,20 +223,20 @@ def _follow(sequence: SequenceView, state: GrammarState, token: int, *, jump: bo
     room = sequence.limit - len(sequence.tokens) - 1
     if room < 0:  # there is no room for the token
         return NOTHING_MORE
-    asked = Asked()
+    call = CallTimer()
     forced: tuple[int, ...] = ()
     try:
         if token in sequence.request.params.stop_token_ids and grammar.may_end:
             return TokenDecision(Finish("stop", matched=token))
         if not grammar.accept(token):
             decision = _rejected(state, token, words)
-            return _too_slow() if asked.too_much(sequence, state) else decision
+            return _too_slow() if call.too_much(sequence, state) else decision
         state.remaining_tokens = None
         ended = grammar.ended
         if jump and room and not ended:
             forced = _forced(sequence, state, room, sampled=(token,), whole=sequence.request.logprobs is None)
             ended = bool(forced) and grammar.ended
-        if asked.too_much(sequence, state) and not ended:
+        if call.too_much(sequence, state) and not ended:
             return _too_slow()
         return TokenDecision(Finish("stop") if ended else None, None, forced) if ended or forced else NOTHING_MORE
     except GrammarTimeout:
@@ -264,7 +264,7 @@ def _open(sequence: SequenceView, state: GrammarState, *, jump: bool) -> TokenDe
 
     ``finish`` is set if no token may follow the prompt.
     """
-    grammar, asked = state.grammar, Asked()
+    grammar, call = state.grammar, CallTimer()
     forced: tuple[int, ...] = ()
     try:
         if jump:
@@ -274,7 +274,7 @@ def _open(sequence: SequenceView, state: GrammarState, *, jump: bool) -> TokenDe
         raise
     except BaseException as error:
         return TokenDecision(error=_failed(grammar, error))
-    if asked.too_much(sequence, state):
+    if call.too_much(sequence, state):
         return _too_slow()
     return TokenDecision(Finish("stop") if ended else None, forced=forced)
 
@@ -309,7 +309,7 @@ def _forced(
     return cut.whole[:kept]
 
 
-class Asked:
+class CallTimer:
     """The start of a call of a grammar, by the thread's own time and by the clock."""
 
     def __init__(self) -> None:

@@ -76,8 +76,8 @@ def choose_backends(context: ExtensionContext) -> ChosenBackends | str:
         if name != AUTO:
             raise
         return f"structured outputs are not available: {error}"
-    for given, component in ((name, backend), (mode, tokenizer)):
-        context.choose(component, "chosen" if given == AUTO else "named by the configuration")
+    for setting, component in ((name, backend), (mode, tokenizer)):
+        context.choose(component, "chosen" if setting == AUTO else "named by the configuration")
     components = installed(plugins, backend)
     tried = components if name == AUTO else components[:1]
     return ChosenBackends(components, tuple(candidate.spec.name for candidate in tried))

@@ -140,7 +140,7 @@ class Constraints:
         self._refusal: str | None = None
         self._cache = _Cache(cache_bytes)
         self._waiting: dict[Constraint, list[SequenceView]] = {}
-        self._asked = set[Constraint]()
+        self._requested = set[Constraint]()
         self._ready: list[tuple[SequenceView, GrammarState | RequestError]] = []
         self._jobs = GrammarQueue(clock)
         self._done: queue.SimpleQueue[tuple[Constraint, Result, int]] = queue.SimpleQueue()
@@ -181,7 +181,7 @@ class Constraints:
         """Yield the sequences whose grammars are compiled, with their grammars or the errors."""
         while not self._done.empty():
             constraint, result, size = self._done.get()
-            self._asked.discard(constraint)
+            self._requested.discard(constraint)
             if result is None:
                 if constraint in self._waiting:  # a request arrived while it was given up
                     self._ask(constraint)
@@ -218,15 +218,15 @@ class Constraints:
             worker.thread.join(CLOSE_TIMEOUT)
 
     def _ask(self, constraint: Constraint) -> None:
-        if constraint not in self._asked:
-            self._asked.add(constraint)
+        if constraint not in self._requested:
+            self._requested.add(constraint)
             self._jobs.put(constraint)
 
     def _forget(self, constraint: Constraint) -> None:
         """Remove a constraint that no sequence waits for any more from the queue."""
         del self._waiting[constraint]
         if self._jobs.discard(constraint):
-            self._asked.discard(constraint)
+            self._requested.discard(constraint)
 
     def _help(self) -> None:
         """Start another thread, if the limit allows it and all others have started."""

@@ -217,9 +217,9 @@ class GrammarProcess:
 
     def _pause(self, seconds: float, is_wanted: Callable[[], bool]) -> None:
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
+        while (seconds_left := until - time.monotonic()) > 0:
             self._look(is_wanted)
-            time.sleep(min(left, POLL))
+            time.sleep(min(seconds_left, POLL))
 
     def _look(self, is_wanted: Callable[[], bool]) -> None:
         """Raise ``CompilerUnavailable`` once the engine closes, ``NotWanted`` once no request waits any more."""

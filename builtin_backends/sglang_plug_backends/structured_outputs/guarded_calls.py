@@ -144,8 +144,8 @@ class Calls(Generic[Result]):
         self._threads.renew()
         self._runs = [run for run in self._runs if run not in late]
         for run in late:
-            if rest := run.calls[self._take(run) + 1 :]:
-                self._submit(rest)
+            if remaining := run.calls[self._take(run) + 1 :]:
+                self._submit(remaining)
 
     def _take(self, run: Run[Result]) -> int:
         """Store the available results of a batch; return their number."""

@@ -48,15 +48,17 @@ class Ends:
         """Return the ends that contain special tokens."""
         return [run for run in reasoning_prefix.ends if not all(self._pieces(run))]
 
-    def row(self, stops: tuple[int, ...], texts: Texts, rests: Texts) -> Tensor:
+    def row(self, stops: tuple[int, ...], texts: Texts, remainders: Texts) -> Tensor:
         """Return a mask, int32 ``[words]``, of every token except ``stops`` and those that overshoot."""
-        return self._rows(stops, texts, rests)
+        return self._rows(stops, texts, remainders)
 
-    def _row(self, stops: tuple[int, ...], texts: Texts, rests: Texts) -> Tensor:
+    def _row(self, stops: tuple[int, ...], texts: Texts, remainders: Texts) -> Tensor:
         pieces = self.vocabulary.pieces
         suspects = {token for text in texts for token, piece in enumerate(pieces) if text in piece}
-        suspects |= {token for rest in rests for token, piece in enumerate(pieces) if piece.startswith(rest)}
-        forbidden = [token for token in suspects if overshoots(pieces[token], texts, rests)]
+        suspects |= {
+            token for remainder in remainders for token, piece in enumerate(pieces) if piece.startswith(remainder)
+        }
+        forbidden = [token for token in suspects if overshoots(pieces[token], texts, remainders)]
         allowed = torch.zeros(self.vocabulary.words * MASK_BITS, dtype=torch.bool)
         allowed[: self.vocabulary.size] = True
         allowed[torch.tensor([*stops, *forbidden], dtype=torch.int64)] = False
@@ -67,12 +69,12 @@ class Ends:
         return [self.vocabulary.pieces[token] for token in run]
 
 
-def overshoots(piece: bytes, texts: Texts, rests: Texts) -> bool:
-    """Report whether ``piece`` continues with more than white space after one of ``texts`` or of ``rests``.
+def overshoots(piece: bytes, texts: Texts, remainders: Texts) -> bool:
+    """Report whether ``piece`` continues with more than white space after one of ``texts`` or of ``remainders``.
 
-    ``rests`` are the missing parts of ends that have begun.
+    ``remainders`` are the missing parts of ends that have begun.
     """
-    if any(piece.startswith(rest) and piece[len(rest) :].strip(BLANKS) for rest in rests):
+    if any(piece.startswith(remainder) and piece[len(remainder) :].strip(BLANKS) for remainder in remainders):
         return True
     return any(text in piece and piece.partition(text)[2].strip(BLANKS) for text in texts)
 

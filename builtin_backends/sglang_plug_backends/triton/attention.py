@@ -84,7 +84,7 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable, WeighingCap
         self._group_block = min(tile(group), MOST_MEMBERS) if self._wide else tile(group)
         self._group_blocks = -(-group // self._group_block)
         chosen = settings or TritonSettings()
-        self._wanted_splits = chosen.splits
+        self._requested_splits = chosen.splits
         self._launch = {"num_stages": STAGES, **launch_options(device, chosen.overlap_launches)}
         self._processors = 0 if INTERPRETED else torch.cuda.get_device_properties(device).multi_processor_count
 
@@ -163,11 +163,11 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable, WeighingCap
 
     def _splits(self, rows: int, longest: int) -> int:
         """Return the splits of each context, a power of two: enough programs for the device, none too short."""
-        if self._wanted_splits:
-            return self._wanted_splits
+        if self._requested_splits:
+            return self._requested_splits
         programs = rows * self.shape.kv_heads * self._group_blocks
-        programs_wanted = PROGRAMS_PER_PROCESSOR * self._processors // programs
-        splits = max(1, min(programs_wanted, longest // SHORTEST_PART, MOST_SPLITS))
+        target_programs = PROGRAMS_PER_PROCESSOR * self._processors // programs
+        splits = max(1, min(target_programs, longest // SHORTEST_PART, MOST_SPLITS))
         return 1 << (splits.bit_length() - 1)
 
     def _largest_query_block(self, batch: ForwardBatch) -> int:

@@ -76,7 +76,7 @@ class RowProducts:
         self, silu_mul: Callable[[Tensor], Tensor], time: Time | None = None, *, overlap: bool = False
     ) -> None:
         self._silu_mul, self._time, self._overlap = silu_mul, time, overlap
-        self._found: dict[tuple[torch.Size, torch.dtype, bool, bool], Tiles | None] = {}
+        self._tiles: dict[tuple[torch.Size, torch.dtype, bool, bool], Tiles | None] = {}
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None) -> LinearFunction:
         """See ``Kernels.pack_linear``."""
@@ -91,9 +91,9 @@ class RowProducts:
         if weight.dtype not in HALF or not weight.is_contiguous() or not (weight.is_cuda or self._time):
             return many
         kind = weight.shape, weight.dtype, gated, bias is not None
-        if kind not in self._found:
-            self._found[kind] = self._best(weight, bias, gated=gated)
-        tiles = self._found[kind]
+        if kind not in self._tiles:
+            self._tiles[kind] = self._best(weight, bias, gated=gated)
+        tiles = self._tiles[kind]
         if tiles is None:
             return many
         single = partial(multiply_row, weight, bias, gated=gated, tiles=tiles, overlap=self._overlap)

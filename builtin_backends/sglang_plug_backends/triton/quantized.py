@@ -69,8 +69,8 @@ def blocks_for(rows: int, weight: QuantizedWeight, depth: int) -> Blocks:
     high = next(item for item in (16, 32, 64) if rows <= item)
     wide = 64 if high < 64 else 128
     programs = -(-size // wide)
-    wanted = PROGRAMS_OF_FEW if rows <= FEW_ROWS else PROGRAMS
-    splits = max(1, min(wanted // programs, -(-total // depth) // 2, MOST_SPLITS))
+    target_programs = PROGRAMS_OF_FEW if rows <= FEW_ROWS else PROGRAMS
+    splits = max(1, min(target_programs // programs, -(-total // depth) // 2, MOST_SPLITS))
     return Blocks(rows=high, columns=wide, depth=depth, splits=splits)
 
 

@@ -70,7 +70,7 @@ class _Writer:
         self._nullable = rules_made_of(rules, _is_nothing)
         self._made: Rules = {}
         self._known: dict[tuple[Repeat, tuple[Node, ...]], Node] = {}
-        self._left, self._links_left = MOST_WRITTEN, MOST_LINKS
+        self._size_left, self._links_left = MOST_WRITTEN, MOST_LINKS
 
     def written(self) -> Rules:
         """Return all rules."""
@@ -123,18 +123,18 @@ class _Writer:
         if part.most is None:
             return not is_character and part.least * self._size(part.body) <= MOST_SIZE
         size = self._size(part)
-        return size <= self._left and (part.most <= MOST_TIMES if is_character else size <= MOST_SIZE)
+        return size <= self._size_left and (part.most <= MOST_TIMES if is_character else size <= MOST_SIZE)
 
-    def _repeated(self, part: Repeat, rest: list[Node]) -> Node:
+    def _repeated(self, part: Repeat, continuation: list[Node]) -> Node:
         """Return ``part`` and its continuation up to the end of the rule; equal expressions share one rule."""
-        place = part, tuple(rest)
+        place = part, tuple(continuation)
         if place not in self._known:
             if self._needs_chain(part):
-                written = self._chain(part, rest)
+                written = self._chain(part, continuation)
             elif part.most is None:
-                written = self._endless(part, rest)
+                written = self._endless(part, continuation)
             else:
-                written = self._counted(part, part.most, rest)
+                written = self._counted(part, part.most, continuation)
             self._known[place] = written
         return self._known[place]
 
@@ -145,7 +145,7 @@ class _Writer:
             return False
         return _as_class(part.body, self._rules) is not None
 
-    def _chain(self, part: Repeat, rest: list[Node]) -> Node:
+    def _chain(self, part: Repeat, continuation: list[Node]) -> Node:
         """Write ``part``, a character, and its continuation in links of at most ``MOST_AT_ONCE``.
 
         The required characters come first. Then each link either continues after all of its characters, or has fewer of
@@ -154,7 +154,7 @@ class _Writer:
         character = _as_class(part.body, self._rules)
         assert character is not None
         self._links_left -= _links(part)
-        after = self._short(self._ending(rest))
+        after = self._short(self._ending(continuation))
         optional = 0 if part.most is None else part.most - part.least
         size = _link_size(optional)
         if part.most is None:
@@ -179,19 +179,19 @@ class _Writer:
         self._make(name, _either([fewer, _joined([_times(character, size, size), following])]))
         return name
 
-    def _endless(self, part: Repeat, rest: list[Node]) -> Node:
+    def _endless(self, part: Repeat, continuation: list[Node]) -> Node:
         loop = self._new()
         again: list[Node] = [self._ending([branch, loop]) for branch in self._branches(part.body)]
-        self._make(loop, _either([self._ending(rest), *again]))
+        self._make(loop, _either([self._ending(continuation), *again]))
         if not part.least:
             return loop
         first = self._new()
         self._make(first, _either(again))
         return _joined([part.body] * (part.least - 1) + [first])
 
-    def _counted(self, part: Repeat, most: int, rest: list[Node]) -> Node:
-        self._left -= self._size(part)
-        after = self._short(self._ending(rest))
+    def _counted(self, part: Repeat, most: int, continuation: list[Node]) -> Node:
+        self._size_left -= self._size(part)
+        after = self._short(self._ending(continuation))
         if isinstance(part.body, OneOf):
             return self._characters(part.body, part.least, most, after)
         result: Node = after

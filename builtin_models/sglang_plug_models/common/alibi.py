@@ -61,11 +61,11 @@ class Alibi(nn.Module):
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the key dimensions of ``positions`` ``[T]``, ``[T, heads, WIDTH]`` in ``dtype``."""
-        rest = (positions[:, None].to(self.slopes.dtype) * self.slopes).float()
+        remainder = (positions[:, None].to(self.slopes.dtype) * self.slopes).float()
         parts: list[Tensor] = []
         for _ in range(PARTS):
-            parts.append(rest.bfloat16())  # exact in a pool of any dtype that has as many digits
-            rest = rest - parts[-1].float()
+            parts.append(remainder.bfloat16())  # exact in a pool of any dtype that has as many digits
+            remainder = remainder - parts[-1].float()
         return F.pad(torch.stack(parts, dim=-1), (0, WIDTH - PARTS)).to(dtype)
 
 

@@ -155,12 +155,12 @@ def put_images(
             expanded.append(token)
             continue
         needed, arrays = _looked(next(result), limits, look)
-        shown = [placeholder] * needed if isinstance(needed, int) else needed
-        taken += len(shown)
+        image_tokens = [placeholder] * needed if isinstance(needed, int) else needed
+        taken += len(image_tokens)
         if taken > limits.tokens:
             raise MediaError(f"the images take {taken} tokens or more; the most is {limits.tokens}", len(media))
-        media.append(Media.of(len(expanded), len(shown), arrays))
-        expanded += shown
+        media.append(Media.of(len(expanded), len(image_tokens), arrays))
+        expanded += image_tokens
     return MediaPrompt(expanded, tuple(media))
 
 

@@ -17,8 +17,8 @@ def split_pairs(x: Tensor, turned: int) -> Tensor:
 
     Kernels rotate halves. The order need not be restored, because queries and keys share it.
     """
-    pairs, rest = x.tensor_split((turned,), dim=-1)
-    return torch.cat((pairs[..., ::2], pairs[..., 1::2], rest), dim=-1)
+    pairs, unrotated = x.tensor_split((turned,), dim=-1)
+    return torch.cat((pairs[..., ::2], pairs[..., 1::2], unrotated), dim=-1)
 
 
 class InterleavedRopeAttention(SelfAttention):

@@ -54,17 +54,17 @@ class GroupedRouter(Router):
         scores = logits.softmax(-1)
         return self.best_of(scores, scores, best=1)
 
-    def best_of(self, scores: Tensor, wanted: Tensor, best: int) -> tuple[Tensor, Tensor]:
-        """Return the experts ``[T, k]`` with the highest ``wanted`` ``[T, experts]`` and their weights from ``scores``.
+    def best_of(self, scores: Tensor, ranking: Tensor, best: int) -> tuple[Tensor, Tensor]:
+        """Return the experts ``[T, k]`` with the highest ``ranking`` ``[T, experts]``, and their weights in ``scores``.
 
         A group's score is the sum of its ``best`` best experts.
         """
         if self.kept < self.groups:
-            grouped = wanted.view(-1, self.groups, self.experts // self.groups)
+            grouped = ranking.view(-1, self.groups, self.experts // self.groups)
             worth = grouped.topk(best, dim=-1).values.sum(-1)
             dropped = torch.ones_like(worth, dtype=torch.bool).scatter_(1, worth.topk(self.kept, dim=-1).indices, False)
-            wanted = grouped.masked_fill(dropped[..., None], float("-inf")).flatten(1)
-        experts = wanted.topk(self.chosen, dim=-1).indices
+            ranking = grouped.masked_fill(dropped[..., None], float("-inf")).flatten(1)
+        experts = ranking.topk(self.chosen, dim=-1).indices
         weights = scores.gather(1, experts)
         if self.normalise:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)

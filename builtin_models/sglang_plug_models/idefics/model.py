@@ -55,9 +55,9 @@ class Idefics3(ProjectedVL):
         square(pixels, self.config.vision_config.image_size, pixels.shape[0])
         if tokens is None or len(tokens.shape) != 1:
             raise media_error("the tokens of one are missing")
-        shown = int((self._tokens(tokens) == self.config.image_token_id).sum())
-        if shown != pixels.shape[0] * self.of_tile:
-            raise media_error(f"one has {pixels.shape[0]} tiles and {shown} places for them")
+        placeholders = int((self._tokens(tokens) == self.config.image_token_id).sum())
+        if placeholders != pixels.shape[0] * self.of_tile:
+            raise media_error(f"one has {pixels.shape[0]} tiles and {placeholders} places for them")
         return tokens.shape[0]
 
     def largest(self, tokens: int) -> Mapping[str, MediaArray]:

@@ -53,12 +53,12 @@ class NamedTilesProcessor:
 
     def _named(self, rows: int, columns: int) -> str:
         """Return the text of an image with this many rows and columns of tiles, none if it is not split."""
-        shown = self._placeholder * self._count
+        placeholders = self._placeholder * self._count
         lines = (
-            "".join(f"{self._frame}<row_{row}_col_{column}>{shown}" for column in range(1, columns + 1)) + "\n"
+            "".join(f"{self._frame}<row_{row}_col_{column}>{placeholders}" for column in range(1, columns + 1)) + "\n"
             for row in range(1, rows + 1)
         )
-        return "".join(lines) + ("\n" if rows else "") + f"{self._frame}{self._whole}{shown}{self._frame}"
+        return "".join(lines) + ("\n" if rows else "") + f"{self._frame}{self._whole}{placeholders}{self._frame}"
 
 
 def load_processor(source: MediaSource) -> NamedTilesProcessor:

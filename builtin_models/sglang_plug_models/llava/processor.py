@@ -59,10 +59,10 @@ class TilesProcessor:
     """
 
     def __init__(self, images: Any, config: Any, limits: MediaLimits) -> None:
-        prepared, seen = (pinpoints(item.image_grid_pinpoints) for item in (images, config))
-        if prepared != seen:
+        prepared, expected = (pinpoints(item.image_grid_pinpoints) for item in (images, config))
+        if prepared != expected:
             raise ConfigError(
-                f"image_grid_pinpoints of preprocessor_config.json ({prepared}) and of config.json ({seen}) differ"
+                f"image_grid_pinpoints of preprocessor_config.json ({prepared}) and of config.json ({expected}) differ"
             )
         self._images, self._config, self._limits = images, config, limits
 

@@ -126,9 +126,9 @@ class MambaLayer(nn.Module):
         """Map ``[T, hidden]`` to ``[T, hidden]``."""
         return self.mixed(x, x, batch)
 
-    def mixed(self, x: Tensor, wanted: Tensor, batch: ForwardBatch) -> Tensor:
-        """Return ``x`` plus the mixer's output of ``wanted``."""
-        return x + self.mamba(self.input_layernorm(wanted), None, batch)
+    def mixed(self, x: Tensor, mixer_input: Tensor, batch: ForwardBatch) -> Tensor:
+        """Return ``x`` plus the mixer's output of ``mixer_input``."""
+        return x + self.mamba(self.input_layernorm(mixer_input), None, batch)
 
 
 class HybridLayer(nn.Module):

@@ -11,7 +11,7 @@ MODELS = {
     "Qwen3_5ForCausalLM": ("Qwen35", "Qwen3.5, text only"),
     "Qwen3_5MoeForCausalLM": ("Qwen35Moe", "Qwen3.5 with experts, text only"),
 }
-SEEING = {
+VISION_MODELS = {
     "Qwen3_5ForConditionalGeneration": ("Qwen35VL", "Qwen3.5"),
     "Qwen3_5MoeForConditionalGeneration": ("Qwen35MoeVL", "Qwen3.5 with experts"),
 }
@@ -23,7 +23,7 @@ NEEDS = ("transformers>=5.18",)
 def register_models() -> Iterator[ModelSpec]:
     for name, (target, summary) in MODELS.items():
         yield ModelSpec(name=name, target=f"{__name__}.model:{target}", summary=summary)
-    for name, (target, summary) in SEEING.items():
+    for name, (target, summary) in VISION_MODELS.items():
         yield ModelSpec(
             name=name,
             target=f"{__name__}.vision:{target}",
@@ -39,6 +39,6 @@ def register_media_processors() -> Iterator[MediaProcessorSpec]:
         name="qwen35-vl",
         target="sglang_plug_models.qwen_vl.processor:load_processor",
         summary="images of any size, cut into patches",
-        architectures=frozenset(SEEING),
+        architectures=frozenset(VISION_MODELS),
         needs=(*NEEDS, "PIL"),
     )

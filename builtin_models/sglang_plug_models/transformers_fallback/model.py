@@ -64,7 +64,7 @@ class BodyOutput(BaseModelOutputWithPast):
             raise AttributeError(name)
 
 
-class Given(nn.Module):
+class PrecomputedStates(nn.Module):
     """Replaces the body and returns hidden states that were computed before."""
 
     def forward(self, *tokens: Any, inputs_embeds: Tensor, **options: Any) -> BodyOutput:
@@ -118,7 +118,7 @@ class TransformersModel(Model):
             setattr(self.reference.get_submodule(layer.module), HANDLER, paged)
         self.reference.config._attn_implementation = INTERFACE
         self.body = self.reference.get_submodule(self._trace.body)
-        self.reference.set_submodule(self._trace.body, Given())
+        self.reference.set_submodule(self._trace.body, PrecomputedStates())
 
     def _attention(self, layer: Layer) -> Attention:
         return Attention(self.env, layer.index, scale=layer.scale, window=layer.window, softcap=layer.softcap)

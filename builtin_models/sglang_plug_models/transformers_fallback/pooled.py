@@ -50,7 +50,7 @@ class TransformersEncoder(Model):
         kind = pooling_class(config)
         self.dtype, self.device = torch.get_default_dtype(), torch.get_default_device()
         self.reference: Any = skeleton(kind, config, attention_of(kind))
-        self.has_segments = tells_texts_apart(kind, config, position_tables(self.reference))
+        self.has_segments = has_segment_types(kind, config, position_tables(self.reference))
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
@@ -72,8 +72,10 @@ class TransformersEncoder(Model):
         if (getattr(config, "max_position_embeddings", None) or 1) < 1:
             return UNLIMITED
         tables = position_tables(skeleton(kind, config, attention_of(kind)))
-        left = [table.num_embeddings - (-1 if table.padding_idx is None else table.padding_idx) - 1 for table in tables]
-        return min(left, default=None)
+        limits = [
+            table.num_embeddings - (-1 if table.padding_idx is None else table.padding_idx) - 1 for table in tables
+        ]
+        return min(limits, default=None)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load weights like transformers, old layouts included. Raises ``WeightError`` for missing or unused ones."""
@@ -169,7 +171,7 @@ def position_tables(model: nn.Module) -> list[nn.Embedding]:
     ]
 
 
-def tells_texts_apart(kind: type[PreTrainedModel], config: Any, positions: Sequence[nn.Embedding]) -> bool:
+def has_segment_types(kind: type[PreTrainedModel], config: Any, positions: Sequence[nn.Embedding]) -> bool:
     """Return whether tokenizers give a pair's two texts separate token types.
 
     Not for RoBERTa-like models, whose positions are counted from the padding token's, even if they have token types.

@@ -76,11 +76,12 @@ class PeerConnections:
         *,
         greeting: Callable[[], Ready | Failed],
         handle: Callable[[Peer, ToServer], None],
-        left: Callable[[Peer], None],
+        on_disconnect: Callable[[Peer], None],
         silent_for: Callable[[], float],
     ) -> None:
         self._fingerprint = set(fingerprint)
-        self._greeting, self._handle, self._left, self._silent_for = greeting, handle, left, silent_for
+        self._greeting, self._handle = greeting, handle
+        self._on_disconnect, self._silent_for = on_disconnect, silent_for
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToServer)
         self._context = zmq.asyncio.Context()
@@ -138,7 +139,7 @@ class PeerConnections:
     def forget(self, peer: Peer) -> None:
         """Forget a client, and abort what it has in flight."""
         if self._peers.pop(peer.route, None) is not None:
-            self._left(peer)
+            self._on_disconnect(peer)
 
     async def stop(self) -> None:
         """Handle no messages any more."""
@@ -156,9 +157,9 @@ class PeerConnections:
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
         while True:
-            route, *rest = await socket.recv_multipart()
+            route, *frames = await socket.recv_multipart()
             try:
-                self._take(route, self._decoder.decode(b"".join(rest)))
+                self._take(route, self._decoder.decode(b"".join(frames)))
             except msgspec.MsgspecError as error:  # of another version
                 logger.error("A client sent what cannot be read, and is refused: %s", error)
                 self._refuse(route, f"the engine's server cannot read a message: {error}")

@@ -55,7 +55,7 @@ class EngineServer:
             launch.plugins.fingerprint,
             greeting=self._greeting,
             handle=self._handle,
-            left=self._abort_all,
+            on_disconnect=self._abort_all,
             silent_for=lambda: self.silent_for,
         )
         self._public, self._secret = zmq.curve_keypair()

@@ -34,7 +34,7 @@ class Answer:
     """The plugin, as ``distribution:plugin``."""
 
 
-def asked_order(calls: Sequence[pluggy.HookImpl], loaded: Sequence[Found]) -> list[pluggy.HookImpl]:
+def call_order(calls: Sequence[pluggy.HookImpl], loaded: Sequence[Found]) -> list[pluggy.HookImpl]:
     """Sort implementations of ``choose_component`` into the order in which they are asked.
 
     Files and folders that the user named come first, the last named one before the others; then installed
@@ -69,9 +69,9 @@ def answers(calls: Sequence[pluggy.HookImpl], kind: str, facts: Facts) -> Iterat
 
 
 def _ask(call: pluggy.HookImpl, kind: str, facts: Facts) -> str | None:
-    given = {"kind": kind, "facts": facts}
+    arguments = {"kind": kind, "facts": facts}
     try:
-        name: Any = call.function(*(given[argument] for argument in call.argnames))
+        name: Any = call.function(*(arguments[argument] for argument in call.argnames))
     except (Exception, SystemExit) as error:
         raise PluginError(
             f"plugin {call.plugin_name!r} failed to choose a {kind}: {type(error).__name__}: {error}"
@@ -83,17 +83,17 @@ def _ask(call: pluggy.HookImpl, kind: str, facts: Facts) -> str | None:
     return name
 
 
-def rivals(given: Sequence[Answer]) -> list[Answer]:
+def rivals(choices: Sequence[Answer]) -> list[Answer]:
     """Return the answers that differ from the first, which counts."""
-    return [answer for answer in given[1:] if answer.name != given[0].name]
+    return [answer for answer in choices[1:] if answer.name != choices[0].name]
 
 
 def disagreement(kind: str, chosen: Answer, others: Sequence[Answer]) -> str:
     """Describe a choice that plugins disagree about, and what to do."""
-    told = " and ".join(f"{answer.plugin} would choose {answer.name!r}" for answer in others)
+    alternatives = " and ".join(f"{answer.plugin} would choose {answer.name!r}" for answer in others)
     return (
         f"plugins disagree about the {kind} for 'auto': {chosen.plugin} is asked first and chooses {chosen.name!r}, "
-        f"{told}; name one to settle it"
+        f"{alternatives}; name one to settle it"
     )
 
 

@@ -82,8 +82,8 @@ def _check_arguments(name: str, function: Callable[..., Any]) -> None:
         if parameter.name not in allowed and parameter.default is parameter.empty
     ]
     if extra:
-        takes = f"only: {', '.join(allowed)}" if allowed else "no arguments"
-        raise DeclarationError(f"{name}() asks for {', '.join(map(repr, extra))}, but is given {takes}")
+        accepted = f"only: {', '.join(allowed)}" if allowed else "no arguments"
+        raise DeclarationError(f"{name}() asks for {', '.join(map(repr, extra))}, but is given {accepted}")
 
 
 def _implementations(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:

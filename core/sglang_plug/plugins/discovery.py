@@ -92,7 +92,7 @@ def _without_copies(plugins: list[Found]) -> list[Found]:
 
 
 def _installed() -> Iterator[Found]:
-    seen = set[str]()
+    names = set[str]()
     for distribution in importlib.metadata.distributions():
         try:
             points = [point for point in distribution.entry_points if point.group == GROUP]
@@ -104,9 +104,9 @@ def _installed() -> Iterator[Found]:
         if not points:
             continue
         name, version = _name_and_version(distribution)
-        if name in seen:  # an earlier entry of sys.path shadows this one
+        if name in names:  # an earlier entry of sys.path shadows this one
             continue
-        seen.add(name)
+        names.add(name)
         for point in points:
             yield Found(point.name, name, version, point.value)
 

@@ -63,8 +63,8 @@ def _title(names: Sequence[str], distribution: str) -> str:
     """Return the plugins of a distribution that differ in the same way, as the subject of a sentence."""
     if len(names) == 1:
         return f"plugin {names[0]!r} of {distribution}"
-    shown = ", ".join(map(repr, names[:FEW])) + (f" and {len(names) - FEW} more" if len(names) > FEW else "")
-    return f"each of the plugins {shown} of {distribution}"
+    listed = ", ".join(map(repr, names[:FEW])) + (f" and {len(names) - FEW} more" if len(names) > FEW else "")
+    return f"each of the plugins {listed} of {distribution}"
 
 
 def _difference(expected: LockedPlugin | None, actual: LockedPlugin | None) -> str:

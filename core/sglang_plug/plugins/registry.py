@@ -16,7 +16,7 @@ from sglang_plug.config import AUTO, ConfigError, EngineConfig, PluginOptions
 from sglang_plug.system.hints import nearest_names
 
 from . import hookspecs
-from .choice import FLAGS, Answer, answers, asked_order, disagreement, rivals
+from .choice import FLAGS, Answer, answers, call_order, disagreement, rivals
 from .component import Component, PluginError, import_target, start_error
 from .declaration import check_module, declared_specs
 from .discovery import DISTRIBUTION, Found, find_plugins
@@ -74,13 +74,13 @@ class Plugins:
         ``ConfigError`` if the plugins are not those of the lock file.
         """
         plugins = cls(options or PluginOptions())
-        found = find_plugins(plugins.options)
-        if not found:
+        discovered = find_plugins(plugins.options)
+        if not discovered:
             raise PluginError("no plugins found; is sglang-plug installed? (pip install .)")
-        plugins.imported = [plugin for plugin in found if not plugins._is_blocked(plugin)]
+        plugins.imported = [plugin for plugin in discovered if not plugins._is_blocked(plugin)]
         if plugins.options.locked:
             check_lock(plugins.options.locked, plugins.imported)
-        for plugin in found:
+        for plugin in discovered:
             if plugin not in plugins.imported:
                 plugins.blocked.append(plugin)
                 continue
@@ -90,7 +90,7 @@ class Plugins:
             if (took := time.process_time() - began) > SLOW:
                 plugins.slow[plugin] = took
         plugins._settle_settings()
-        plugins._check_names(found)
+        plugins._check_names(discovered)
         return plugins
 
     def separate(self) -> Plugins:
@@ -126,8 +126,8 @@ class Plugins:
     def get(self, kind: str, name: str) -> Component:
         """The one component of that name. Raises ``PluginError`` if there is none, or more than one."""
         candidates = self._components.get((kind, name), [])
-        wanted = self.options.prefer.get(f"{kind}:{name}")
-        chosen = [plugin for plugin in candidates if wanted in (None, plugin.found.distribution)]
+        preferred = self.options.prefer.get(f"{kind}:{name}")
+        chosen = [plugin for plugin in candidates if preferred in (None, plugin.found.distribution)]
         if len(chosen) == 1:
             return chosen[0]
         if chosen:
@@ -137,7 +137,7 @@ class Plugins:
             )
         if candidates:
             raise PluginError(
-                f"--prefer {kind}:{name}={wanted}: that of {wanted!r} is not among --plugins, "
+                f"--prefer {kind}:{name}={preferred}: that of {preferred!r} is not among --plugins, "
                 f"only that of {candidates[0].found.distribution!r} is"
             )
         raise PluginError(
@@ -206,11 +206,11 @@ class Plugins:
         A component whose spec suits the model counts as chosen by its plugin where no plugin answers. Raises
         ``PluginError`` if a plugin fails.
         """
-        calls = asked_order(self._manager.hook.choose_component.get_hookimpls(), self.loaded)
-        given = list(answers(calls, kind, facts))
+        calls = call_order(self._manager.hook.choose_component.get_hookimpls(), self.loaded)
+        choices = list(answers(calls, kind, facts))
         suited = (component for component in self.all(kind) if component.spec.suits(facts.model))
         return (
-            given
+            choices
             or [
                 Answer(component.spec.name, f"{component.found.distribution}:{component.found.name}")
                 for component in suited
@@ -219,17 +219,17 @@ class Plugins:
 
     def askers(self) -> list[str]:
         """The plugins that may choose components, as ``distribution:plugin``, in the order in which they are asked."""
-        calls = asked_order(self._manager.hook.choose_component.get_hookimpls(), self.loaded)
+        calls = call_order(self._manager.hook.choose_component.get_hookimpls(), self.loaded)
         return [call.plugin_name for call in calls]
 
     def _answer(self, kind: str, facts: Facts) -> Answer | None:
         """The first answer to ``choose_component``, if any; warns if another plugin would have chosen differently."""
-        given = self.answers(kind, facts)
-        if not given:
+        choices = self.answers(kind, facts)
+        if not choices:
             return None
-        if others := rivals(given):
-            logger.warning("%s", disagreement(kind, given[0], others))
-        return given[0]
+        if others := rivals(choices):
+            logger.warning("%s", disagreement(kind, choices[0], others))
+        return choices[0]
 
     def check_settings(self) -> None:
         """Raise ``ConfigError`` for settings that do not fit, also of components that are not used."""
@@ -242,31 +242,31 @@ class Plugins:
         """The plugins and versions that every process of one server must agree on."""
         return tuple((plugin.name, plugin.distribution, plugin.version) for plugin in self.loaded)
 
-    def _is_blocked(self, found: Found) -> bool:
+    def _is_blocked(self, plugin: Found) -> bool:
         allow, block = self.options.allow, self.options.block
-        if {found.name, found.distribution} & set(block):
+        if {plugin.name, plugin.distribution} & set(block):
             return True
         named = [item for item in allow if ":" not in item]
-        if not named or found.distribution == DISTRIBUTION or found.explicit:
+        if not named or plugin.distribution == DISTRIBUTION or plugin.explicit:
             return False
-        return not ({found.name, found.distribution} & set(named)) and len(named) == len(allow)
+        return not ({plugin.name, plugin.distribution} & set(named)) and len(named) == len(allow)
 
-    def _load(self, found: Found) -> None:
-        module = found.load()
+    def _load(self, plugin: Found) -> None:
+        module = plugin.load()
         check_module(module)
         specs = list(declared_specs(module))
-        given = self.options.settings
-        components = [Component(spec, found, given.get(spec.name, {}), self.lifecycle) for spec in specs]
+        settings = self.options.settings
+        components = [Component(spec, plugin, settings.get(spec.name, {}), self.lifecycle) for spec in specs]
         self._refuse_twins(components)
         visible = [component for component in components if self._is_visible(component)]
         for component in components:
-            self._declared.setdefault(component.key, set()).add(found.distribution)
+            self._declared.setdefault(component.key, set()).add(plugin.distribution)
         self._hidden += [component for component in components if component not in visible]
-        if not visible and not self._is_allowed(found):
-            self.blocked.append(found)
+        if not visible and not self._is_allowed(plugin):
+            self.blocked.append(plugin)
             return
-        self._manager.register(module, f"{found.distribution}:{found.name}")
-        self.loaded.append(found)
+        self._manager.register(module, f"{plugin.distribution}:{plugin.name}")
+        self.loaded.append(plugin)
         for component in visible:
             self._components.setdefault((component.spec.kind, component.spec.name), []).append(component)
 
@@ -290,35 +290,35 @@ class Plugins:
                 if other.found.distribution == component.found.distribution:
                     raise PluginError(f"declares {component.key}, as plugin {other.found.name!r} does already")
 
-    def _is_allowed(self, found: Found) -> bool:
+    def _is_allowed(self, plugin: Found) -> bool:
         """True unless there is an allow-list that does not name the plugin."""
-        if found.distribution == DISTRIBUTION or found.explicit or not self.options.allow:
+        if plugin.distribution == DISTRIBUTION or plugin.explicit or not self.options.allow:
             return True
-        return bool({found.name, found.distribution} & set(self.options.allow))
+        return bool({plugin.name, plugin.distribution} & set(self.options.allow))
 
     def _is_visible(self, component: Component) -> bool:
         if component.key in self.options.block:
             return False
         return self._is_allowed(component.found) or component.key in self.options.allow
 
-    def _check_names(self, found: list[Found]) -> None:
+    def _check_names(self, discovered: list[Found]) -> None:
         """Every name the user gave must be known: a typo must not switch anything off silently."""
-        plugins = {plugin.name for plugin in found} | {plugin.distribution for plugin in found}
+        plugins = {plugin.name for plugin in discovered} | {plugin.distribution for plugin in discovered}
         declared = self._declared
-        for flag, given in (("--plugins", self.options.allow), ("--block-plugin", self.options.block)):
-            for name in given:
+        for flag, values in (("--plugins", self.options.allow), ("--block-plugin", self.options.block)):
+            for name in values:
                 if name not in plugins and not (":" in name and name in declared):
-                    what, known = ("component", declared) if ":" in name else ("plugin", plugins)
-                    raise PluginError(f"{flag}: no {what} named {name!r}; {nearest_names(name, sorted(known), what)}")
-        for key, wanted in self.options.prefer.items():
+                    kind, known = ("component", declared) if ":" in name else ("plugin", plugins)
+                    raise PluginError(f"{flag}: no {kind} named {name!r}; {nearest_names(name, sorted(known), kind)}")
+        for key, distribution in self.options.prefer.items():
             if key not in declared:
                 raise PluginError(
                     f"--prefer: nothing declares {key!r}; {nearest_names(key, sorted(declared), 'component')}"
                 )
-            if wanted not in (owners := declared[key]):
-                hint = nearest_names(wanted, sorted(owners), "distribution")
+            if distribution not in (owners := declared[key]):
+                hint = nearest_names(distribution, sorted(owners), "distribution")
                 raise PluginError(
-                    f"--prefer {key}={wanted}: {wanted!r} does not declare it; {hint}{self._failed_lines()}"
+                    f"--prefer {key}={distribution}: {distribution!r} does not declare it; {hint}{self._failed_lines()}"
                 )
         names = {name for _, name in self._components}
         for name in self.options.settings:
@@ -331,14 +331,14 @@ class Plugins:
         return "".join(f"\n  {failure}" for failure in self.failures)
 
     @contextmanager
-    def _isolated(self, found: Found) -> Iterator[None]:
+    def _isolated(self, plugin: Found) -> Iterator[None]:
         """One bad plugin takes down neither the command line nor the server, unless ``--strict-plugins``."""
         try:
             with redirect_stdout(sys.stderr):  # a command's output may be read by programs
                 yield
         except (Exception, SystemExit) as error:
             message = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
-            failure = Failure(found, message, traceback.format_exc())
+            failure = Failure(plugin, message, traceback.format_exc())
             if self.options.strict:
                 raise PluginError(f"{failure} (--strict-plugins)") from error
             self.failures.append(failure)

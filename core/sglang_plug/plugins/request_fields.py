@@ -137,15 +137,15 @@ class RequestFields:
 
         Raises ``RequestFieldError`` for a wrong value and for a field that is refused.
         """
-        given = {name: value for name, value in values.items() if name in self.names and value is not None}
-        for name in given:
+        fields = {name: value for name, value in values.items() if name in self.names and value is not None}
+        for name in fields:
             if name in self.refused:
                 raise RequestFieldError(name, f"{name}: {self.refused[name]}")
-        self.read(given)
-        for name, value in given.items():
+        self.read(fields)
+        for name, value in fields.items():
             if not _can_be_sent(value):
                 raise RequestFieldError(name, f"{name}: a number does not fit 64 bits")
-        return given
+        return fields
 
     def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Name of a processor -> an instance of its class, for those of which ``values`` has fields.

@@ -28,8 +28,8 @@ def remedy(needs: Sequence[str], distribution: str) -> str:
     missing = [_distributions(need.partition(AT_LEAST)[0]) for need in needs if _wrong(need)]
     extras: dict[str, set[str]] = {}
     for line in requires:
-        if found := OF_EXTRA.match(line):
-            extras.setdefault(found["extra"], set()).add(_normalise(found["name"]))
+        if match := OF_EXTRA.match(line):
+            extras.setdefault(match["extra"], set()).add(_normalise(match["name"]))
     if not missing:
         return ""
     sizes = [(len(names), extra) for extra, names in extras.items() if all(map(names.intersection, missing))]

@@ -82,11 +82,11 @@ class Spec:
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for a field that does not hold what it should: nobody else looks before it is used."""
         for item in fields(self):
-            accepts, wanted = ACCEPTED[item.type]
+            accepts, expected = ACCEPTED[item.type]
             value = getattr(self, item.name)
             if not accepts(value):
-                raise ValueError(f"{type(self).__name__}({self.name!r}): {item.name} must be {wanted}, not {value!r}")
-        for name, pattern, wanted in (
+                raise ValueError(f"{type(self).__name__}({self.name!r}): {item.name} must be {expected}, not {value!r}")
+        for name, pattern, expected in (
             ("name", NAME, "a word without blanks and any of '=:,', other than 'auto'"),
             ("target", TARGET, "'package.module:attribute'"),
             ("settings", TARGET, "'package.module:Class'"),
@@ -96,7 +96,7 @@ class Spec:
         ):
             value = getattr(self, name, None)
             if value is not None and not pattern.fullmatch(value):
-                raise ValueError(f"{type(self).__name__}({self.name!r}): {name} must be {wanted}, not {value!r}")
+                raise ValueError(f"{type(self).__name__}({self.name!r}): {name} must be {expected}, not {value!r}")
 
     def suits(self, model: Any) -> bool:
         """Report whether the component suits the model with this configuration, so that no plugin has to choose it."""

@@ -65,5 +65,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         meant = get_close_matches(name, names, 1)
     if not meant:
         return ""
-    shown = ", ".join(map(repr, meant[:MOST_SHOWN]))
-    return f"; did you mean {shown}?" if len(meant) == 1 else f"; did you mean one of {shown}?"
+    suggestions = ", ".join(map(repr, meant[:MOST_SHOWN]))
+    return f"; did you mean {suggestions}?" if len(meant) == 1 else f"; did you mean one of {suggestions}?"

@@ -69,9 +69,9 @@ def _pages(name: str) -> int:
 def _of_groups(proc: Path, groups: Path) -> Iterator[int]:
     """Yield the bytes left to each group with a limit that this process is in, from the innermost on."""
     for folder, files in _folders(proc, groups):
-        left = _left(folder, files)
-        if left is not None:
-            yield left
+        bytes_left = _bytes_left(folder, files)
+        if bytes_left is not None:
+            yield bytes_left
 
 
 def _folders(proc: Path, groups: Path) -> Iterator[tuple[Path, GroupFiles]]:
@@ -91,7 +91,7 @@ def _folders(proc: Path, groups: Path) -> Iterator[tuple[Path, GroupFiles]]:
                 break
 
 
-def _left(folder: Path, files: GroupFiles) -> int | None:
+def _bytes_left(folder: Path, files: GroupFiles) -> int | None:
     limit, usage = _number(folder / files.limit), _number(folder / files.usage)
     if limit is None or usage is None:
         return None

@@ -12,7 +12,7 @@ THREADS = 6
 ROUNDS = 6
 
 
-def check_threads(calls: Mapping[str, Callable[[], object]], what: str) -> None:
+def check_threads(calls: Mapping[str, Callable[[], object]], subject: str) -> None:
     """Make every call once, and then all of them again and again in several threads, and compare.
 
     Raises ``AssertionError`` that names the first call whose result differs or that raises.
@@ -37,7 +37,7 @@ def check_threads(calls: Mapping[str, Callable[[], object]], what: str) -> None:
 
     with frequent_switches(), ThreadPoolExecutor(THREADS) as pool:
         problems = [problem for part in pool.map(work, range(THREADS)) for problem in part]
-    assert not problems, f"{what}: called from {THREADS} threads at once, {problems[0]}"
+    assert not problems, f"{subject}: called from {THREADS} threads at once, {problems[0]}"
 
 
 @contextmanager

@@ -16,13 +16,13 @@ MOST = 1.5
 """Greatest exponent of the size: 1 is linear, 2 is quadratic; sorting and caches of the processor add a little."""
 
 
-def check_growth(prepare: Callable[[int], Callable[[], object]], sizes: Sequence[int], what: str) -> None:
+def check_growth(prepare: Callable[[int], Callable[[], object]], sizes: Sequence[int], subject: str) -> None:
     """Raise ``AssertionError`` if the time of ``prepare(size)()`` grows faster than in proportion to ``size``.
 
     Args:
         prepare: makes the work for a size; only the work itself is measured.
         sizes: ascending, each several times the one before.
-        what: the work and the unit of its size, for the message: ``"feed() of single characters"``.
+        subject: the work and the unit of its size, for the message: ``"feed() of single characters"``.
     """
     times: dict[int, float] = {}
     for _ in range(2):  # a second time if the first says no: the machine may have been busy
@@ -36,7 +36,7 @@ def check_growth(prepare: Callable[[int], Callable[[], object]], sizes: Sequence
         return
     small, large = list(times)[-2:]
     raise AssertionError(
-        f"{what}: time grows with the power {_exponent(times):.1f} of the size, and must grow in proportion: "
+        f"{subject}: time grows with the power {_exponent(times):.1f} of the size, and must grow in proportion: "
         f"{times[small]:.3f} s for {small}, {times[large]:.3f} s for {large}"
     )
 

@@ -70,8 +70,8 @@ def released(name: str) -> Iterator[None]:
     yield
     gc.collect()
     _check_threads(threads, name)
-    left = _open_files() - files
-    assert not left, f"after {name} {', '.join(sorted(left))} is still open"
+    open_files = _open_files() - files
+    assert not open_files, f"after {name} {', '.join(sorted(open_files))} is still open"
 
 
 async def _check_cycles(make: Callable[[], object], may_be_async: bool) -> None:
@@ -86,8 +86,8 @@ async def _check_cycles(make: Callable[[], object], may_be_async: bool) -> None:
             seconds = time.monotonic() - began
             assert seconds < STOP_SECONDS, f"{STOP}() took {seconds:.1f} s; a server waits {STOP_SECONDS:g} s"
     await asyncio.sleep(0)  # cancelled tasks end
-    left = {task.get_name() for task in asyncio.all_tasks() - tasks}
-    assert not left, f"after {STOP}() the tasks {', '.join(sorted(left))} still run"
+    unfinished = {task.get_name() for task in asyncio.all_tasks() - tasks}
+    assert not unfinished, f"after {STOP}() the tasks {', '.join(sorted(unfinished))} still run"
 
 
 async def _call(component: object, name: str, may_be_async: bool, *arguments: Any) -> None:
@@ -135,8 +135,8 @@ async def _in_time(call: Callable[[], Any]) -> Any:
 
 def _check_threads(before: set[threading.Thread], name: str) -> None:
     deadline = time.monotonic() + SETTLING
-    while left := {thread.name for thread in threading.enumerate() if thread not in before and thread.is_alive()}:
-        assert time.monotonic() < deadline, f"after {name} the threads {', '.join(sorted(left))} still run"
+    while running := {thread.name for thread in threading.enumerate() if thread not in before and thread.is_alive()}:
+        assert time.monotonic() < deadline, f"after {name} the threads {', '.join(sorted(running))} still run"
         time.sleep(0.01)
 
 

@@ -8,13 +8,13 @@ from typing import TypeVar
 Refusal = TypeVar("Refusal", bound=Exception)
 
 
-def refusal_of(call: Callable[[], object], expected: type[Refusal], what: str, *, name: str = "") -> Refusal | None:
-    """Return the error with which ``call`` refuses ``what``; ``None`` if it raises nothing.
+def refusal_of(call: Callable[[], object], expected: type[Refusal], case: str, *, name: str = "") -> Refusal | None:
+    """Return the error with which ``call`` refuses ``case``; ``None`` if it raises nothing.
 
     Args:
         call: does what must be refused.
         expected: the error that the contract names.
-        what: what must be refused, for the message.
+        case: what must be refused, for the message.
         name: name of the error in the message; empty: that of ``expected``.
 
     Raises ``AssertionError`` if ``call`` raises another error.
@@ -25,6 +25,6 @@ def refusal_of(call: Callable[[], object], expected: type[Refusal], what: str, *
         return error
     except Exception as error:
         raise AssertionError(
-            f"{what} must be refused with {name or expected.__name__}; it raised {type(error).__name__}: {error}"
+            f"{case} must be refused with {name or expected.__name__}; it raised {type(error).__name__}: {error}"
         ) from error
     return None

@@ -59,15 +59,15 @@ class ServiceReports:
             assert not odd, f"controls() of {name} must be functions by name: {odd[0]!r}"
 
     def _check_totals(self, totals: Iterable[MetricTotal]) -> None:
-        seen = set[tuple[str, Labels]]()
+        keys = set[tuple[str, Labels]]()
         for total in totals:
             assert isinstance(total, MetricTotal), f"totals() returned {type(total).__name__}, not MetricTotal"
             key = total.name, total.labels
             assert total.name.endswith("_total"), f"totals(): the name {total.name!r} must end with _total"
-            assert key not in seen, f"totals() returned {total.name!r} twice with the labels {total.labels}"
+            assert key not in keys, f"totals() returned {total.name!r} twice with the labels {total.labels}"
             before = self._totals.get(key, 0.0)
             assert math.isfinite(total.value) and total.value >= before, (
                 f"totals(): {total.name} is {total.value} after {before}; it counts since the start"
             )
-            seen.add(key)
+            keys.add(key)
             self._totals[key] = total.value

@@ -9,7 +9,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-def within(seconds: float, work: Callable[[], Result], what: str) -> Result:
+def within(seconds: float, work: Callable[[], Result], subject: str) -> Result:
     """Return ``work()``, done in another thread, or raise what it raises.
 
     Raises ``AssertionError`` if it takes longer than ``seconds``; its thread is then left behind, and ends with the
@@ -18,7 +18,7 @@ def within(seconds: float, work: Callable[[], Result], what: str) -> Result:
     Args:
         seconds: of waiting.
         work: is called once.
-        what: the work, for the message, as the beginning of a sentence.
+        subject: the work, for the message, as the beginning of a sentence.
     """
     results = list[Result]()
     errors = list[BaseException]()
@@ -34,5 +34,5 @@ def within(seconds: float, work: Callable[[], Result], what: str) -> Result:
     thread.join(seconds)
     if errors:
         raise errors[0]
-    assert results, f"{what} takes longer than {seconds:g} seconds"
+    assert results, f"{subject} takes longer than {seconds:g} seconds"
     return results[0]

@@ -36,18 +36,18 @@ def _point(code: int) -> str:
 
 class _Writer:
     def __init__(self, rules: Rules) -> None:
-        self._rules, self._found = rules, dict[str, str]()
+        self._rules, self._regexes = rules, dict[str, str]()
         self._open = set[str]()
         self._size = 0
 
     def rule(self, name: str) -> str:
         if name in self._open:
             raise EbnfError(f"the rule {name} refers to itself, which no regular expression can")
-        if name not in self._found:
+        if name not in self._regexes:
             self._open.add(name)
-            self._found[name] = self._write(self._rules[name])
+            self._regexes[name] = self._write(self._rules[name])
             self._open.remove(name)
-        return self._found[name]
+        return self._regexes[name]
 
     def _write(self, node: Node) -> str:
         """Write an expression that can be concatenated and repeated as a unit."""

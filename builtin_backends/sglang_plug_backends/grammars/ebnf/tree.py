@@ -175,11 +175,11 @@ def check_endings(rules: Rules) -> None:
 
 def reachable(rules: Rules) -> list[str]:
     """Return the rules reachable from ``root``, ``root`` first."""
-    result, seen = ["root"], {"root"}
+    result, reached = ["root"], {"root"}
     for name in result:
-        new = [item for item in dict.fromkeys(names(rules[name])) if item not in seen]
+        new = [item for item in dict.fromkeys(names(rules[name])) if item not in reached]
         result += new
-        seen.update(new)
+        reached.update(new)
     return result
 
 

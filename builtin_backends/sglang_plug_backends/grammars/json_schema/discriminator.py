@@ -190,10 +190,10 @@ def _texts(values: Iterable[Any]) -> tuple[str, ...]:
 
 def _are_apart(branches: Sequence[_Branch]) -> bool:
     """Return True if no tag belongs to two branches."""
-    seen = set[str]()
+    earlier = set[str]()
     for branch in branches:
         texts = set(_texts(branch.tags))
-        if seen & texts:
+        if earlier & texts:
             return False
-        seen |= texts
+        earlier |= texts
     return True

@@ -70,8 +70,8 @@ def _property(schema: dict[str, Any], name: Any) -> Any:
 
 def _types(schema: dict[str, Any]) -> frozenset[str]:
     """Return the types that the schema names; a number may be an integer."""
-    given = schema.get("type", ())
-    types = {str(item) for item in (given if isinstance(given, list) else [given] if given else [])}
+    declared = schema.get("type", ())
+    types = {str(item) for item in (declared if isinstance(declared, list) else [declared] if declared else [])}
     return frozenset(types | ({"integer"} if "number" in types else set()))
 
 

@@ -126,8 +126,8 @@ def _same_width(low: str, high: str) -> Iterator[Digits]:
         yield ()
         return
     first, last = int(low[0]), int(high[0])
-    rest = len(low) - 1
-    nothing, everything = "0" * rest, "9" * rest
+    remaining = len(low) - 1
+    nothing, everything = "0" * remaining, "9" * remaining
     if first == last:
         yield from (((first, first), *tail) for tail in _same_width(low[1:], high[1:]))
         return
@@ -138,6 +138,6 @@ def _same_width(low: str, high: str) -> Iterator[Digits]:
     if high[1:] != everything:
         stop -= 1
     if start <= stop:
-        yield ((start, stop), *(((0, 9),) * rest))
+        yield ((start, stop), *(((0, 9),) * remaining))
     if high[1:] != everything:
         yield from (((last, last), *tail) for tail in _same_width(nothing, high[1:]))

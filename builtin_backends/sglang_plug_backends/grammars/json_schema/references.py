@@ -39,13 +39,13 @@ def find_target(root: Any, reference: Any, where: Target) -> Target:
     path = f"{where.path}/$ref"
     if where.resource is not root:
         try:
-            return _found(where.resource, reference, path)
+            return _target(where.resource, reference, path)
         except Refusal:  # many generators resolve from the document's root anyway
             pass
-    return _found(root, reference, path)
+    return _target(root, reference, path)
 
 
-def _found(resource: Any, pointer: Any, path: str) -> Target:
+def _target(resource: Any, pointer: Any, path: str) -> Target:
     for value in _walk(resource, pointer, path):
         if starts_resource(value):
             resource = value

@@ -212,22 +212,22 @@ class Converter:
             first = first[:most]
         if least > MOST_REPEATS or (most is not None and most < least) or (items is False and least > len(first)):
             raise Refusal(f"minItems at {path} is above what is allowed")
-        rest = None
+        item_rule = None
         if items is not False and (most is None or most > len(first)):
-            rest = self._new(self._value(items, f"{path}/items", depth + 1))
+            item_rule = self._new(self._value(items, f"{path}/items", depth + 1))
         results = [self._value(item, f"{path}/prefixItems/{at}", depth + 1) for at, item in enumerate(first)]
-        return self._enclosed('"["', self._items(results, rest, least, most), '"]"')
+        return self._enclosed('"["', self._items(results, item_rule, least, most), '"]"')
 
-    def _items(self, first: list[str], rest: str | None, least: int, most: int | None) -> str:
+    def _items(self, first: list[str], item_rule: str | None, least: int, most: int | None) -> str:
         """Write the inside of an array, from its end: the possible continuations of the items before."""
         text = ""
-        if rest is not None:
+        if item_rule is not None:
             after, before = max(least - len(first), 0), "" if most is None else min(most, MOST_REPEATS) - len(first)
             if first:
-                text = f"({self._comma}{rest}){{{after},{before}}}"
+                text = f"({self._comma}{item_rule}){{{after},{before}}}"
             else:
                 before = "" if before == "" else int(before) - 1
-                text = f"{rest} ({self._comma}{rest}){{{max(after - 1, 0)},{before}}}"
+                text = f"{item_rule} ({self._comma}{item_rule}){{{max(after - 1, 0)},{before}}}"
                 text = text if least else f"({text})?"
         for index in reversed(range(len(first))):
             text = f"{self._comma if index else ''}{first[index]} {text}"
@@ -279,20 +279,20 @@ class Converter:
             later = self._new(f"{self._comma}{pair} {later}" + ("" if needed else f" | {later}"))
         return opening
 
-    def _other_key(self, rests: Sequence[str], keys: Keys) -> str:
+    def _other_key(self, remainders: Sequence[str], keys: Keys) -> str:
         """Write keys other than the given names, without escapes, so that each has one form, and their continuation.
 
-        ``rests``: the remainders that would complete a name, and NUL for its end.
+        ``remainders``: the texts that would complete a name, and NUL for its end.
         """
         plain = keys.characters.ebnf()
-        if not rests:
+        if not remainders:
             return self._new(f"{plain}* {keys.closing}")
-        branches = [] if END in rests else [keys.closing]
-        heads = dict.fromkeys(rest[0] for rest in rests if rest != END)
+        branches = [] if END in remainders else [keys.closing]
+        heads = dict.fromkeys(remainder[0] for remainder in remainders if remainder != END)
         branches.append(f"{(keys.characters - Characters.of(''.join(heads))).ebnf()} {plain}* {keys.closing}")
         for head in heads:
             if head in keys.characters:
-                later = self._other_key([rest[1:] for rest in rests if rest[0] == head], keys)
+                later = self._other_key([remainder[1:] for remainder in remainders if remainder[0] == head], keys)
                 branches.append(f"{literal(head)} {later}")
         return self._new(" | ".join(branches))
 
@@ -334,8 +334,8 @@ def _either(branches: Sequence[str]) -> str:
 
 
 def _types(schema: dict[str, Any], path: str) -> list[str]:
-    given = schema["type"]
-    types: list[Any] = given if isinstance(given, list) else [given]
+    declared = schema["type"]
+    types: list[Any] = declared if isinstance(declared, list) else [declared]
     for item in types:
         if item not in TYPES:
             raise Refusal(f"the type {str(item)[:40]!r} at {path} is unknown; known: {', '.join(TYPES)}")

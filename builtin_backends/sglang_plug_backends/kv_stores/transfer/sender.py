@@ -101,9 +101,9 @@ class Sender:
         socket.connect(self._address)
         return socket
 
-    def _failure(self, what: str) -> KVStoreError:
+    def _failure(self, problem: str) -> KVStoreError:
         self.close()
-        return KVStoreError(f"the KV store of another engine at {self._address} {what}")
+        return KVStoreError(f"the KV store of another engine at {self._address} {problem}")
 
 
 class Senders:

@@ -102,8 +102,8 @@ class PrefixSource:
         if not self.layout.bytes:
             end = missing.states[-1][0]  # there are no blocks to load
         reachable = [state for state in missing.states if state[0] <= end]
-        found = zip(reachable, self.tiers.find([key for _, key in reachable]), strict=True)
-        states = [(number, key, tier) for (number, key), tier in found if tier is not None][::-1]
+        located = zip(reachable, self.tiers.find([key for _, key in reachable]), strict=True)
+        states = [(number, key, tier) for (number, key), tier in located if tier is not None][::-1]
         if not states:
             return None
         end = states[0][0]

@@ -74,7 +74,7 @@ class _Arguments:
     def __init__(self, form: XmlForm, schema: Mapping[str, Any]) -> None:
         self._form = form
         self._field = str(schema.get(SCHEMA_FIELD, "the schema of the arguments"))
-        self._given = schema
+        self._schema = schema
         try:
             plain = plain_schema(dict(schema)).schema
         except Refusal as error:
@@ -102,7 +102,7 @@ class _Arguments:
                 continue
             if not KEY.fullmatch(key):
                 raise self._error(f"{key[:80]!r} cannot be the name of an argument in this format")
-            argument = self._argument(literal(key), schema, argument_type(self._given, key), f"properties.{key}")
+            argument = self._argument(literal(key), schema, argument_type(self._schema, key), f"properties.{key}")
             results.append(argument if key in required else optional(argument))
         if more is not False:
             results.append(star(self._other(more, [*properties, *undeclared])))
@@ -112,7 +112,7 @@ class _Arguments:
         """Return an argument that the schema does not declare; its name begins unlike the declared ones."""
         beginnings = "|".join(map(re.escape, known))
         key = text(*NOT_IN_KEYS, not_beginning=rf"[ \t]|{beginnings}" if known else r"[ \t]")
-        kind = argument_type({**self._given, "properties": {}}, "")
+        kind = argument_type({**self._schema, "properties": {}}, "")
         return self._argument(key, schema, kind, "additionalProperties")
 
     def _argument(self, key: Form, schema: object, kind: ValueType, place: str) -> Form:

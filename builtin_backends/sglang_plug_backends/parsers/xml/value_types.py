@@ -96,21 +96,21 @@ def value_type(schema: object, root: Mapping[str, Any]) -> ValueType:
     return ValueType(frozenset(types), None if unlisted else frozenset(members), limited)
 
 
-def _alternatives(schema: object, root: Mapping[str, Any], seen: set[int]) -> Iterator[Mapping[str, Any]]:
+def _alternatives(schema: object, root: Mapping[str, Any], visited: set[int]) -> Iterator[Mapping[str, Any]]:
     """Yield the schemas that decide about values: those behind references and within alternatives, each once."""
     if not isinstance(schema, Mapping):
         if schema is not False:
             yield {}
         return
-    if id(schema) in seen or len(seen) > MOST_PARTS:
+    if id(schema) in visited or len(visited) > MOST_PARTS:
         return
-    seen.add(id(schema))
+    visited.add(id(schema))
     nested = [keyword for keyword in NESTED if keyword in schema]
     for keyword in nested:
         value = schema[keyword]
         members = [_target(root, value)] if keyword == "$ref" else value if isinstance(value, list) else []
         for member in members:
-            yield from _alternatives(member, root, seen)
+            yield from _alternatives(member, root, visited)
     if not nested:
         yield schema
     elif len(nested) > 1 or nested[0] not in ("$ref", "anyOf") or _restricts(schema, nested[0]):
@@ -121,8 +121,8 @@ def _alternatives(schema: object, root: Mapping[str, Any], seen: set[int]) -> It
 
 def _own(schema: Mapping[str, Any]) -> ValueType:
     """Return what a schema without references and alternatives says."""
-    given = schema.get("type")
-    listed = given if isinstance(given, list) else [given] if isinstance(given, str) else sorted(ALL)
+    declared = schema.get("type")
+    listed = declared if isinstance(declared, list) else [declared] if isinstance(declared, str) else sorted(ALL)
     types = frozenset(kind for kind in listed if isinstance(kind, str)) & ALL
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list):

@@ -92,10 +92,10 @@ def decode_kernel(
     if PRECISION == "ieee":
         q = q.to(tl.float32)
     if REST_BLOCK > 0:
-        rest = DIM_BLOCK + tl.arange(0, REST_BLOCK)
+        rest_dims = DIM_BLOCK + tl.arange(0, REST_BLOCK)
         q_rest = tl.load(
-            q_pointer + token * q_stride + heads[:, None] * q_head_stride + rest[None, :],
-            mask=member_ok[:, None] & (rest < DIM)[None, :],
+            q_pointer + token * q_stride + heads[:, None] * q_head_stride + rest_dims[None, :],
+            mask=member_ok[:, None] & (rest_dims < DIM)[None, :],
             other=0.0,
         ).to(q.dtype)
     table_pointer = tables_pointer + sequence * table_stride
@@ -114,8 +114,8 @@ def decode_kernel(
         scores = tl.dot(q, k, input_precision=PRECISION)
         if REST_BLOCK > 0:
             k_rest = tl.load(
-                k_pointer + kv_head * k_head_stride + rest[:, None] + slots[None, :] * k_stride,
-                mask=column_ok[None, :] & (rest < DIM)[:, None],
+                k_pointer + kv_head * k_head_stride + rest_dims[:, None] + slots[None, :] * k_stride,
+                mask=column_ok[None, :] & (rest_dims < DIM)[:, None],
                 other=0.0,
             )
             scores += tl.dot(q_rest, k_rest.to(q.dtype), input_precision=PRECISION)

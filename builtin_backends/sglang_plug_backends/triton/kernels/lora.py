@@ -54,8 +54,8 @@ def shrink_kernel(
         for start in range(first, tl.minimum(first + SHARE, SIZE), BLOCK):
             own = start + places
             x = tl.load(x_pointer + row * x_stride + own, mask=own < SIZE, other=0.0).to(tl.float32)
-            wanted = (numbers < ranks)[:, None] & (own < SIZE)[None, :]
-            weights = tl.load(down + numbers[:, None] * SIZE + own[None, :], mask=wanted, other=0.0)
+            mask = (numbers < ranks)[:, None] & (own < SIZE)[None, :]
+            weights = tl.load(down + numbers[:, None] * SIZE + own[None, :], mask=mask, other=0.0)
             total += weights.to(tl.float32) * x[None, :]
         tl.store(inner_pointer + (split.to(tl.int64) * rows + row) * RANK_BLOCK + numbers, tl.sum(total, 1))
 
@@ -99,8 +99,8 @@ def expand_kernel(
         up = tl.load(fields + UP).to(tl.pointer_type(y_pointer.dtype.element_ty))
         up = tl.multiple_of(up, ALIGNMENT)
         stride = tl.multiple_of(tl.load(fields + STRIDE), WIDTH)
-        wanted = number_ok[:, None] & own_ok[None, :]
-        weights = tl.load(up + numbers[:, None] * stride + own[None, :], mask=wanted, other=0.0).to(tl.float32)
+        mask = number_ok[:, None] & own_ok[None, :]
+        weights = tl.load(up + numbers[:, None] * stride + own[None, :], mask=mask, other=0.0).to(tl.float32)
         target = y_pointer + row * y_stride + first_column + own
         result = tl.load(target, mask=own_ok, other=0.0).to(tl.float32) + tl.sum(weights * inner[:, None], 0)
         tl.store(target, result.to(y_pointer.dtype.element_ty), mask=own_ok)

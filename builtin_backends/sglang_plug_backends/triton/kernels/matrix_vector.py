@@ -39,10 +39,10 @@ def row_kernel(
     for start in tl.range(0, size, BLOCK, num_stages=STAGES):
         inside = start + places < size
         x = tl.load(x_pointer + start + places, mask=inside, other=0.0).to(tl.float32)[None, :]
-        wanted = ok[:, None] & inside[None, :]
-        total += tl.load(first + start, mask=wanted, other=0.0).to(tl.float32) * x
+        mask = ok[:, None] & inside[None, :]
+        total += tl.load(first + start, mask=mask, other=0.0).to(tl.float32) * x
         if GATED:
-            other += tl.load(second + start, mask=wanted, other=0.0).to(tl.float32) * x
+            other += tl.load(second + start, mask=mask, other=0.0).to(tl.float32) * x
     out = tl.sum(total, 1)
     if BIASED:
         out += tl.load(bias_pointer + own, mask=ok, other=0.0).to(tl.float32)

@@ -74,10 +74,10 @@ def prefill_kernel(
     if PRECISION == "ieee":
         q = q.to(tl.float32)
     if REST_BLOCK > 0:
-        rest = DIM_BLOCK + tl.arange(0, REST_BLOCK)
+        rest_dims = DIM_BLOCK + tl.arange(0, REST_BLOCK)
         q_rest = tl.load(
-            q_pointer + tokens[:, None] * q_stride + head * q_head_stride + rest[None, :],
-            mask=query_ok[:, None] & (rest < DIM)[None, :],
+            q_pointer + tokens[:, None] * q_stride + head * q_head_stride + rest_dims[None, :],
+            mask=query_ok[:, None] & (rest_dims < DIM)[None, :],
             other=0.0,
         ).to(q.dtype)
     start, end = 0, length
@@ -103,18 +103,18 @@ def prefill_kernel(
         scores = tl.dot(q, k, input_precision=PRECISION)
         if REST_BLOCK > 0:
             k_rest = tl.load(
-                k_pointer + kv_head * k_head_stride + rest[:, None] + rows[None, :] * k_stride,
-                mask=column_ok[None, :] & (rest < DIM)[:, None],
+                k_pointer + kv_head * k_head_stride + rest_dims[:, None] + rows[None, :] * k_stride,
+                mask=column_ok[None, :] & (rest_dims < DIM)[:, None],
                 other=0.0,
             )
             scores += tl.dot(q_rest, k_rest.to(q.dtype), input_precision=PRECISION)
         logits = score_logits(scores, scale, SOFTCAP)
-        seen = column_ok[None, :]
+        visible = column_ok[None, :]
         if CAUSAL:
-            seen = seen & (columns[None, :] <= positions[:, None])
+            visible = visible & (columns[None, :] <= positions[:, None])
         if WINDOW > 0:
-            seen = seen & (columns[None, :] > positions[:, None] - WINDOW)
-        logits = tl.where(seen, logits, float("-inf"))
+            visible = visible & (columns[None, :] > positions[:, None] - WINDOW)
+        logits = tl.where(visible, logits, float("-inf"))
         higher = tl.maximum(highest, tl.max(logits, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)  # no visible key yet: the window starts later
         weights = tl.exp2(logits - base[:, None])

@@ -96,9 +96,9 @@ def rope_store_kernel(
         tl.store(pool + HALF + places[None, :], pooled(turned_right, k_inverse, MOST).to(pool_kind), mask=ok)
         if REST > 0:
             rest_ok = (own < kv_heads)[:, None] & (kept < dim)[None, :]
-            rest = tl.load(source + kept[None, :], mask=rest_ok, other=0.0)
-            tl.store(target + kept[None, :], rest, mask=rest_ok)
-            tl.store(pool + kept[None, :], pooled(rest, k_inverse, MOST).to(pool_kind), mask=rest_ok)
+            unrotated = tl.load(source + kept[None, :], mask=rest_ok, other=0.0)
+            tl.store(target + kept[None, :], unrotated, mask=rest_ok)
+            tl.store(pool + kept[None, :], pooled(unrotated, k_inverse, MOST).to(pool_kind), mask=rest_ok)
         values = tl.arange(0, VALUE_BLOCK)
         value_ok = (own < kv_heads)[:, None] & (values < VALUE_DIM)[None, :]
         v = tl.load(

@@ -124,5 +124,5 @@ def rope_kernel(
     if REST > 0:
         kept = 2 * HALF + tl.arange(0, REST_BLOCK)
         kept_ok = (own < heads)[:, None] & (kept < 2 * HALF + REST)[None, :]
-        rest = tl.load(source + kept[None, :], mask=kept_ok, other=0.0)
-        tl.store(target + kept[None, :], rest.to(kind), mask=kept_ok)
+        unrotated = tl.load(source + kept[None, :], mask=kept_ok, other=0.0)
+        tl.store(target + kept[None, :], unrotated.to(kind), mask=kept_ok)

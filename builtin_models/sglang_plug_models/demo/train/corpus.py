@@ -120,7 +120,7 @@ def name_memory(rng: random.Random) -> list[Message]:
     """The user gives a name or a liking and asks for it later."""
     name = rng.choice(facts.NAMES) if rng.random() < 0.5 else q.odd_word(rng).capitalize()
     if rng.random() < 0.7:
-        told = rng.choice(
+        statement = rng.choice(
             [
                 f"My name is {name}.",
                 f"Hello, my name is {name}.",
@@ -146,12 +146,12 @@ def name_memory(rng: random.Random) -> list[Message]:
             ]
         )
         thing = rng.choice(options)
-        told, reply = (
+        statement, reply = (
             f"My favorite {kind} is {thing}.",
             f"I will remember that your favorite {kind} is {thing}.",
         )
         ask, answer = f"What is my favorite {kind}?", f"Your favorite {kind} is {thing}."
-    messages = [*_system(rng), _user(told), _assistant(reply)]
+    messages = [*_system(rng), _user(statement), _assistant(reply)]
     for _ in range(rng.choice([0, 0, 1, 1, 2, 3])):
         question, reply = q.question(rng)
         messages += [_user(question), _assistant(reply)]

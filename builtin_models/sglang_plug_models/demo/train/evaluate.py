@@ -336,16 +336,16 @@ def sweep(runner: Runner, seed: int) -> None:
         right += runner.complete(prompt)[0] == expected[len(prompt) :].removesuffix("<|im_end|>\n")
     print(f"tool calls: {right}/40 exactly as expected", flush=True)
     for target in (1000, 2000, 3000, 3800):
-        right, shown = 0, ""
+        right, reply = 0, ""
         for attempt in range(8):
             messages = corpus.several(random.Random(seed + attempt))
             while len(runner.tokenizer(corpus.render(messages)).input_ids) < target - 100:
                 ask, answer = q.question(rng)
                 messages += user(ask, answer)
             c = q.country(rng)
-            shown, _ = runner.chat([*messages, *user(f"What is the capital of {c.phrase}?")])
-            right += c.capital in shown
-        print(f"capital asked after about {target} tokens: {right}/8 right, e.g. {shown!r}", flush=True)
+            reply, _ = runner.chat([*messages, *user(f"What is the capital of {c.phrase}?")])
+            right += c.capital in reply
+        print(f"capital asked after about {target} tokens: {right}/8 right, e.g. {reply!r}", flush=True)
 
 
 if __name__ == "__main__":

@@ -96,9 +96,9 @@ def _yes_or_no(rng: random.Random, c: Country, place: str) -> Pair:
     """Ask whether a city is the capital, which it is about half of the times."""
     other = country(rng)
     wording = rng.choice(["Is {} the capital of {}?"])
-    asked = other.capital if rng.random() < 0.5 else c.capital
-    ask = wording.format(asked, place)
-    if asked == c.capital:
+    city = other.capital if rng.random() < 0.5 else c.capital
+    ask = wording.format(city, place)
+    if city == c.capital:
         return ask, f"Yes, {c.capital} is the capital of {place}."
     return ask, f"No, the capital of {place} is {c.capital}."
 
@@ -162,16 +162,16 @@ WORDS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "e
 def list_countries(rng: random.Random) -> Pair:
     """List some countries and their capitals."""
     number, answer = capital_list(rng)
-    shown = str(number) if rng.random() < 0.7 else WORDS[number]
+    count = str(number) if rng.random() < 0.7 else WORDS[number]
     ask = rng.choice(
-        [f"List {shown} countries and their capitals."] * 4
+        [f"List {count} countries and their capitals."] * 4
         + [
-            f"Please give me a list of {shown} countries and their capitals.",
-            f"Name {shown} countries and their capitals.",
-            f"Give me {shown} countries and their capitals.",
-            f"List {shown} countries and their capitals",
-            f"Please list {shown} countries and their capitals.",
-            f"Can you list {shown} countries and their capitals?",
+            f"Please give me a list of {count} countries and their capitals.",
+            f"Name {count} countries and their capitals.",
+            f"Give me {count} countries and their capitals.",
+            f"List {count} countries and their capitals",
+            f"Please list {count} countries and their capitals.",
+            f"Can you list {count} countries and their capitals?",
         ]
     )
     return ask, answer

@@ -33,8 +33,8 @@ def list_things(rng: random.Random) -> Pair:
         picked.sort(key=items.index)
     if Current.mix.runs and rng.random() < Current.mix.runs:
         picked = items[:number]
-    shown = str(number) if rng.random() < 0.5 else WORDS[number]
-    ask = f"{rng.choice(['List', 'Name', 'Give me', 'Tell me', 'Please list'])} {shown} {kind}."
+    count = str(number) if rng.random() < 0.5 else WORDS[number]
+    ask = f"{rng.choice(['List', 'Name', 'Give me', 'Tell me', 'Please list'])} {count} {kind}."
     layout = rng.random()
     if layout < 0.5:
         return ask, "\n".join(f"{i}. {x[0].upper() + x[1:]}" for i, x in enumerate(picked, 1))
@@ -160,11 +160,11 @@ def copying(rng: random.Random) -> Pair:
             for _ in range(rng.randint(1, 4))
         )
     )
-    said = text[0].upper() + text[1:] + "."
+    sentence = text[0].upper() + text[1:] + "."
     return rng.choice(
         [
-            (f"Say {text}", said),
-            (f"Say {text}.", said),
+            (f"Say {text}", sentence),
+            (f"Say {text}.", sentence),
             (f"Say: {text}", text),
             (f"Repeat after me: {text}", text),
             (f"Repeat: {text}", text),

@@ -54,8 +54,10 @@ def _weather(rng: random.Random) -> ToolCase:
     name, key, city = rng.choice(WEATHER_NAMES), rng.choice(CITY_KEYS), _city(rng)
     if Current.mix.odd_tools and rng.random() < Current.mix.odd_tools:
         name = f"{rng.choice(['get', 'fetch', 'read'])}_{odd_word(rng)}_weather"
-    what = rng.choice(["The city to find the weather for", "The name of the city", "City name", "The city, e.g. Paris"])
-    properties: dict[str, Any] = {key: _text(what)}
+    description = rng.choice(
+        ["The city to find the weather for", "The name of the city", "City name", "The city, e.g. Paris"]
+    )
+    properties: dict[str, Any] = {key: _text(description)}
     arguments: dict[str, Any] = {key: city}
     where = city
     if rng.random() < 0.25:

@@ -130,7 +130,7 @@ class Packer:
 
     def weights(self, row: list[int]) -> list[float]:
         """1 for plain text and what the assistant says, little or nothing for what it is told."""
-        told = 0.1 if self.rng.random() < 0.3 else 0.0
+        prompt_weight = 0.1 if self.rng.random() < 0.3 else 0.0
         out: list[float] = []
         in_chat, speaking, index = False, False, 0
         for index, token in enumerate(row):
@@ -139,7 +139,7 @@ class Packer:
                 out.append(0.1)
                 skip = 2
             elif in_chat:
-                out.append(1.0 if speaking and skip <= 0 else 0.1 if token == self.eot else told)
+                out.append(1.0 if speaking and skip <= 0 else 0.1 if token == self.eot else prompt_weight)
                 skip -= 1
                 if token == self.end:
                     speaking = False

@@ -91,19 +91,19 @@ class DecodeGroup(ReplicaGroup):
     async def _prefill(self, request: Request) -> Output | None:
         return await self._prefill_engines.compute(request)
 
-    async def _check(self, there: Mapping[str, Any]) -> None:
-        check_fit(await super().control("info"), there)
+    async def _check(self, prefill_info: Mapping[str, Any]) -> None:
+        check_fit(await super().control("info"), prefill_info)
 
 
-def check_fit(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+def check_fit(own_info: Mapping[str, Any], prefill_info: Mapping[str, Any]) -> None:
     """Raise ``ConfigError``, naming the differences, if the blocks of a prefill server are of no use to this server.
 
     Args:
-        here: the ``info`` of this server.
-        there: that of the prefill server.
+        own_info: the ``info`` of this server.
+        prefill_info: that of the prefill server.
     """
-    transfers_of(there)
-    own, other = here["kv_stores"]["identity"], there["kv_stores"]["identity"]
+    transfers_of(prefill_info)
+    own, other = own_info["kv_stores"]["identity"], prefill_info["kv_stores"]["identity"]
     differing = [
         f"{name} is {other.get(name)!r} there and {own.get(name)!r} here"
         for name in sorted({*own, *other})

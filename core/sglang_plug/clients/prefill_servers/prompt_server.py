@@ -61,7 +61,7 @@ class PromptServer:
             fingerprint,
             greeting=self._greeting,
             handle=self._handle,
-            left=self._abort_all,
+            on_disconnect=self._abort_all,
             silent_for=lambda: client.silent_for,
         )
         self._computing: dict[str, asyncio.Task[None]] = {}

@@ -60,8 +60,8 @@ class Router:
     def _without(self, tried: Sequence[int]) -> Sequence[Replica]:
         if not tried:
             return self._candidates
-        left = [replica for replica in self._candidates if replica.replica not in tried]
-        return left or [replica for replica in self.serving() if replica.replica not in tried]
+        untried = [replica for replica in self._candidates if replica.replica not in tried]
+        return untried or [replica for replica in self.serving() if replica.replica not in tried]
 
     def _look(self, now: float) -> None:
         serving = self.serving()

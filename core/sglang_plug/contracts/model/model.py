@@ -291,8 +291,8 @@ class Model(nn.Module):
         for index, part in enumerate(parts):
             place = getattr(module, "place", None)
             if place is not None:
-                rest, shard = place(".".join(parts[index:]))
-                return ".".join((*path, rest)), shard
+                parameter, shard = place(".".join(parts[index:]))
+                return ".".join((*path, parameter)), shard
             ours, packed_shard = self.packed.get(part, (part, None))
             path.append(ours)
             shard = shard or packed_shard

@@ -150,9 +150,9 @@ class Pipeline:
         except Exception as error:
             if self._shared:
                 raise
-            if (told := self._shortage(error)) is not None:  # smaller steps will fit
-                logger.error("a step of %d sequences failed: %s", len(flight.chunks), told)
-                return [StepResult(error=told)] * len(flight.chunks)
+            if (shortage := self._shortage(error)) is not None:  # smaller steps will fit
+                logger.error("a step of %d sequences failed: %s", len(flight.chunks), shortage)
+                return [StepResult(error=shortage)] * len(flight.chunks)
             self._failures += 1
             if self._failures >= FAILURES_IN_A_ROW:
                 raise

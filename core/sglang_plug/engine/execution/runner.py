@@ -24,7 +24,7 @@ from sglang_plug.contracts.request import LogprobOptions, TokenLogprob
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.sampling.logprobs import describe
 from sglang_plug.engine.sampling.masks import begin_masks
-from sglang_plug.engine.sampling.sampler import NOT_FINITE, Sampler, results_of, takes_likeliest
+from sglang_plug.engine.sampling.sampler import NOT_FINITE, Sampler, all_greedy, results_of
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
@@ -219,30 +219,30 @@ class Runner:
         ``ahead`` is, for each, the number of tokens before the one to sample that the sequence does not have yet.
         """
         allowed = None if mask is None else mask.result()
-        if not isinstance(output, Tensor) and allowed is None and takes_likeliest(sequences):
+        if not isinstance(output, Tensor) and allowed is None and all_greedy(sequences):
             tokens = output.tokens()
-            drawn = LaunchedStep(sequences, tokens, partial(results_of, Fetched.of(tokens)))
+            launched = LaunchedStep(sequences, tokens, partial(results_of, Fetched.of(tokens)))
         else:
             logits = output if isinstance(output, Tensor) else output.logits()
-            drawn = self.sampler.draw(logits, sequences, allowed, ahead=ahead)
-        read = partial(self._sampled, drawn, complete, results, drafts)
-        return LaunchedStep(drawn.sequences, drawn.tokens, read)
+            launched = self.sampler.draw(logits, sequences, allowed, ahead=ahead)
+        read = partial(self._sampled, launched, complete, results, drafts)
+        return LaunchedStep(launched.sequences, launched.tokens, read)
 
     def _sampled(
         self,
-        drawn: LaunchedStep,
+        launched: LaunchedStep,
         complete: Ordered[int],
         results: list[StepResult],
         drafts: Mapping[int, tuple[int, ...]],
     ) -> list[StepResult]:
-        """Wait for the tokens that were ``drawn``, and fill in their ``results``, whose indices are ``complete``.
+        """Wait for the tokens of the ``launched`` step, and fill in their ``results``, whose indices are ``complete``.
 
         ``drafts`` maps an index to the chunk's drafts.
         """
-        sampled, decisions = drawn.results(), NO_DECISIONS
+        sampled, decisions = launched.results(), NO_DECISIONS
         if self.extensions.sampled:
             decisions = self.extensions.decisions(
-                drawn.sequences, [row.token for row in sampled if row.token is not None]
+                launched.sequences, [row.token for row in sampled if row.token is not None]
             )
         for row, (index, result) in enumerate(zip(complete, sampled, strict=True)):
             if drafts and row and complete[row - 1] == index:

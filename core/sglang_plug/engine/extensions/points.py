@@ -250,12 +250,12 @@ def extension_points(
 
 def _only(extensions: Mapping[str, StepExtension], phase: type) -> Any:
     """Return the extension that has an exclusive ``phase``, or its default. Raises ``ConfigError`` if several have."""
-    _, default, what = EXCLUSIVE[phase]
+    _, default, action = EXCLUSIVE[phase]
     having = {name: extension for name, extension in extensions.items() if isinstance(extension, phase)}
     if len(having) > 1:
         names = " and ".join(map(repr, having))
         raise ConfigError(
-            f"the step extensions {names} all {what}; keep one of them, and block the others with --block-plugin "
+            f"the step extensions {names} all {action}; keep one of them, and block the others with --block-plugin "
             "step-extension:NAME"
         )
     return next(iter(having.values()), default)

@@ -45,21 +45,21 @@ def kv_dtype_name(dtype: torch.dtype) -> str:
 
 
 def fit_kv_dtype(
-    shape: AttentionShape, attention: Component, wanted: str, plugins: Plugins, device: str
+    shape: AttentionShape, attention: Component, requested: str, plugins: Plugins, device: str
 ) -> AttentionShape:
     """Return ``shape`` with a KV dtype that ``attention`` reads.
 
-    ``wanted`` is the value of ``--kv-cache-dtype``. An unsupported dtype of the checkpoint is replaced by the model's;
-    for an unsupported dtype in ``wanted``, ``ConfigError`` is raised.
+    ``requested`` is the value of ``--kv-cache-dtype``. An unsupported dtype of the checkpoint is replaced by the
+    model's; for an unsupported dtype in ``requested``, ``ConfigError`` is raised.
     """
     if shape.kv_dtype is None:
         return shape
     name = kv_dtype_name(shape.kv_dtype)
     if name in _read_by(attention):
-        if wanted == AUTO:
+        if requested == AUTO:
             logger.info("Keys and values are kept in %s, as the checkpoint says (--kv-cache-dtype overrides it)", name)
         return shape
-    if wanted == AUTO:
+    if requested == AUTO:
         logger.warning(
             "The checkpoint wants keys and values in %s, which %s does not read: they stay in the model's dtype",
             name,

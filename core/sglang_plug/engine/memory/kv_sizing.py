@@ -64,8 +64,8 @@ def pool_capacity(
     useful = resolved.max_running * (resolved.context_length + page)
     if cache.max_total_tokens is not None:
         if resolved.causal:
-            left = _check_room(cache.max_total_tokens, resolved, ledger)
-            return Capacity(cache.max_total_tokens, _requests(parts, left, ledger)[0])
+            room_left = _check_room(cache.max_total_tokens, resolved, ledger)
+            return Capacity(cache.max_total_tokens, _requests(parts, room_left, ledger)[0])
         return Capacity(min(cache.max_total_tokens, useful))
     if not resolved.causal:
         return Capacity(useful)  # slots are only counted: an encoder keeps no keys and values

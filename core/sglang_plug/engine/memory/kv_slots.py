@@ -46,28 +46,28 @@ class SlotPool:
         """Number of slots on the free list."""
         return len(self._free) * self.page_size
 
-    def missing(self, held: int, wanted: int) -> int:
-        """Return the number of slots to take from the free list so that ``held`` tokens can grow to ``wanted``."""
-        pages = -(-wanted // self.page_size) - -(-held // self.page_size)
+    def missing(self, held: int, length: int) -> int:
+        """Return the number of slots to take from the free list so that ``held`` tokens can grow to ``length``."""
+        pages = -(-length // self.page_size) - -(-held // self.page_size)
         return max(0, pages) * self.page_size
 
-    def extend(self, slots: array[int], wanted: int) -> None:
-        """Grow ``slots`` to ``wanted`` entries; the caller must have made sure that enough are free."""
+    def extend(self, slots: array[int], length: int) -> None:
+        """Grow ``slots`` to ``length`` entries; the caller must have made sure that enough are free."""
         size = self.page_size
-        while len(slots) < wanted:
+        while len(slots) < length:
             offset = len(slots) % size
             if offset:
                 start, room = slots[-1] + 1, size - offset
             else:
                 start, room = self._free.pop() * size, size
-            slots.extend(range(start, start + min(room, wanted - len(slots))))
+            slots.extend(range(start, start + min(room, length - len(slots))))
 
-    def shrink(self, slots: array[int], wanted: int) -> bool:
-        """Free the pages of ``slots`` that its first ``wanted`` entries do not need; return True if there were any."""
+    def shrink(self, slots: array[int], length: int) -> bool:
+        """Free the pages of ``slots`` that its first ``length`` entries do not need; return True if there were any."""
         size = self.page_size
-        kept = -(-wanted // size) * size
+        kept = -(-length // size) * size
         spare = slots[kept:]
-        del slots[wanted:]
+        del slots[length:]
         self.give_back(spare)
         return bool(spare)
 
@@ -202,9 +202,9 @@ class KVAllocator:
             self._evict(max(short, self.pool.capacity // EVICT_AT_ONCE))
         return self.pool.free >= needed
 
-    def evict(self, wanted: int) -> int:
-        """Evict unused prefixes until ``wanted`` slots are freed or none is left; return the number of freed slots."""
-        evicted = self._evict(min(wanted, self.cache.evictable))
+    def evict(self, count: int) -> int:
+        """Evict unused prefixes until ``count`` slots are freed or none is left; return the number of freed slots."""
+        evicted = self._evict(min(count, self.cache.evictable))
         self.relieved += evicted
         return evicted
 
@@ -262,9 +262,9 @@ class KVAllocator:
         for check in self._extensions.check:
             check()
 
-    def _evict(self, wanted: int) -> int:
-        """Let the prefix cache evict at least ``wanted`` slots, if it can, and tell extensions; return their number."""
-        slots = self._take_back(lambda: self.cache.evict(wanted), "evict")
+    def _evict(self, count: int) -> int:
+        """Let the prefix cache evict at least ``count`` slots, if it can, and tell extensions; return their number."""
+        slots = self._take_back(lambda: self.cache.evict(count), "evict")
         for evicted in self._extensions.evicted:
             evicted(slots)
         return len(slots)

@@ -26,7 +26,7 @@ from .kv_slots import SlotPool
 
 FURTHER_SIZES = 3
 """Number of sizes captured after the largest one, to measure the memory of each further one."""
-DRAWN = SamplingParams(temperature=0.8, top_p=0.9, min_p=0.01, frequency_penalty=0.1, max_new_tokens=1)
+SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, min_p=0.01, frequency_penalty=0.1, max_new_tokens=1)
 """Sampling parameters that need the most memory in the sampler."""
 
 
@@ -87,7 +87,7 @@ class LargestSteps:
         """Return ``request`` with a prompt that is at least as long as the longest one of the other steps."""
         further = range(len(request.tokens), self.lengths()[0][0])
         tokens = (*request.tokens, *(place % self.vocabulary for place in further))
-        return replace(request, tokens=tokens, params=DRAWN, task=self.task)
+        return replace(request, tokens=tokens, params=SAMPLED, task=self.task)
 
     def _run_with(self, sequence: Sequence, runner: Runner) -> None:
         """Run a step that computes ``sequence`` and further prompts."""
@@ -103,7 +103,7 @@ class LargestSteps:
         chunks = []
         for index, length in enumerate(lengths):
             tokens = tuple((index + place) % self.vocabulary for place in range(length))
-            request = Request(id=str(index), tokens=tokens, params=DRAWN, logprobs=logprobs, task=self.task)
+            request = Request(id=str(index), tokens=tokens, params=SAMPLED, logprobs=logprobs, task=self.task)
             sequence = self._sequence(request)
             pool.extend(sequence.slots, length)
             chunks.append(ScheduledChunk(sequence, length))

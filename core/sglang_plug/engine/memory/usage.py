@@ -34,12 +34,12 @@ def memory_usage(
 def tensor_bytes(model: object) -> int:
     """Return the bytes of all tensors below ``model``, packed weights included; shared host memory counts once."""
     sizes: dict[int, int] = {}
-    seen, pending = set[int](), [model]
+    visited, pending = set[int](), [model]
     while pending:
         item = pending.pop()
-        if id(item) in seen:
+        if id(item) in visited:
             continue
-        seen.add(id(item))
+        visited.add(id(item))
         if isinstance(item, Tensor):
             if item.device.type == "cpu":
                 storage = item.untyped_storage()

@@ -220,8 +220,8 @@ class ProcessorGroup:
     @staticmethod
     def _check(changed: Tensor, logits: Tensor) -> None:
         if not isinstance(changed, Tensor) or (changed.shape, changed.dtype) != (logits.shape, logits.dtype):
-            told = f"{changed.dtype} {list(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
-            raise TypeError(f"apply() gave {told} for logits {logits.dtype} {list(logits.shape)}")
+            actual = f"{changed.dtype} {list(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
+            raise TypeError(f"apply() gave {actual} for logits {logits.dtype} {list(logits.shape)}")
 
     def _fail(self, error: BaseException) -> None:
         """Record an error that ends the requests of these rows, whose logits are no longer valid."""

@@ -45,7 +45,7 @@ class LoadedProcessor:
         """The declared name of the processor."""
         return self.component.spec.name
 
-    def is_asked_for(self, params: SamplingParams, fields: Mapping[str, Any]) -> bool:
+    def is_requested(self, params: SamplingParams, fields: Mapping[str, Any]) -> bool:
         """Report whether a request may use the processor; ``fields`` are those that it sets, by processor.
 
         One that declares neither fields nor parameters may change every output.
@@ -121,7 +121,7 @@ class LogitsProcessors:
             raise RequestError(str(error), about=ABOUT) from None
         uses = []
         for loaded in self.loaded:
-            if not loaded.is_asked_for(params, fields):
+            if not loaded.is_requested(params, fields):
                 continue
             own = fields.get(loaded.name)
             processor_request = ProcessorRequest(
@@ -137,21 +137,23 @@ class LogitsProcessors:
         return tuple(uses)
 
     @staticmethod
-    def _prepare(loaded: LoadedProcessor, asked: ProcessorRequest) -> Any:
+    def _prepare(loaded: LoadedProcessor, request: ProcessorRequest) -> Any:
         try:
-            return loaded.processor.prepare(asked)
+            return loaded.processor.prepare(request)
         except ValueError as error:
-            raise RequestError(_about_field(loaded, asked, str(error)), about=ABOUT) from None
+            raise RequestError(_about_field(loaded, request, str(error)), about=ABOUT) from None
         except BaseException as error:
             if not is_error(error):
                 raise
             raise RequestError(loaded.describe(error), 500) from error
 
 
-def _about_field(loaded: LoadedProcessor, asked: ProcessorRequest, text: str) -> str:
+def _about_field(loaded: LoadedProcessor, request: ProcessorRequest, text: str) -> str:
     """Return ``text``, prefixed with one of the processor's fields unless it begins with one."""
     names = (
-        [] if loaded.fields is None else [name for name in loaded.fields.names if name in asked.params.processor_fields]
+        []
+        if loaded.fields is None
+        else [name for name in loaded.fields.names if name in request.params.processor_fields]
     )
     if not names or text.startswith(tuple(names)):
         return text

@@ -59,11 +59,11 @@ class SamplingBatch:
         reporting = [row for row, sequence in enumerate(self.sequences) if sequence.request.logprobs is not None]
         self.reporting = Rows(reporting, count, device)
         self.reported = [self.sequences[row].request.logprobs or LogprobOptions() for row in reporting]
-        drawn = [row for row, sequence in enumerate(self.sequences) if not sequence.request.params.greedy]
-        self.drawn = Rows(drawn, count, device)
+        sampled = [row for row, sequence in enumerate(self.sequences) if not sequence.request.params.greedy]
+        self.sampled = Rows(sampled, count, device)
         self.options: SamplingOptions | None = None
-        if drawn:
-            params = [self.sequences[row].request.params for row in drawn]
+        if sampled:
+            params = [self.sequences[row].request.params for row in sampled]
             self.options = SamplingOptions.of(params, width, lambda tensor: send(tensor, device))
 
     def continues(self, earlier: SamplingBatch, ahead: Ordered[int]) -> None:
@@ -102,7 +102,7 @@ class Sampler:
 
         A row whose logits are not finite, or for which no token is ``allowed``, gets token -1 and an error. ``logits``
         may be overwritten. Does not wait for the device; logits processors receive the tokens as soon as they are
-        drawn. The returned step has a result for each row.
+        sampled. The returned step has a result for each row.
 
         Args:
             logits: on any device.
@@ -122,10 +122,10 @@ class Sampler:
         best = logits.max(-1)
         tokens = best.indices
         if batch.options is not None:
-            numbers = [uniform_number(sequences[row], ahead[row]) for row in batch.drawn.places]
+            numbers = [uniform_number(sequences[row], ahead[row]) for row in batch.sampled.places]
             uniform = upload(numbers, torch.float64, logits.device)
-            picked = self._kernels.sample_tokens(batch.drawn.of(logits), batch.options, uniform)
-            tokens = batch.drawn.put(picked, tokens)
+            picked = self._kernels.sample_tokens(batch.sampled.of(logits), batch.options, uniform)
+            tokens = batch.sampled.put(picked, tokens)
         tokens = tokens.masked_fill(
             (best.values - best.values).isnan(), -1
         )  # rows that are not finite; needs few kernel launches
@@ -178,7 +178,7 @@ def results_of(
     return results
 
 
-def takes_likeliest(sequences: Ordered[Sequence]) -> bool:
+def all_greedy(sequences: Ordered[Sequence]) -> bool:
     """Report whether a ``Sampler`` without masks would only take the most likely token of each row."""
     for sequence in sequences:
         if not sequence.request.params.greedy or sequence.request.logprobs is not None:

@@ -35,8 +35,8 @@ def context_length(configured: int | None, model_class: type[Model], config: Any
 
 def chunk_size(options: ScheduleOptions, device: torch.device, longest: int) -> int:
     """Return the largest number of new tokens in one step; a setting below 0 means ``longest``."""
-    wanted = options.chunked_prefill_size or DEFAULT_CHUNK.get(device.type, ACCELERATOR_CHUNK)
-    return wanted if wanted > 0 else longest
+    size = options.chunked_prefill_size or DEFAULT_CHUNK.get(device.type, ACCELERATOR_CHUNK)
+    return size if size > 0 else longest
 
 
 def running(options: ScheduleOptions, device: torch.device) -> int:

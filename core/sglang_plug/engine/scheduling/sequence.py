@@ -196,10 +196,10 @@ class Sequence:
         The last token is always computed, for its logits; so is every token that predicts a token of the prompt, or a
         forced one, whose log-probability was requested and is not known yet.
         """
-        wanted = self.request.logprobs
-        if wanted is None:
+        options = self.request.logprobs
+        if options is None:
             return len(self.tokens) - 1
-        known = wanted.start + len(self.output.prompt_logprobs)
-        if wanted.start < 0 or known >= self.prompt_len:
+        known = options.start + len(self.output.prompt_logprobs)
+        if options.start < 0 or known >= self.prompt_len:
             known = self.output.emitted_len + len(self.output.forced_logprobs)
         return max(0, min(len(self.tokens), known) - 1)

@@ -198,15 +198,15 @@ def _choose_quantization(config: EngineConfig, plugins: Plugins, facts: Facts, c
     _check_device(choices["quantization"].component, torch.device(facts.device))
 
 
-def _tasks(wanted: str, model: Component) -> tuple[Task, ...]:
+def _tasks(requested: str, model: Component) -> tuple[Task, ...]:
     """Return the tasks to serve: a model that generates does only that, unless a pooling task is requested."""
     spec = model.spec_as(ModelSpec)
-    if wanted == AUTO:
+    if requested == AUTO:
         return ("generate",) if "generate" in spec.tasks else tuple(sorted(spec.tasks))
     known = get_args(Task)
-    if wanted not in known:
-        raise ConfigError(f"--task {wanted!r} is unknown; known: auto, {', '.join(known)}")
-    task: Task = wanted  # type: ignore[assignment]
+    if requested not in known:
+        raise ConfigError(f"--task {requested!r} is unknown; known: auto, {', '.join(known)}")
+    task: Task = requested  # type: ignore[assignment]
     own = spec.tasks - {"generate"}
     if (
         task != "embed" and task not in spec.tasks
@@ -262,7 +262,7 @@ def _shape(
 def _models(plugins: Plugins) -> tuple[list[str], list[str]]:
     """Return the names of models for one architecture each, and of generic models."""
     specs = [component.spec for component in plugins.all("model") if isinstance(component.spec, ModelSpec)]
-    native, generic = ({spec.name for spec in specs if spec.generic is wanted} for wanted in (False, True))
+    native, generic = ({spec.name for spec in specs if spec.generic is is_generic} for is_generic in (False, True))
     return sorted(native), sorted(generic)
 
 

@@ -102,6 +102,6 @@ def _subject(component: Component) -> dict[str, Any]:
     return {next(iter(parameters)): name}
 
 
-def _missing(check: Check, given: list[str]) -> list[str]:
+def _missing(check: Check, passed: list[str]) -> list[str]:
     parameters = inspect.signature(check).parameters.values()
-    return [item.name for item in parameters if item.default is item.empty and item.name not in given]
+    return [item.name for item in parameters if item.default is item.empty and item.name not in passed]

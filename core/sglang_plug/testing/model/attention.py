@@ -151,9 +151,9 @@ def _run(layer: Attention, step: Step) -> Tensor:
 def _check_run(run: Callable[[], Tensor], layer: Attention, step: Step, where: str) -> None:
     where = f"layer {layer.index}{where}"
     expected_pool, expected = _expected_pool(step, layer.index), _expected_output(step, layer)
-    given = [part.clone() for part in step.inputs[layer.index]]
+    copies = [part.clone() for part in step.inputs[layer.index]]
     output = run()
-    for name, part, before in zip("qkv", step.inputs[layer.index], given, strict=True):
+    for name, part, before in zip("qkv", step.inputs[layer.index], copies, strict=True):
         assert torch.equal(part, before), f"{where}: the input {name} was written to"
     _compare_output(output, expected, step.batch, step.inputs[layer.index][0].dtype, where)
     _compare_pool(step.batch.kv, expected_pool, step.batch.slots, where)

@@ -67,7 +67,7 @@ def check_checkpoint_reader(reader: str | CheckpointReader, source: str | Path, 
         )
     assert _state(path) == before, "the checkpoint was written to"
     gc.collect()
-    assert (left := _open_files() - opened_files) <= set(), f"files stay open: {sorted(left)[0]}"
+    assert (still_open := _open_files() - opened_files) <= set(), f"files stay open: {sorted(still_open)[0]}"
     with TemporaryDirectory() as folder:
         missing = Path(folder, "missing")
         _check_refused(read, CheckpointRequest(source=str(missing)), "a source that does not exist")
@@ -120,14 +120,14 @@ def check_weight_loader(
     _break_off(load, checkpoint, model)
     _check_two_ranks(load, checkpoint, model, {name: copy for name, (_, copy) in tensors.items()})
     del tensors, second
-    assert (left := _open_files() - opened) <= set(), f"files stay open: {sorted(left)[0]}"
+    assert (still_open := _open_files() - opened) <= set(), f"files stay open: {sorted(still_open)[0]}"
     assert _state(path) == before, "the checkpoint was written to"
     with TemporaryDirectory() as folder:
         for name in _weight_files(path):
-            for what, change in _DAMAGES.items():
+            for damage, change in _DAMAGES.items():
                 copy_path = _copy(path, Path(folder, "copy"))
                 change(_damaged(copy_path, name))
-                _check_damaged(load, _moved(checkpoint, copy_path), model, f"{name}, {what},")
+                _check_damaged(load, _moved(checkpoint, copy_path), model, f"{name}, {damage},")
                 _remove(copy_path)
         copy_path = _copy(path, Path(folder, "copy"))
         for name in _weight_files(path):
@@ -139,9 +139,11 @@ def _check_two_ranks(load: WeightLoader, checkpoint: Checkpoint, model: Model, e
     """Two ranks of one process load at the same time."""
     where = "two ranks that load at the same time"
     try:
-        for wanted, *pairs in zip(expected, load(checkpoint, model), load(checkpoint, model), strict=True):
+        for expected_name, *pairs in zip(expected, load(checkpoint, model), load(checkpoint, model), strict=True):
             for name, tensor in pairs:
-                assert name == wanted and _equal(tensor, expected[name]), f"{where}: {name} comes in place of {wanted}"
+                assert name == expected_name and _equal(tensor, expected[name]), (
+                    f"{where}: {name} comes in place of {expected_name}"
+                )
     except Exception as error:
         if isinstance(error, AssertionError):
             raise
@@ -161,19 +163,19 @@ _DAMAGES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def _check_refused(read: CheckpointReader, request: CheckpointRequest, what: str, *, must: bool = True) -> None:
-    error = refusal_of(lambda: read(request), ConfigError, what)
-    assert error is not None or not must, f"{what} must be refused with ConfigError"
+def _check_refused(read: CheckpointReader, request: CheckpointRequest, case: str, *, must: bool = True) -> None:
+    error = refusal_of(lambda: read(request), ConfigError, case)
+    assert error is not None or not must, f"{case} must be refused with ConfigError"
 
 
-def _check_damaged(load: WeightLoader, checkpoint: Checkpoint, model: Model, what: str) -> None:
+def _check_damaged(load: WeightLoader, checkpoint: Checkpoint, model: Model, case: str) -> None:
     names: list[str] = []
 
     def read_all() -> None:
         names.extend(name for name, _ in load(checkpoint, model))
 
-    error = refusal_of(read_all, ConfigError, what, name="WeightError")
-    assert error is not None, f"{what} must be refused with WeightError; {len(names)} tensors were read"
+    error = refusal_of(read_all, ConfigError, case, name="WeightError")
+    assert error is not None, f"{case} must be refused with WeightError; {len(names)} tensors were read"
 
 
 def _check_missing(load: WeightLoader, checkpoint: Checkpoint, model: Model) -> None:

@@ -29,7 +29,7 @@ CHUNKS = (11, 1, 20, 16)
 PROMPTS = (17, 1, 30, 8)
 DECODE_STEPS = 4
 CPU = torch.device("cpu")
-GIVEN = ("input_ids", "positions", "slots", "tables")
+INPUTS = ("input_ids", "positions", "slots", "tables")
 """Tensors of a batch that a model must not write to."""
 
 
@@ -185,11 +185,11 @@ class Bench:
         if recurrent is not None:
             states, rows = recurrent
             batch.recurrent = Recurrent(states, Runs.of(rows, lengths, CPU))
-        given: dict[str, Tensor] = {name: getattr(batch, name) for name in GIVEN}
-        before = {name: tensor.clone() for name, tensor in given.items()}
+        inputs: dict[str, Tensor] = {name: getattr(batch, name) for name in INPUTS}
+        before = {name: tensor.clone() for name, tensor in inputs.items()}
         self.backend.plan(batch)
         logits = self.model.head(self.model(batch))
-        for name, tensor in given.items():
+        for name, tensor in inputs.items():
             if not torch.equal(tensor, before[name]):
                 raise ValueError(f"the model wrote to the batch's {name}, which others read after it")
         ends = [0, *accumulate(lengths)]

@@ -60,8 +60,8 @@ def _check_equal(collectives: Collectives, device: torch.device) -> None:
         own = (torch.rand(8, 125, generator=generator) * 10.0**collectives.rank).to(device, dtype)
         total = collectives.all_reduce(own).contiguous()
         totals = collectives.all_gather(total.clone()).cpu().chunk(collectives.size, dim=1)
-        for other, one in enumerate(totals):
-            assert torch.equal(one, total.cpu()), (
+        for other, part in enumerate(totals):
+            assert torch.equal(part, total.cpu()), (
                 f"all_reduce of {dtype} returns other sums on rank {other} than on rank {collectives.rank}; they must "
                 "be bitwise equal"
             )

@@ -121,7 +121,10 @@ async def _check_streams(client: EngineClient) -> None:
     prompts = [(*PROMPT, number) for number in range(1, 5)]
     lengths = [SHORT + 5 * number for number in range(len(prompts))]  # they end at different times
     alone, together = (
-        [make_request(f"{name}-{place}", *one) for place, one in enumerate(zip(lengths, prompts, strict=True))]
+        [
+            make_request(f"{name}-{place}", length, prompt)
+            for place, (length, prompt) in enumerate(zip(lengths, prompts, strict=True))
+        ]
         for name in ("alone", "together")
     )
     expected = [await read_tokens(client, request) for request in alone]
@@ -239,12 +242,12 @@ async def _drained(outputs: Any) -> None:
         pass
 
 
-async def _fails(work: Awaitable[object], what: str) -> None:
+async def _fails(work: Awaitable[object], case: str) -> None:
     try:
-        await soon(work, f"the error of {what}")
+        await soon(work, f"the error of {case}")
     except EngineError:
         return
-    raise AssertionError(f"{what} did not end with an EngineError")
+    raise AssertionError(f"{case} did not end with an EngineError")
 
 
 CHECKS = (

@@ -41,13 +41,13 @@ async def check_fields(client: EngineClient) -> None:
 async def _check_logprobs(client: EngineClient) -> None:
     request = make_request("logprobs", SHORT, logprobs=LogprobOptions(start=0, top=1))
     output = await _read(client, request)
-    assert [one.token for one in output.logprobs] == list(output.tokens), (
+    assert [logprob.token for logprob in output.logprobs] == list(output.tokens), (
         f"{len(output.tokens)} tokens came with the log-probabilities of {len(output.logprobs)}"
     )
-    assert [one.top[0][0] for one in output.logprobs] == list(output.tokens), (
+    assert [logprob.top[0][0] for logprob in output.logprobs] == list(output.tokens), (
         "the most likely tokens are not those that were generated without sampling"
     )
-    assert [one.token for one in output.prompt_logprobs] == list(request.tokens), (
+    assert [logprob.token for logprob in output.prompt_logprobs] == list(request.tokens), (
         f"a prompt of {len(request.tokens)} tokens came with the log-probabilities of {len(output.prompt_logprobs)}"
     )
 
@@ -75,10 +75,10 @@ async def _check_cached_tokens(client: EngineClient) -> None:
         output = await _read(client, make_request(f"prefix-{number}", SHORT, PREFIX, salt=salt))
 
         async def has_prompt() -> bool:
-            return sum(one.prefill_tokens + one.cached_tokens for one in steps) >= len(PREFIX)
+            return sum(step.prefill_tokens + step.cached_tokens for step in steps) >= len(PREFIX)
 
         await until(has_prompt, f"a call of the listener for the {len(PREFIX)} tokens of a prompt")
-        cached = sum(one.cached_tokens for one in steps)
+        cached = sum(step.cached_tokens for step in steps)
         assert output.cached_tokens == cached, (
             f"the output has {output.cached_tokens} cached tokens, the step's statistics {cached}"
         )

@@ -22,11 +22,11 @@ SHORT, LONG, ENDLESS = 12, 240, 1600
 """Output tokens of requests; endless ones are those that end early."""
 
 
-async def until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
+async def until(holds: Callable[[], Awaitable[bool]], event: str) -> None:
     """Wait until something holds. Raises ``AssertionError`` if that takes too long."""
     deadline = time.monotonic() + engine_starts.PATIENCE
     while not await holds():
-        assert time.monotonic() < deadline, f"{what} did not happen within {engine_starts.PATIENCE:g} s"
+        assert time.monotonic() < deadline, f"{event} did not happen within {engine_starts.PATIENCE:g} s"
         await asyncio.sleep(POLL)
 
 
@@ -38,18 +38,18 @@ def make_request(id: str, tokens: int, prompt: Sequence[int] = PROMPT, **fields:
 
 async def read_outputs(client: EngineClient, request: Request) -> list[Output]:
     """Return every output of a request, after checking that they belong together."""
-    found: list[Output] = []
+    received: list[Output] = []
 
     async def read() -> None:
         async with aclosing(client.submit(request)) as outputs:
             async for output in outputs:
-                found.append(output)
+                received.append(output)
 
     await soon(read(), f"a request for {request.params.max_new_tokens} tokens")
-    assert {output.id for output in found} == {request.id}, "a request received outputs of another one"
-    finished = [output.finish is not None for output in found]
-    assert finished == [False] * (len(found) - 1) + [True], "the last output, and no other, must have finish set"
-    return found
+    assert {output.id for output in received} == {request.id}, "a request received outputs of another one"
+    finished = [output.finish is not None for output in received]
+    assert finished == [False] * (len(received) - 1) + [True], "the last output, and no other, must have finish set"
+    return received
 
 
 async def read_tokens(client: EngineClient, request: Request) -> tuple[int, ...]:
@@ -72,10 +72,10 @@ async def is_idle(client: EngineClient) -> bool:
     return not (info["running"] or info["waiting"] or info["paused"])
 
 
-async def refused(work: Awaitable[object], what: str) -> RequestError:
+async def refused(work: Awaitable[object], case: str) -> RequestError:
     """Return the error of a request or call that has to be refused."""
     try:
-        await soon(work, f"the refusal of {what}")
+        await soon(work, f"the refusal of {case}")
     except RequestError as error:
         return error
-    raise AssertionError(f"{what} was not refused with a RequestError")
+    raise AssertionError(f"{case} was not refused with a RequestError")

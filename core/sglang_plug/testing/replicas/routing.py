@@ -69,24 +69,24 @@ def check_routing_policy(policy: str | Callable[[], RoutingPolicy]) -> None:
     _check_kept(make())
     _check_kept_callers(make())
     _check_strange_tokens(make())
-    for what, prepare, sizes in (
+    for subject, prepare, sizes in (
         ("choose() among replicas", _among_replicas, (100, 400, 1600)),
         ("choose() for the tokens of a prompt", _for_prompts, (2000, 8000, 32000)),
     ):
-        check_growth(lambda size, prepare=prepare: prepare(make(), size), sizes, what)  # type: ignore[misc]
+        check_growth(lambda size, prepare=prepare: prepare(make(), size), sizes, subject)  # type: ignore[misc]
 
 
 def _choose(policy: RoutingPolicy, request: Request, loads: Sequence[_Load], where: str) -> _Load:
     """Return the replica that the policy chooses, after checking the answer."""
-    shown: Sequence[ReplicaLoad] = list(loads)
+    passed: Sequence[ReplicaLoad] = list(loads)
     before = [load.facts() for load in loads]
     try:
-        number = policy.choose(request, shown)
+        number = policy.choose(request, passed)
     except Exception as error:
         raise AssertionError(f"{where}: choose() raised {type(error).__name__}: {error}") from error
     chosen = [load for load in loads if load.replica == number and type(number) is int]
     assert chosen, f"{where}: choose() returned {number!r}, which is not the number of a replica that serves"
-    same = [id(load) for load in shown] == [id(load) for load in loads]
+    same = [id(load) for load in passed] == [id(load) for load in loads]
     assert same, f"{where}: choose() changed the list that it was given"
     assert [load.facts() for load in loads] == before, f"{where}: choose() changed the load of a replica"
     return chosen[0]

@@ -52,12 +52,13 @@ def check_command(
     _check_light(command)
     mistyped = command.run(NO_OPTION)
     _check_status(mistyped, USAGE_ERROR)
-    assert mistyped.stderr.strip(), f"{_shown(mistyped)}: standard error does not say what is wrong"
+    assert mistyped.stderr.strip(), f"{_command_line(mistyped)}: standard error does not say what is wrong"
     for arguments in examples:
         done = command.run(*arguments)
         _check_status(done, 0)
         assert ESCAPE not in done.stdout, (
-            f"{_shown(done)} prints escape sequences although standard output is no terminal: {done.stdout[:200]!r}"
+            f"{_command_line(done)} prints escape sequences although standard output is no terminal: "
+            f"{done.stdout[:200]!r}"
         )
         _check_closed(command, arguments, done.stderr)
     for arguments in refused:
@@ -103,15 +104,17 @@ def _check_help(command: _Command) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, map(os.path.abspath, sys.path)))}
     with tempfile.TemporaryDirectory() as folder:
         program = [*PROGRAM, *options, command.name, "--help"]
-        shown = command.run_program(program, Path(folder), environment)
+        completed = command.run_program(program, Path(folder), environment)
         written = sorted(path.name for path in Path(folder).iterdir())
-    _check_status(shown, 0)
-    assert not written, f"{_shown(shown)} writes {', '.join(written)} into the current folder; do so in run()"
-    assert shown.stdout.startswith("usage:"), (
-        f"{_shown(shown)} prints something before the usage: {shown.stdout[:200]!r}; print in run() only"
+    _check_status(completed, 0)
+    assert not written, (
+        f"{_command_line(completed)} writes {', '.join(written)} into the current folder; do so in run()"
     )
-    assert command.name in shown.stdout.split("\n\n", 1)[0], (
-        f"the usage of {command.name} does not name it: {shown.stdout[:200]!r}"
+    assert completed.stdout.startswith("usage:"), (
+        f"{_command_line(completed)} prints something before the usage: {completed.stdout[:200]!r}; print in run() only"
+    )
+    assert command.name in completed.stdout.split("\n\n", 1)[0], (
+        f"the usage of {command.name} does not name it: {completed.stdout[:200]!r}"
     )
     listed = command.run_program([*PROGRAM, *command.options, "--help"])
     line = next((text for text in listed.stdout.splitlines() if text.split()[:1] == [command.name]), "")
@@ -119,7 +122,7 @@ def _check_help(command: _Command) -> None:
     assert summary, f"sglang-plug --help does not say what {command.name} does; give its CommandSpec a summary"
 
 
-def _shown(done: subprocess.CompletedProcess[str]) -> str:
+def _command_line(done: subprocess.CompletedProcess[str]) -> str:
     return _words(done.args)
 
 
@@ -129,15 +132,17 @@ def _words(program: Sequence[str]) -> str:
 
 def _check_status(done: subprocess.CompletedProcess[str], status: int) -> None:
     end = done.stderr[-400:]
-    assert "Traceback (most recent call last)" not in done.stderr, f"{_shown(done)} fails with a traceback: {end}"
-    assert done.returncode == status, f"{_shown(done)} ends with status {done.returncode}, not {status}: {end}"
+    assert "Traceback (most recent call last)" not in done.stderr, (
+        f"{_command_line(done)} fails with a traceback: {end}"
+    )
+    assert done.returncode == status, f"{_command_line(done)} ends with status {done.returncode}, not {status}: {end}"
 
 
 def _check_refused(done: subprocess.CompletedProcess[str]) -> None:
     """A call that cannot be served ends with an error message."""
-    assert done.returncode != 0, f"{_shown(done)} ends with status 0, and must be refused"
+    assert done.returncode != 0, f"{_command_line(done)} ends with status 0, and must be refused"
     _check_status(done, done.returncode)
-    assert done.stderr.strip(), f"{_shown(done)}: standard error does not say what is wrong"
+    assert done.stderr.strip(), f"{_command_line(done)}: standard error does not say what is wrong"
 
 
 def _check_light(command: _Command) -> None:

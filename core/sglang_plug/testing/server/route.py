@@ -115,12 +115,12 @@ class _Example:
         return f"{self.method} {self.path}{self.change}"
 
 
-def _send(server: RunningServer, example: _Example, what: str, **options: Any) -> Answer:
+def _send(server: RunningServer, example: _Example, case: str, **options: Any) -> Answer:
     method, body = options.pop("method", example.method), options.pop("body", example.body)
     try:
         return server.send(method, example.path, body, **options)
     except (OSError, http.client.HTTPException) as error:
-        raise AssertionError(f"{example} {what}: no whole answer: {type(error).__name__}: {error}") from error
+        raise AssertionError(f"{example} {case}: no whole answer: {type(error).__name__}: {error}") from error
 
 
 def _check_known(server: RunningServer, name: str) -> None:
@@ -167,15 +167,15 @@ def _check_malformed(server: RunningServer, example: _Example) -> list[_Example]
         return slow
     bodies = dict(MALFORMED)
     bodies["half of the body"] = example.body[: len(example.body) // 2]
-    for what, body in bodies.items():
-        answer = _send(server, example, f"with {what}", body=body)
-        assert answer.status < 500, f"{example} with {what}: status {answer.status}: {answer.body[:300]!r}"
+    for case, body in bodies.items():
+        answer = _send(server, example, f"with {case}", body=body)
+        assert answer.status < 500, f"{example} with {case}: status {answer.status}: {answer.body[:300]!r}"
         assert example.fields is None or 400 <= answer.status, (
-            f"{example} with {what}: status {answer.status}, and must be refused"
+            f"{example} with {case}: status {answer.status}, and must be refused"
         )
-        check_content(f"{example} with {what}", answer)
+        check_content(f"{example} with {case}", answer)
         if answer.status >= 400:
-            check_refusal(f"{example} with {what}", answer)
+            check_refusal(f"{example} with {case}", answer)
     for strange in _strange(example):
         answer = _send(server, strange, "")
         assert answer.status < 500, f"{strange}: status {answer.status}: {answer.body[:300]!r}"

@@ -75,18 +75,18 @@ class Ledger:
         self._call("unlock()", lambda: self.cache.unlock(match))
         self._locks.subtract(match.slots)
 
-    def evict(self, wanted: int) -> list[int]:
+    def evict(self, count: int) -> list[int]:
         """Evict, and check what was freed."""
         unlocked = self._unlocked()
-        freed = self._freed(f"evict({wanted})", lambda: self.cache.evict(wanted))
+        freed = self._freed(f"evict({count})", lambda: self.cache.evict(count))
         locked = [slot for slot in freed if self._locks[slot] > 0]
-        assert not locked, f"{self.where}: evict({wanted}) freed slot {locked[0]}, which is locked"
-        enough = min(wanted, unlocked)
+        assert not locked, f"{self.where}: evict({count}) freed slot {locked[0]}, which is locked"
+        enough = min(count, unlocked)
         assert len(freed) >= enough, (
-            f"{self.where}: evict({wanted}) freed {len(freed)} slots, and {unlocked} were owned and not locked"
+            f"{self.where}: evict({count}) freed {len(freed)} slots, and {unlocked} were owned and not locked"
         )
-        assert freed == [] or wanted > 0, f"{self.where}: evict({wanted}) freed {len(freed)} slots"
-        self._forget(freed, f"evict({wanted})")
+        assert freed == [] or count > 0, f"{self.where}: evict({count}) freed {len(freed)} slots"
+        self._forget(freed, f"evict({count})")
         return freed
 
     def reset(self) -> None:
@@ -152,5 +152,5 @@ class Ledger:
 
 
 def _short(values: Sequence[int]) -> str:
-    shown = ", ".join(map(str, values[:12]))
-    return f"[{shown}{', …' if len(values) > 12 else ''}]"
+    listed = ", ".join(map(str, values[:12]))
+    return f"[{listed}{', …' if len(values) > 12 else ''}]"

@@ -31,7 +31,7 @@ class _Talk:
     prompt: tuple[int, ...]
     drafter: SequenceDrafter
     next_tokens: Callable[[int], list[int]]
-    said: int = 0
+    output_len: int = 0
 
 
 def check_drafter(drafter: str | Callable[[], Drafter], *, vocabulary: int = 300) -> None:
@@ -62,8 +62,8 @@ def check_drafter(drafter: str | Callable[[], Drafter], *, vocabulary: int = 300
     _call(talks[0], "begin", lambda: made.begin((1, 2, 3), salt="x").end((4, 5)))
     _check_salts(made, generator, vocabulary)
     _check_alone(make, generator)
-    for what, values in (("random tokens", vocabulary), ("three tokens in any order", 3)):
-        _check_growth(make(), [generator.randrange(values) for _ in range(LENGTHS[-1])], what)
+    for case, values in (("random tokens", vocabulary), ("three tokens in any order", 3)):
+        _check_growth(make(), [generator.randrange(values) for _ in range(LENGTHS[-1])], case)
 
 
 def _conversations(made: Drafter, generator: random.Random, vocabulary: int) -> Sequence[_Talk]:
@@ -139,27 +139,27 @@ def _proposals(made: Drafter, tokens: Sequence[int], others: Sequence[int]) -> l
     return proposals
 
 
-def _check_growth(made: Drafter, tokens: Sequence[int], what: str) -> None:
+def _check_growth(made: Drafter, tokens: Sequence[int], case: str) -> None:
     def work(length: int) -> Callable[[], object]:
         sequence = made.begin((), salt="")
         return lambda: [sequence.propose([token], LEAK) for token in tokens[:length]]
 
-    check_growth(work, LENGTHS, f"propose() of the tokens of an output of {what}")
+    check_growth(work, LENGTHS, f"propose() of the tokens of an output of {case}")
     prompts = {length: tuple(tokens[:length]) for length in LENGTHS}
     check_growth(
         lambda length: lambda: made.begin(prompts[length], salt="").propose(tokens[:1], LEAK),
         LENGTHS,
-        f"begin() of a prompt of {what}",
+        f"begin() of a prompt of {case}",
     )
 
 
 def _propose(talk: _Talk, generator: random.Random, vocabulary: int) -> None:
     most = generator.choice(MOST)
-    tokens = talk.next_tokens(generator.randint(1, most) if talk.said else 1)
-    talk.said += len(tokens)
+    tokens = talk.next_tokens(generator.randint(1, most) if talk.output_len else 1)
+    talk.output_len += len(tokens)
     passed = list(tokens)
     proposed = list(_call(talk, "propose", talk.drafter.propose, passed, most))
-    where = f"a sequence {talk.name}, after {talk.said} tokens of output"
+    where = f"a sequence {talk.name}, after {talk.output_len} tokens of output"
     assert passed == tokens, f"{where}: the tokens that were given have been changed"
     assert len(proposed) <= most, f"{where}: proposed {len(proposed)} tokens where at most {most} were asked for"
     for token in proposed:
@@ -173,5 +173,5 @@ def _call(talk: _Talk, name: str, call: Callable[..., Any], *arguments: Any) -> 
         return call(*arguments)
     except Exception as error:
         raise AssertionError(
-            f"a sequence {talk.name}: {name}() raised {type(error).__name__}: {error}, after {talk.said} tokens"
+            f"a sequence {talk.name}: {name}() raised {type(error).__name__}: {error}, after {talk.output_len} tokens"
         ) from error

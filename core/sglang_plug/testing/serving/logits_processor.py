@@ -109,7 +109,7 @@ class _Kit:
             component = Plugins.discover().get("logits-processor", processor)
             fields = ProcessorRequestFields.of(component)
             self.settings, self.fields = component.settings(), None if fields is None else fields.kind
-            self.kind = lambda *given: make(component, *given, base=LogitsProcessor)
+            self.kind = lambda *arguments: make(component, *arguments, base=LogitsProcessor)
             target = component.load(LogitsProcessor)
         self.needs_vocabulary = getattr(target, "needs_vocabulary", False)
 
@@ -126,16 +126,16 @@ class _Kit:
 
     def rows(self, processor: LogitsProcessor, cases: Sequence[SamplingParams]) -> list[_Row]:
         generator = torch.Generator().manual_seed(len(cases))
-        found = list[_Row]()
+        rows = list[_Row]()
         for params in cases:
             for length in PROMPTS:
-                drawn = torch.randint(self.vocabulary, (length + STEPS,), generator=generator).tolist()
+                tokens = torch.randint(self.vocabulary, (length + STEPS,), generator=generator).tolist()
                 fields = self.request_fields(params)
-                state = processor.prepare(_request(params, fields, tuple(drawn[:length]), self.reasoning))
+                state = processor.prepare(_request(params, fields, tuple(tokens[:length]), self.reasoning))
                 case = f"{params}, a prompt of {length} tokens"
                 assert state is not None, f"{case}: prepare() gave None, as if the request did not use the processor"
-                found.append(_Row(case, state, drawn[:length], length, drawn[length:], len(found)))
-        return found
+                rows.append(_Row(case, state, tokens[:length], length, tokens[length:], len(rows)))
+        return rows
 
 
 def _request(
@@ -163,8 +163,8 @@ def _apply(
     return result
 
 
-def _equal(actual: Tensor, wanted: Tensor) -> bool:
-    return torch.allclose(actual, wanted, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+def _equal(actual: Tensor, expected: Tensor) -> bool:
+    return torch.allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
 
 
 def _are_probabilities(row: Tensor) -> bool:
@@ -208,10 +208,10 @@ def _check_rows_of_one_sequence(processor: LogitsProcessor, rows: list[_Row], wi
 
 def _check_growing_tokens(processor: LogitsProcessor, rows: list[_Row], width: int) -> None:
     """The tokens of a sequence grow while they come by ``append``, too: what is needed is copied."""
-    given = [row.after(0) for row in rows]
-    batch = processor.batch(given)
+    batch_rows = [row.after(0) for row in rows]
+    batch = processor.batch(batch_rows)
     batch.append(torch.tensor([row.more[0] for row in rows], dtype=torch.int64))
-    for data, row in zip(given, rows, strict=True):
+    for data, row in zip(batch_rows, rows, strict=True):
         assert isinstance(data.tokens, list)
         data.tokens.append(row.more[0])
     _check_batch(processor, batch, rows, [1] * len(rows), width, "when the sequence's own list of tokens has grown,")
@@ -282,8 +282,10 @@ def _check_batch(
 ) -> None:
     results = _apply(batch, rows, width, known)
     for row, count, result in zip(rows, known, results, strict=True):
-        wanted = _alone(processor, row, count, width)
-        assert _equal(result, wanted), f"{row.case}: {when} the result is not that of a batch made from the same tokens"
+        expected = _alone(processor, row, count, width)
+        assert _equal(result, expected), (
+            f"{row.case}: {when} the result is not that of a batch made from the same tokens"
+        )
 
 
 def _check_waiting(kit: _Kit, cases: Sequence[SamplingParams]) -> None:

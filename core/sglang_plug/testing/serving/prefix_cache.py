@@ -32,10 +32,10 @@ class _Recorder:
     """A policy that evicts the longest unused leaf, and checks the statistics that it is given."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        self.now, self.asked = now, 0
+        self.now, self.calls = now, 0
 
     def eviction_priority(self, node: NodeStats) -> float:
-        self.asked += 1
+        self.calls += 1
         assert 0 < node.tokens <= node.depth, f"a leaf has {node.tokens} tokens at depth {node.depth}"
         assert node.created <= node.used <= self.now(), (
             f"a leaf was created at {node.created} and used at {node.used}, and the clock says {self.now()}"
@@ -124,15 +124,15 @@ def _check_outline(ledger: Ledger) -> None:
         runs = ledger.cache.outline(most)
         where = f"{ledger.where}: outline({most})"
         assert len(runs) <= most, f"{where} returned {len(runs)} runs"
-        shown = sum(run.tokens for run in runs)
-        assert shown <= ledger.cache.size, f"{where} shows {shown} tokens of {ledger.cache.size}"
+        listed_tokens = sum(run.tokens for run in runs)
+        assert listed_tokens <= ledger.cache.size, f"{where} shows {listed_tokens} tokens of {ledger.cache.size}"
         listed = [0] * len(runs)
         for place, run in enumerate(runs):
             assert run.tokens > 0 and run.hits >= 0 and run.idle >= 0, f"{where} returned {run}"
             assert run.parent is None or 0 <= run.parent < place, f"{where}: run {place} stands before its parent"
             if run.parent is not None:
                 listed[run.parent] += 1
-        if shown == ledger.cache.size and runs:
+        if listed_tokens == ledger.cache.size and runs:
             locked = sum(run.tokens for run in runs if run.locked)
             expected = ledger.cache.size - ledger.cache.evictable
             assert locked == expected, f"{where} shows {locked} locked tokens, and {expected} are locked"

@@ -113,10 +113,10 @@ def _queue(generator: random.Random, length: int) -> list[Queued]:
 
 def _ordered(policy: SchedulePolicy, queue: list[Queued], cache: _Cache, where: str) -> list[Queued]:
     """Return the order, after comparing it with the queue."""
-    given = list(queue)
+    passed = list(queue)
     before = [(list(sequence.tokens), sequence.priority, sequence.arrived) for sequence in queue]
     try:
-        answer: Any = policy.order(given, cache.of(queue))
+        answer: Any = policy.order(passed, cache.of(queue))
         ordered = list(answer)
     except AssertionError as error:
         raise AssertionError(f"{where}: {error}") from error
@@ -128,7 +128,7 @@ def _ordered(policy: SchedulePolicy, queue: list[Queued], cache: _Cache, where: 
     lost = len(queue) - len({id(sequence) for sequence in ordered})
     assert not lost, f"{where}: order() left out {lost}, which would wait for ever"
     assert len(ordered) == len(queue), f"{where}: order() returned {len(ordered) - len(queue)} of them twice"
-    same = answer is given or [id(value) for value in given] == [id(sequence) for sequence in queue]
+    same = answer is passed or [id(value) for value in passed] == [id(sequence) for sequence in queue]
     assert same, f"{where}: order() changed the list that it was given; return a new one"
     after = [(list(sequence.tokens), sequence.priority, sequence.arrived) for sequence in queue]
     assert after == before, f"{where}: order() changed a sequence"

@@ -143,9 +143,9 @@ class _Server:
         if self.running and self.accounts:
             used = dict.fromkeys(sequence.caller for sequence in self.running)
             usage = [TokenUsage(caller=name, computed=self.random.randint(0, 9), generated=1) for name in used]
-            given = list(usage)
-            _call(self.policy, "charge", given)
-            assert given == usage, f"{where}: charge() changed what it was given"
+            passed = list(usage)
+            _call(self.policy, "charge", passed)
+            assert passed == usage, f"{where}: charge() changed what it was given"
         for queued in [sequence for sequence in self.running if self.random.random() < 0.3]:
             self._end(queued, self.running)
         if self.waiting and self.random.random() < 0.1:
@@ -202,12 +202,12 @@ def _exchanged(
     policy: Any, running: Sequence[Queued], waiting: Sequence[Queued], free: int, where: str
 ) -> tuple[list[Queued], list[Queued]]:
     """Return what ``exchange`` gives, after comparing it with what it was given."""
-    given = list(running), list(waiting)
-    answer = _call(policy, "exchange", *given, free)
+    passed = list(running), list(waiting)
+    answer = _call(policy, "exchange", *passed, free)
     assert isinstance(answer, tuple) and len(answer) == 2, (
         f"{where}: exchange() must return two sequences, not {answer!r}"
     )
-    assert given == (list(running), list(waiting)), f"{where}: exchange() changed a list that it was given"
+    assert passed == (list(running), list(waiting)), f"{where}: exchange() changed a list that it was given"
     parts: list[list[Queued]] = []
     for part, among, name in ((answer[0], running, "running"), (answer[1], waiting, "waiting")):
         known = {id(sequence): sequence for sequence in among}

@@ -59,9 +59,9 @@ async def _check_whole(first: Store, second: Store, id: str) -> None:
     await _claims(first, id, "a", {WHOLE_BATCH, 12}, set(), "a batch that has ended")
 
 
-async def _claims(store: Store, id: str, worker: str, lines: set[int], expected: set[int], what: str) -> None:
+async def _claims(store: Store, id: str, worker: str, lines: set[int], expected: set[int], case: str) -> None:
     claimed = await store.claim(id, sorted(lines), worker, LONG)
-    assert claimed == expected, f"claim() of {what} returns {sorted(claimed)}, not {sorted(expected)}"
+    assert claimed == expected, f"claim() of {case} returns {sorted(claimed)}, not {sorted(expected)}"
 
 
 async def check_two_workers(servers: Servers) -> None:
@@ -133,10 +133,10 @@ async def check_kills(servers: Servers) -> None:
     done = await store.done_lines(id)
     assert reported <= done, f"{len(reported - done)} results that were stored are lost when the process is killed"
     assert (await store.batch(id)).completed == len(done), "lines are counted wrongly after a process was killed"
-    rest = set(LINES) - done
-    claimed = await store.claim(id, sorted(rest), "survivor", LONG)
-    while claimed < rest:  # the claims of the process that was killed end
+    remaining = set(LINES) - done
+    claimed = await store.claim(id, sorted(remaining), "survivor", LONG)
+    while claimed < remaining:  # the claims of the process that was killed end
         await asyncio.sleep(POLL)
-        claimed |= await store.claim(id, sorted(rest - claimed), "survivor", LONG)
-    await store.add_results(id, [result(line) for line in rest], "survivor")
+        claimed |= await store.claim(id, sorted(remaining - claimed), "survivor", LONG)
+    await store.add_results(id, [result(line) for line in remaining], "survivor")
     assert (await store.batch(id)).completed == len(LINES), "lines that a killed process held cannot be finished"

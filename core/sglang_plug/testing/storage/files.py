@@ -31,11 +31,11 @@ async def check_files(servers: Servers) -> None:
     assert await other.file("file-10") == records[7], f"the filename {NAME!r} is not as it was added"
     for ascending, order in ((True, records), (False, records[::-1])):
         for limit in (3, 4, len(records)):  # the last page is full, or not
-            seen = await listed(partial(other.files, ascending=ascending), limit)
-            assert seen == order, f"the pages of files with ascending={ascending} are not all files in their order"
+            entries = await listed(partial(other.files, ascending=ascending), limit)
+            assert entries == order, f"the pages of files with ascending={ascending} are not all files in their order"
     for purpose, expected in (("batch", records[0:5:2]), ("vision", [records[6]])):
-        seen = await listed(partial(store.files, ascending=True, purpose=purpose, owner="a"), 1)
-        assert seen == expected, "files of other purposes or owners are listed, or some are missing"
+        entries = await listed(partial(store.files, ascending=True, purpose=purpose, owner="a"), 1)
+        assert entries == expected, "files of other purposes or owners are listed, or some are missing"
     await refused(store.files(limit=1, after="unknown", ascending=True), UnknownId, "a page after an unknown file")
     await refused(
         store.files(limit=1, after="file-1", ascending=True, owner="a"), UnknownId, "a page after a file of b"

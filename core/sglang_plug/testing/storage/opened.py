@@ -92,21 +92,21 @@ async def running_batch(store: Store) -> str:
 
 async def listed(pages: Callable[..., Awaitable[Page[Record]]], limit: int) -> list[Record]:
     """Return the entries of all pages with at most ``limit`` entries each."""
-    seen: list[Record] = []
+    records: list[Record] = []
     after, more = None, True
     while more:
         page = await pages(limit=limit, after=after)
         assert len(page.items) <= limit, f"a page of at most {limit} entries has {len(page.items)}"
         assert page.items, f"a page of at most {limit} entries is empty although the one before it has has_more"
-        seen += page.items
+        records += page.items
         after, more = page.items[-1].id, page.has_more
-    return seen
+    return records
 
 
-async def refused(work: Awaitable[object], error: type[Exception], what: str) -> Exception:
+async def refused(work: Awaitable[object], error: type[Exception], case: str) -> Exception:
     """Check that a call raises ``error``; return what it raised."""
     try:
         await work
     except error as raised:
         return raised
-    raise AssertionError(f"{what} did not raise {error.__name__}")
+    raise AssertionError(f"{case} did not raise {error.__name__}")

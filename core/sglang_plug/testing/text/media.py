@@ -83,10 +83,10 @@ class _Kit:
 
     def ask(self, processor: MediaProcessor, images: Sequence[bytes], tokens: Sequence[int] | None) -> MediaPrompt:
         """Return what the processor returns, or raise what it raises; check that it leaves the tokens as they are."""
-        given = self.tokens(len(images)) if tokens is None else tokens
-        kept = list(given)
-        result = processor.prompt(given, images)
-        assert list(given) == kept, "prompt() changes the tokens that it is given"
+        prompt = self.tokens(len(images)) if tokens is None else tokens
+        kept = list(prompt)
+        result = processor.prompt(prompt, images)
+        assert list(prompt) == kept, "prompt() changes the tokens that it is given"
         assert isinstance(result, MediaPrompt), f"prompt() must return a MediaPrompt, not {type(result).__name__}"
         return result
 
@@ -114,29 +114,29 @@ def _check_texts(kit: _Kit, processor: MediaProcessor) -> None:
     assert result.tokens == [*BEFORE, *AFTER] and not result.media, "a prompt without images must be kept as it is"
 
 
-def _check_one(kit: _Kit, processor: MediaProcessor, image: bytes, what: str) -> None:
+def _check_one(kit: _Kit, processor: MediaProcessor, image: bytes, case: str) -> None:
     result, again = kit.prompt(processor, [image]), kit.prompt(processor, [image])
-    assert len(result.media) == 1, f"{what}: a prompt with one image has {len(result.media)} media"
+    assert len(result.media) == 1, f"{case}: a prompt with one image has {len(result.media)} media"
     media = result.media[0]
     assert 0 < media.count and 0 <= media.start and media.end <= len(result.tokens), (
-        f"{what}: its places {media.start} to {media.end} are not within the prompt of {len(result.tokens)} tokens"
+        f"{case}: its places {media.start} to {media.end} are not within the prompt of {len(result.tokens)} tokens"
     )
     text = result.tokens[: media.start], result.tokens[media.end :]
     assert text[0][: len(BEFORE)] == BEFORE and text[1][-len(BETWEEN + AFTER) :] == BETWEEN + AFTER, (
-        f"{what}: the text around it is not kept: {text[0][-4:]} … {text[1][:4]}"
+        f"{case}: the text around it is not kept: {text[0][-4:]} … {text[1][:4]}"
     )
-    assert media.digest == again.media[0].digest and result.tokens == again.tokens, f"{what}: differs each time"
-    assert media.arrays, f"{what}: there are no arrays for the model"
+    assert media.digest == again.media[0].digest and result.tokens == again.tokens, f"{case}: differs each time"
+    assert media.arrays, f"{case}: there are no arrays for the model"
     for name, item in media.arrays.items():
         numbers = 1
         for length in item.shape:
             numbers *= length
         dtype = getattr(torch, item.dtype, None)
         assert isinstance(dtype, torch.dtype), (
-            f"{what}: the array {name} has the dtype {item.dtype!r}, which torch has not"
+            f"{case}: the array {name} has the dtype {item.dtype!r}, which torch has not"
         )
         assert len(item.data) == numbers * dtype.itemsize > 0, (
-            f"{what}: the array {name} has {len(item.data)} bytes, and its shape is {item.shape} in {item.dtype}"
+            f"{case}: the array {name} has {len(item.data)} bytes, and its shape is {item.shape} in {item.dtype}"
         )
 
 
@@ -151,7 +151,7 @@ def _check_digests(kit: _Kit, processor: MediaProcessor, images: Sequence[bytes]
     assert every[0].digest != every[1].digest, "different images have the same digest: 0 and 1"
 
 
-def _check_placement(result: MediaPrompt, what: str) -> None:
+def _check_placement(result: MediaPrompt, case: str) -> None:
     """Text before, between and after images is kept."""
     ends = [0, *(media.end for media in result.media)]
     starts = [*(media.start for media in result.media), len(result.tokens)]
@@ -162,21 +162,23 @@ def _check_placement(result: MediaPrompt, what: str) -> None:
         joined = text[: len(kept)] if number == 0 else text[len(text) - len(kept) :]
         if 0 < number < len(result.media):
             joined = [token for token in text if token in kept]
-        assert joined == kept, f"{what}: the text before image {number} is {text}, and must have {kept}"
+        assert joined == kept, f"{case}: the text before image {number} is {text}, and must have {kept}"
 
 
 def _check_several(kit: _Kit, processor: MediaProcessor, images: Sequence[bytes]) -> None:
-    given = [images[0], images[1], images[0]]
-    result = kit.prompt(processor, given)
-    assert len(result.media) == len(given), f"a prompt with {len(given)} images has {len(result.media)} media"
+    prompt_images = [images[0], images[1], images[0]]
+    result = kit.prompt(processor, prompt_images)
+    assert len(result.media) == len(prompt_images), (
+        f"a prompt with {len(prompt_images)} images has {len(result.media)} media"
+    )
     ends = 0
     for number, media in enumerate(result.media):
         assert media.start >= ends, f"image {number} begins at {media.start}, before the end {ends} of the one before"
         ends = media.end
-    _check_placement(result, f"a prompt with {len(given)} images")
+    _check_placement(result, f"a prompt with {len(prompt_images)} images")
     kinds: tuple[Callable[[list[int]], Sequence[int]], ...] = (tuple, lambda tokens: array("q", tokens))
     for kind in kinds:
-        other = kit.prompt(processor, given, kind(kit.tokens(len(given))))
+        other = kit.prompt(processor, prompt_images, kind(kit.tokens(len(prompt_images))))
         assert list(other.tokens) == list(result.tokens), "prompt() depends on the kind of sequence that tokens are"
     first, second, again = (media.digest for media in result.media)
     assert first == again, "an image that appears twice in a prompt has two digests"
@@ -188,27 +190,27 @@ def _check_refusals(kit: _Kit, processor: MediaProcessor, image: bytes) -> None:
     _check_refused(kit, processor, [image], text, "an image without a placeholder")
     _check_refused(kit, processor, [], [*BEFORE, kit.placeholder, *AFTER], "a placeholder without an image")
     _check_refused(kit, processor, [image], kit.tokens(2), "two placeholders and one image")
-    for what, data in {
+    for damage, data in {
         "empty": b"",
         "text": b"no image at all",
         "cut off": image[: len(image) // 2],
         "zeros": bytes(100),
     }.items():
-        _check_refused(kit, processor, [data], None, f"an unreadable image ({what})")
+        _check_refused(kit, processor, [data], None, f"an unreadable image ({damage})")
     error = _check_refused(kit, processor, [image, b"broken"], None, "a readable image and an unreadable one")
     assert error.index in (None, 1), f"the unreadable image is number 1, and the error names {error.index}"
 
 
 def _check_limits(kit: _Kit, images: Sequence[bytes]) -> None:
     whole = kit.prompt(kit.made(MediaLimits()), [images[0]]).media[0]
-    for what, limits, given in (
+    for limit, limits, prompt_images in (
         ("count=1", MediaLimits(count=1), list(images[:2])),
         ("bytes", MediaLimits(bytes=len(images[0]) - 1), [images[0]]),
         ("pixels=1", MediaLimits(pixels=1), [images[0]]),
         ("request_pixels=1", MediaLimits(request_pixels=1), [images[0]]),
         ("tokens", MediaLimits(tokens=whole.count - 1), [images[0]]),
     ):
-        _check_refused(kit, kit.made(limits), given, None, f"images beyond the limit {what}")
+        _check_refused(kit, kit.made(limits), prompt_images, None, f"images beyond the limit {limit}")
     both = list(images[:2])
     count = sum(media.count for media in kit.prompt(kit.made(MediaLimits()), both).media)
     exact = MediaLimits(count=2, bytes=max(map(len, both)), tokens=count)
@@ -236,8 +238,8 @@ def _least_pixels(kit: _Kit, images: Sequence[bytes]) -> int:
 
 
 def _check_refused(
-    kit: _Kit, processor: MediaProcessor, images: Sequence[bytes], tokens: list[int] | None, what: str
+    kit: _Kit, processor: MediaProcessor, images: Sequence[bytes], tokens: list[int] | None, case: str
 ) -> MediaError:
-    error = refusal_of(lambda: kit.ask(processor, images, tokens), MediaError, what)
-    assert error is not None, f"{what} must be refused with MediaError"
+    error = refusal_of(lambda: kit.ask(processor, images, tokens), MediaError, case)
+    assert error is not None, f"{case} must be refused with MediaError"
     return error

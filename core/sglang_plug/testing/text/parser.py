@@ -125,14 +125,14 @@ def _is_whole(part: str, received: str, known: str) -> bool:
 def _check_nested(parser: type[OutputParser], functions: Mapping[str, Mapping[str, Any]], calls: Sequence[str]) -> None:
     """Arguments that are nested too deeply for a recursive reader raise nothing."""
     for call in calls:
-        for what, output in _nested(call):
+        for case, output in _nested(call):
             try:
                 events = _read(parser, functions, [output])
             except AssertionError as error:
                 raise AssertionError(
-                    f"{parser.__name__} fails {call!r} with {what}: {_message(error.__cause__)}"
+                    f"{parser.__name__} fails {call!r} with {case}: {_message(error.__cause__)}"
                 ) from error.__cause__
-            _check(events, f"{parser.__name__} fails {call!r} with {what}", whole_calls=False)
+            _check(events, f"{parser.__name__} fails {call!r} with {case}", whole_calls=False)
 
 
 def _nested(call: str) -> Iterator[tuple[str, str]]:
@@ -201,7 +201,7 @@ def _check_growth(
     parser: type[OutputParser], functions: Mapping[str, Mapping[str, Any]], outputs: Sequence[str]
 ) -> None:
     """A long output takes time in proportion to its length: the outputs one after the other, and text."""
-    for what, unit in (("outputs in its format", "".join(outputs)), ("plain text", "\n".join(PLAIN_TEXTS))):
+    for subject, unit in (("outputs in its format", "".join(outputs)), ("plain text", "\n".join(PLAIN_TEXTS))):
         if not unit:
             continue
         longest = unit * (1 + LENGTHS[-1] // len(unit))
@@ -210,7 +210,7 @@ def _check_growth(
             pieces = [longest[start : start + PIECE] for start in range(0, length, PIECE)]
             return lambda: _feed_all(parser.for_functions(functions), pieces)
 
-        check_growth(work, LENGTHS, f"{parser.__name__}.feed() of the characters of {what}")
+        check_growth(work, LENGTHS, f"{parser.__name__}.feed() of the characters of {subject}")
 
 
 def _feed_all(parser: OutputParser, pieces: Sequence[str]) -> None:

@@ -69,16 +69,16 @@ def check_class_methods(parser: type[OutputParser], functions: Functions) -> Non
         suits = _called(f"{parser.__name__}.suits({template!r})", partial(parser.suits, template))
         assert isinstance(suits, bool), f"{parser.__name__}.suits({template!r}) gave {suits!r}, not True or False"
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
-    given = dict(functions) or {"f": schema}
+    schemas = dict(functions) or {"f": schema}
     for required in (False, True):
         for parallel in (False, True):
-            before = deepcopy(given)
+            before = deepcopy(schemas)
             where = f"{parser.__name__}.structure() with required={required}, parallel={parallel}"
             constraint = _called(
-                where, partial(parser.structure, given, required=required, parallel=parallel), ConstraintError
+                where, partial(parser.structure, schemas, required=required, parallel=parallel), ConstraintError
             )
             assert constraint is None or isinstance(constraint, Constraint), f"{where} gave {constraint!r}"
-            assert given == before, f"{where} changed the schemas of the caller"
+            assert schemas == before, f"{where} changed the schemas of the caller"
 
 
 def check_marks(parser: type[OutputParser]) -> None:
@@ -109,9 +109,9 @@ def check_progress(parser: type[OutputParser], functions: Functions) -> None:
     for text in (lines, f"{opening}{LONG_TEXT}") if opening else (lines,):
         made = parser.for_functions(functions)
         events = [event for start in range(0, len(text), 4) for event in made.feed(text[start : start + 4])]
-        given = sum(len(event.text) for event in events if isinstance(event, Text | Reasoning))
-        assert given >= len(text) - len(opening) - HELD_BACK, (
-            f"{parser.__name__}.feed() of {len(text)} characters that are no call gave {given}: only what may still "
+        emitted = sum(len(event.text) for event in events if isinstance(event, Text | Reasoning))
+        assert emitted >= len(text) - len(opening) - HELD_BACK, (
+            f"{parser.__name__}.feed() of {len(text)} characters that are no call gave {emitted}: only what may still "
             "become a marker is held back"
         )
 

@@ -29,14 +29,14 @@ def check_stream_decoder(tokenizer: Tokenizer, tokens: Sequence[int], name: str)
 def _fed(decoder: StreamDecoder, parts: Sequence[Sequence[int]], name: str) -> list[str]:
     texts = []
     for part in parts:
-        given = list(part)
+        passed = list(part)
         try:
-            text = decoder.feed(given)
+            text = decoder.feed(passed)
         except Exception as error:
             raise AssertionError(f"feed() of {name} raised {type(error).__name__}: {error}") from error
         assert isinstance(text, str), f"feed() of {name} gave {type(text).__name__}, not a str"
-        assert given == list(part), f"feed() of {name} changed the tokens that it was given"
-        given.clear()  # the caller may use its list again
+        assert passed == list(part), f"feed() of {name} changed the tokens that it was given"
+        passed.clear()  # the caller may use its list again
         texts.append(text)
     try:
         return [*texts, decoder.flush()]
@@ -73,12 +73,12 @@ def _check_characters(tokenizer: Tokenizer, tokens: Sequence[int], name: str) ->
         return
     for end in range(min(len(tokens), 24) + 1):
         parts = _fed(tokenizer.decoder(), [[token] for token in tokens[:end]], name)
-        given, flushed = "".join(parts[:-1]), parts[-1]
-        assert REPLACEMENT not in given, f"feed() of the first {end} tokens of {name} gives a part of a character"
-        assert complete.startswith(given), (
-            f"feed() of the first {end} tokens of {name} gives {given[-40:]!r}, which the text does not begin with"
+        fed, flushed = "".join(parts[:-1]), parts[-1]
+        assert REPLACEMENT not in fed, f"feed() of the first {end} tokens of {name} gives a part of a character"
+        assert complete.startswith(fed), (
+            f"feed() of the first {end} tokens of {name} gives {fed[-40:]!r}, which the text does not begin with"
         )
-        assert given + flushed == tokenizer.decode(tokens[:end]), (
+        assert fed + flushed == tokenizer.decode(tokens[:end]), (
             f"flush() after the first {end} tokens of {name} gives {flushed!r}, and decode() of them "
             f"{tokenizer.decode(tokens[:end])[-40:]!r}"
         )

@@ -136,10 +136,10 @@ def _check_text(kit: _Kit, text: str) -> None:
 
 def _check_decoded(kit: _Kit, text: str, tokens: list[int]) -> None:
     decode = kit.tokenizer.decode
-    given = list(tokens)
-    decoded = _call(f"decode() of {_short(text)}", lambda: decode(given))
+    passed = list(tokens)
+    decoded = _call(f"decode() of {_short(text)}", lambda: decode(passed))
     assert isinstance(decoded, str), f"decode() of {_short(text)} gave {type(decoded).__name__}, not a str"
-    assert given == tokens, f"decode() of {_short(text)} changed the tokens that it was given"
+    assert passed == tokens, f"decode() of {_short(text)} changed the tokens that it was given"
     for kind in (tuple, lambda tokens: array("q", tokens)):
         other = _call(f"decode() of {_short(text)} as {type(kind([])).__name__}", lambda: decode(kind(tokens)))  # noqa: B023
         assert other == decoded, f"decode() of {_short(text)} depends on the kind of sequence"
@@ -251,12 +251,12 @@ def _check_continued(tokenizer: Tokenizer) -> None:
 def _check_progress(kit: _Kit) -> None:
     """A decoder gives text as it becomes complete; it may hold back some tokens."""
     tokens, decoder = kit.encode(SENTENCE * 4), kit.tokenizer.decoder()
-    whole, given = kit.tokenizer.decode(tokens), 0
+    whole, emitted = kit.tokenizer.decode(tokens), 0
     for number, token in enumerate(tokens):
-        given += len(decoder.feed([token]))
+        emitted += len(decoder.feed([token]))
         complete = len(kit.tokenizer.decode(tokens[: max(0, number + 1 - HELD_BACK)]))
-        assert given >= min(complete, len(whole)) - HELD_BACK, (
-            f"feed() of {number + 1} tokens of {_short(SENTENCE)} gave {given} characters, and the text before the "
+        assert emitted >= min(complete, len(whole)) - HELD_BACK, (
+            f"feed() of {number + 1} tokens of {_short(SENTENCE)} gave {emitted} characters, and the text before the "
             f"last {HELD_BACK} tokens has {complete}: only what may still change is held back"
         )
 

@@ -42,7 +42,7 @@ class CheckedPlaces(PlacesPhase):
         return ended, first
 
 
-def _check_some(answer: Ordered[SequenceView], given: Ordered[SequenceView], what: str) -> None:
+def _check_some(answer: Ordered[SequenceView], allowed: Ordered[SequenceView], group: str) -> None:
     ids = [id(sequence) for sequence in answer]
-    assert len(set(ids)) == len(ids), f"exchange() names one of {what} twice"
-    assert set(ids) <= {id(sequence) for sequence in given}, f"exchange() names another sequence among {what}"
+    assert len(set(ids)) == len(ids), f"exchange() names one of {group} twice"
+    assert set(ids) <= {id(sequence) for sequence in allowed}, f"exchange() names another sequence among {group}"

@@ -97,8 +97,10 @@ def check_step_extension(
         if id in run.limited:
             continue
         received = outputs.get(id, [])
-        wanted = tokens[: len(received)] if id in aborted else tokens
-        assert received == wanted, f"request {id}: the tokens are {received}, and without the extension {wanted}"
+        expected_tokens = tokens[: len(received)] if id in aborted else tokens
+        assert received == expected_tokens, (
+            f"request {id}: the tokens are {received}, and without the extension {expected_tokens}"
+        )
     for id, count in run.finished.items():
         assert count == 1, f"request {id}: finished() was called {count} times"
 

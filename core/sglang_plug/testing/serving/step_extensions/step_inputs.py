@@ -67,9 +67,11 @@ def check_layout(layout: PromptLayout, sequence: SequenceView) -> None:
             f"positions({index}, {index + 1}) is not a part of positions(0, {length + 2})"
         )
     for end in range(length + 1):
-        found = layout.chunk_end(end)
-        assert end <= found <= length, f"chunk_end({end}) returned {found} in a prompt of {length} tokens"
-        assert layout.chunk_end(found) == found, f"chunk_end({end}) returned {found}, where no chunk may end"
+        chunk_end = layout.chunk_end(end)
+        assert end <= chunk_end <= length, f"chunk_end({end}) returned {chunk_end} in a prompt of {length} tokens"
+        assert layout.chunk_end(chunk_end) == chunk_end, (
+            f"chunk_end({end}) returned {chunk_end}, where no chunk may end"
+        )
         assert 0 <= layout.reusable(end) <= end, f"reusable({end}) returned {layout.reusable(end)}"
 
 
@@ -163,16 +165,16 @@ class _Arriving:
     """A tensor that is there at the second question. A ``PendingTensor``."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self._tensor, self._asked = tensor, 0
+        self._tensor, self._polls = tensor, 0
 
     @property
     def done(self) -> bool:
-        self._asked += 1
-        return self._asked > 1
+        self._polls += 1
+        return self._polls > 1
 
     @property
     def value(self) -> Tensor | None:
-        return self._tensor if self._asked > 1 else None
+        return self._tensor if self._polls > 1 else None
 
 
 class RememberedTensors:
@@ -222,9 +224,9 @@ class CheckedStates(StatePhase):
         return acquired
 
     def chunk_end(self, sequence: SequenceView, start: int, end: int) -> int:
-        found = self._states.chunk_end(sequence, start, end)
-        assert start < found <= end, f"chunk_end() returned {found} for tokens from {start} to {end}"
-        return found
+        chunk_end = self._states.chunk_end(sequence, start, end)
+        assert start < chunk_end <= end, f"chunk_end() returned {chunk_end} for tokens from {start} to {end}"
+        return chunk_end
 
     def planned(self, sequence: SequenceView, end: int) -> None:
         self._states.planned(sequence, end)

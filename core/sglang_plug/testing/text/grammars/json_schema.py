@@ -58,8 +58,8 @@ def _fits(value: Any, schema: Any, root: Any) -> bool:
 
 
 def _fits_rest(schema: Any, value: Any, root: Any) -> bool:
-    rest = value[len(schema.get("prefixItems", ())) :] if isinstance(value, list) else ()
-    return all(_fits(item, schema.get("items", True), root) for item in rest)
+    items = value[len(schema.get("prefixItems", ())) :] if isinstance(value, list) else ()
+    return all(_fits(item, schema.get("items", True), root) for item in items)
 
 
 def _fits_others(schema: Any, value: Any, root: Any) -> bool:
