@@ -51,11 +51,11 @@ class Load:
 
 def arrivals(load: Load, count: int) -> Iterator[float]:
     """Yield the time of each request in seconds from the start."""
-    draw, now = random.Random(load.seed), 0.0
+    generator, now = random.Random(load.seed), 0.0
     for _ in range(count):
         yield now
         if math.isfinite(load.request_rate):
-            now += draw.gammavariate(load.burstiness, 1 / (load.request_rate * load.burstiness))
+            now += generator.gammavariate(load.burstiness, 1 / (load.request_rate * load.burstiness))
 
 
 async def send_all(
@@ -138,9 +138,9 @@ async def _ask(
 
 async def _events(answer: httpx.Response) -> AsyncIterator[bytes]:
     """Yield the data of each server-sent event as soon as it is complete."""
-    rest = b""
+    partial_line = b""
     async for chunk in answer.aiter_bytes():
-        *lines, rest = (rest + chunk).split(b"\n")
+        *lines, partial_line = (partial_line + chunk).split(b"\n")
         for line in lines:
             data = line.removeprefix(b"data:").strip()
             if line.startswith(b"data:") and data != END:

@@ -192,11 +192,11 @@ async def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerato
                 closing.push_async_callback(stream.aclose)
 
 
-async def _prepend(first: Item, rest: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
-    async with contextlib.aclosing(rest):
-        yield first  # ``first_of`` takes it: a generator that never began would not close ``rest``
+async def _prepend(first: Item, events: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
+    async with contextlib.aclosing(events):
+        yield first  # ``first_of`` takes it: a generator that never began would not close ``events``
         yield first
-        async for item in rest:
+        async for item in events:
             yield item
 
 

@@ -44,7 +44,7 @@ def limits_line(info: Mapping[str, Any]) -> str:
         "max_running_requests": "max_running_requests",
         "context_len": "context_length",
     }
-    return ", ".join(f"{shown}={info[key]}" for shown, key in names.items() if key in info)
+    return ", ".join(f"{label}={info[key]}" for label, key in names.items() if key in info)
 
 
 def start_report(config: ServerConfig, plugins: Plugins, info: Mapping[str, Any], model_name: str) -> str:

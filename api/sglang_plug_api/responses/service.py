@@ -278,7 +278,7 @@ class ResponsesService:
             self._engine,
             body.instructions,
             template_messages,
-            tools=tools.shown,
+            tools=tools.template_tools,
             reserved=body.max_output_tokens or 1,
             truncate=body.truncation == "auto",
             variables=variables,
@@ -336,7 +336,7 @@ class ResponsesService:
 def _variables(engine: TextEngine, body: ResponsesBody, tools: Tooling) -> dict[str, Any]:
     effort = body.reasoning.effort if body.reasoning else None
     return template_variables(
-        engine, body.chat_template_kwargs, effort, tools=tools.shown is not None, field="reasoning.effort"
+        engine, body.chat_template_kwargs, effort, tools=tools.template_tools is not None, field="reasoning.effort"
     )
 
 

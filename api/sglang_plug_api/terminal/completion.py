@@ -142,7 +142,9 @@ def _keys(plugins: Plugins, dest: str) -> list[str]:
         return sorted(owners)
     components = plugins.all()
     names = Counter(component.spec.name for component in components)
-    several = {f"{one.spec.kind}:{one.spec.name}" for one in components if names[one.spec.name] > 1}
+    several = {
+        f"{component.spec.kind}:{component.spec.name}" for component in components if names[component.spec.name] > 1
+    }
     return sorted(owners | set(names) | several)
 
 
