@@ -99,12 +99,12 @@ class Caller:
         """Send a request ``every`` so many seconds, without waiting for answers, and wait for all answers then."""
         started, bodies = time.perf_counter(), [body(self._load, tokens) for tokens in prompts(self._load)]
 
-        async def one(number: int) -> None:
+        async def send(number: int) -> None:
             await asyncio.sleep(max(0.0, started + every * (number + 0.5) - time.perf_counter()))
             self.replies.append(reply := Reply(time.perf_counter()))
             await ask(self._client, self._load, bodies[number], reply)
 
-        await asyncio.gather(*map(one, range(len(bodies))))
+        await asyncio.gather(*map(send, range(len(bodies))))
 
     async def send_in_turn(self) -> None:
         """Send each request when the one before it is answered."""

@@ -77,7 +77,9 @@ class StripedMasks(StepExtension, SamplingPhase):
     def __init__(self, vocabulary: int) -> None:
         tokens = torch.arange(-(-vocabulary // MASK_BITS) * MASK_BITS).view(-1, MASK_BITS)
         bits = torch.tensor([1 << bit for bit in range(MASK_BITS)])
-        rows = [(((tokens % STRIPES == rest) & (tokens < vocabulary)) * bits).sum(1) for rest in range(STRIPES)]
+        rows = [
+            (((tokens % STRIPES == remainder) & (tokens < vocabulary)) * bits).sum(1) for remainder in range(STRIPES)
+        ]
         self._rows = [row.to(torch.int32) for row in rows]
 
     def allowed(self, sequences: Sequence[SequenceView], *, asynchronous: bool) -> PendingMask | None:

@@ -36,7 +36,7 @@ SINGLE_RANK = ("memory",)
 """Parts that measure all of the device's memory: nothing else may run at the same time."""
 
 
-def wanted_parts(args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
+def selected_parts(args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
     """Return the selected parts in order of importance, cheap ones before expensive ones."""
     yield ("environment",)
     yield from checks(args.backends) if args.command == "check" else measurements(args.shapes, args.backends)
@@ -194,22 +194,22 @@ def _gib(count: int) -> str:
 
 
 def run_all(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run every part that fits into the time budget, ``given.jobs`` at once except those in ``SINGLE_RANK``."""
+    """Run every part that fits into the time budget, ``args.jobs`` at once except those in ``SINGLE_RANK``."""
     deadline = time.monotonic() + args.budget
     args.out.mkdir(parents=True, exist_ok=True)
-    parts = list(wanted_parts(args))
+    parts = list(selected_parts(args))
     outcomes: dict[int, dict[str, Any]] = {}
     broken: set[str] = set()
 
     def run(place: int) -> int:
         part = instead(parts[place], args.backends, broken)
-        left = deadline - time.monotonic()
+        remaining = deadline - time.monotonic()
         if any(item["part"] == " ".join(part) for item in list(outcomes.values())):
             return place  # another backend's part, already replaced by this one
-        if left < LEAST_SECONDS:
+        if remaining < LEAST_SECONDS:
             outcome: dict[str, Any] = {"part": " ".join(part), "ok": False, "error": "no time left", "seconds": 0.0}
         else:
-            outcome = run_part(part, args.device, min(left, args.part_limit))
+            outcome = run_part(part, args.device, min(remaining, args.part_limit))
         if part[0] == "speed" and outcome.get("error", "").startswith("exit status"):
             broken.add(part[2])
         outcomes[place] = outcome

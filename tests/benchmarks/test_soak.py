@@ -15,18 +15,18 @@ from benchmarks.soak import (
     Call,
     Sender,
     Tally,
-    draw_call,
     growth,
     handles_of,
     is_alive,
     memory_of,
     more_handles,
+    random_call,
     show,
 )
 
 
 def test_calls_are_drawn_alike_and_of_every_kind() -> None:
-    first, second = ([draw_call(draw) for _ in range(400)] for draw in (random.Random(3), random.Random(3)))
+    first, second = ([random_call(generator) for _ in range(400)] for generator in (random.Random(3), random.Random(3)))
     assert first == second
     assert {call.status for call in first} == {200, 400}
     assert {call.path for call in first} == {"/generate", "/v1/completions", "/v1/chat/completions"}

@@ -156,6 +156,6 @@ def _is_float(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _first(found: Any) -> Tensor:
-    result: Tensor = found[0] if isinstance(found, tuple) else found
+def _first(output: Any) -> Tensor:
+    result: Tensor = output[0] if isinstance(output, tuple) else output
     return result
