@@ -30,9 +30,9 @@ def block(number: int, size: int = 1000) -> KVBlock:
 
 def loaded(store: RedisStore, *blocks: KVBlock, seconds: float = 60.0) -> list[bool]:
     """Which of ``blocks`` are returned; none is returned wrongly."""
-    results = store.load([one.key for one in blocks], time.monotonic() + seconds)
-    for one, result in zip(blocks, results, strict=True):
-        assert isinstance(result, KVStoreError) or result == one.data
+    results = store.load([block.key for block in blocks], time.monotonic() + seconds)
+    for block, result in zip(blocks, results, strict=True):
+        assert isinstance(result, KVStoreError) or result == block.data
     return [not isinstance(result, KVStoreError) for result in results]
 
 

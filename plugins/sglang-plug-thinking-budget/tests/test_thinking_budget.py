@@ -168,8 +168,8 @@ def test_the_machine_finds_what_a_search_finds() -> None:
         state, expected = machine.follow(machine.start, text.encode()), "after"
         stripped = text.lstrip(" \n")
         if stripped.startswith("<t>"):
-            rest = stripped.removeprefix("<t>")
-            expected = "after" if "</t>" in rest or "!!" in rest else "inside"
+            remainder = stripped.removeprefix("<t>")
+            expected = "after" if "</t>" in remainder or "!!" in remainder else "inside"
         elif "<t>".startswith(stripped):
             expected = "before"
         assert state.where == expected, text
@@ -186,10 +186,10 @@ def test_the_same_progress_on_the_host_and_on_the_device() -> None:
     for step in range(40):
         more = generator.choices(likely, k=len(rows))
         batch.append(torch.tensor(more))
-        for one, token in zip(tokens, more, strict=True):
-            one.extend([token] if token >= 0 else [])
+        for output, token in zip(tokens, more, strict=True):
+            output.extend([token] if token >= 0 else [])
         fresh = made.batch(
-            [LogitsRow(state=state, tokens=one, prompt_len=1) for state, one in zip(states, tokens, strict=True)]
+            [LogitsRow(state=state, tokens=output, prompt_len=1) for state, output in zip(states, tokens, strict=True)]
         )
         logits, counts = torch.randn(len(rows), len(PIECES)), [len(token_id) - 1 for token_id in tokens]
         assert torch.equal(batch.apply(logits.clone(), counts), fresh.apply(logits.clone(), counts)), step
@@ -200,16 +200,16 @@ def test_kinds_of_reasoning_that_come_later_do_not_disturb_earlier_ones() -> Non
     batch = made.batch([LogitsRow(state=prepared(made, OPEN, 0), tokens=[4], prompt_len=1)])
     for block in (CHANNELS, TAGGED):
         prepared(made, block, 1)
-        found = batch.apply(torch.randn(1, len(PIECES)), [0])
-        assert int(found.argmax()) == CLOSING[0] and int((found > -torch.inf).sum()) == 1
+        logits = batch.apply(torch.randn(1, len(PIECES)), [0])
+        assert int(logits.argmax()) == CLOSING[0] and int((logits > -torch.inf).sum()) == 1
 
 
 def test_without_the_texts_of_tokens_the_usual_tokens_are_known() -> None:
     made = ThinkingBudget(None, len(PIECES), CPU, None)
     state = prepared(made, OPEN, 2)
     tokens = [4, *letters(b"a"), *of(b"</")]
-    found = made.batch([LogitsRow(state=state, tokens=tokens, prompt_len=1)]).apply(torch.zeros(1, len(PIECES)), [2])
-    assert int(found.argmax()) == PIECES.index(b"think")
+    logits = made.batch([LogitsRow(state=state, tokens=tokens, prompt_len=1)]).apply(torch.zeros(1, len(PIECES)), [2])
+    assert int(logits.argmax()) == PIECES.index(b"think")
 
 
 def test_requests_that_have_nothing_to_limit_do_not_use_it() -> None:
