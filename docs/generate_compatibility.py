@@ -148,9 +148,9 @@ def field_sections(known: Mapping[str, Body]) -> Iterator[str]:
         yield ""
 
 
-def mark(has: bool) -> str:
+def mark(supported: bool) -> str:
     """A cell that says whether a server has something."""
-    return "✓" if has else ""
+    return "✓" if supported else ""
 
 
 def page() -> str:

@@ -113,14 +113,14 @@ def wait_for_server(
 def terminate_process(process: subprocess.Popen[bytes]) -> None:
     """End a process and all processes that it started; those that do not end are killed."""
     family = _descendants(process.pid)
-    leads = process.poll() is None and hasattr(os, "getpgid") and os.getpgid(process.pid) == process.pid
+    is_leader = process.poll() is None and hasattr(os, "getpgid") and os.getpgid(process.pid) == process.pid
     process.terminate()
     try:
         process.wait(GRACE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        if leads:
+        if is_leader:
             os.killpg(process.pid, signal.SIGKILL)
     for pid, started in family.items():
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -112,8 +112,8 @@ def _distribution(values: Sequence[float]) -> list[tuple[float, float]]:
     ordered = sorted(values)
     last = len(ordered) - 1
     steps = min(last, MOST_POINTS) or 1
-    picked = [round(step * last / steps) for step in range(steps + 1)]
-    return [(ordered[index], 100 * (index + 1) / len(ordered)) for index in picked]
+    indices = [round(step * last / steps) for step in range(steps + 1)]
+    return [(ordered[index], 100 * (index + 1) / len(ordered)) for index in indices]
 
 
 def _in_flight(results: Sequence[RequestResult]) -> list[tuple[float, float]]:

@@ -68,8 +68,8 @@ class StructuredOutputs(RequestBody):
     def _one_structure(self) -> StructuredOutputs:
         kinds = self.kinds()
         if len(kinds) != 1:
-            has = f"; this has {', '.join(kinds)}" if kinds else ""
-            raise ValueError(f"needs exactly one of {', '.join(STRUCTURES)}{has}")
+            present = f"; this has {', '.join(kinds)}" if kinds else ""
+            raise ValueError(f"needs exactly one of {', '.join(STRUCTURES)}{present}")
         if "" in (self.choice or ()):
             raise WrongField("choice", "a choice must not be empty")
         return self

@@ -309,11 +309,11 @@ class ResponsesService:
             return []
         stored = await self._stored.find(id)
         if stored is None or stored.running or stored.answer["status"] == "failed":
-            trouble = "not found" if stored is None else "failed"
+            reason = "not found" if stored is None else "failed"
             if self._running_response(id) or (stored is not None and stored.running):
-                trouble = "is still being made"
+                reason = "is still being made"
             raise ApiError(
-                f"Previous response with id {id[:SHOWN]!r} {trouble}.",
+                f"Previous response with id {id[:SHOWN]!r} {reason}.",
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
