@@ -78,12 +78,12 @@ def _field(generator: random.Random, depth: int) -> dict[str, Any]:
 
 async def ask(url: str, schemas: list[dict[str, Any]], concurrency: int) -> tuple[list[float], int]:
     """Return the seconds of each request, and the number of failures."""
-    places = asyncio.Semaphore(concurrency)
+    semaphore = asyncio.Semaphore(concurrency)
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=600.0, limits=limits) as client:
 
         async def send(source: dict[str, Any]) -> tuple[float, bool]:
-            async with places:
+            async with semaphore:
                 started = time.perf_counter()
                 params = {"json_schema": json.dumps(source), "max_new_tokens": TOKENS}
                 answer = await client.post("/generate", json={"text": "JSON: ", "sampling_params": params})

@@ -154,12 +154,12 @@ async def run(load: Load) -> Figures:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=load.url, timeout=load.timeout, limits=limits) as client:
         bodies = [body(load, tokens) for tokens in prompts(load)]
-        places = asyncio.Semaphore(load.concurrency or max(1, load.requests))
+        semaphore = asyncio.Semaphore(load.concurrency or max(1, load.requests))
         started = time.perf_counter()
 
         async def send(request: dict[str, Any], arrival: float) -> Reply:
             await asyncio.sleep(max(0.0, started + arrival - time.perf_counter()))
-            async with places:
+            async with semaphore:
                 reply = Reply(time.perf_counter() if load.rate is None else started + arrival)
                 await ask(client, load, request, reply)
                 return reply

@@ -155,12 +155,12 @@ class Bench:
             [*generator.choice(shared), *(generator.randrange(10, self._vocabulary) for _ in range(32))]
             for _ in range(requests)
         ]
-        places, cached, total = asyncio.Semaphore(4), 0, 0
+        semaphore, cached, total = asyncio.Semaphore(4), 0, 0
         async with httpx.AsyncClient(base_url=url, timeout=600) as client:
 
             async def ask(tokens: list[int]) -> None:
                 nonlocal cached, total
-                async with places:
+                async with semaphore:
                     params = {"temperature": 0, "max_new_tokens": 1}
                     answer = await client.post("/generate", json={"input_ids": tokens, "sampling_params": params})
                 meta = answer.raise_for_status().json()["meta_info"]

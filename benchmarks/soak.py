@@ -124,7 +124,7 @@ class Sender:
         try:
             async with asyncio.timeout(call.leaves_after):
                 writer.write(head.encode() + call.body)
-                self._judge(call, await reader.read())
+                self._check_answer(call, await reader.read())
         except TimeoutError:
             self._tally.outcomes["left"] += 1
         except ConnectionError as error:
@@ -134,7 +134,7 @@ class Sender:
                 writer.transport.abort()
             writer.close()
 
-    def _judge(self, call: Call, answer: bytes) -> None:
+    def _check_answer(self, call: Call, answer: bytes) -> None:
         status = int(answer.split(b" ", 2)[1]) if answer else 0
         self._tally.outcomes[str(status)] += 1
         cut = b"text/event-stream" in answer and b"data: [DONE]" not in answer

@@ -201,30 +201,30 @@ def run_all(args: argparse.Namespace) -> list[dict[str, Any]]:
     outcomes: dict[int, dict[str, Any]] = {}
     broken: set[str] = set()
 
-    def run(place: int) -> int:
-        part = instead(parts[place], args.backends, broken)
+    def run(index: int) -> int:
+        part = instead(parts[index], args.backends, broken)
         remaining = deadline - time.monotonic()
         if any(item["part"] == " ".join(part) for item in list(outcomes.values())):
-            return place  # another backend's part, already replaced by this one
+            return index  # another backend's part, already replaced by this one
         if remaining < LEAST_SECONDS:
             outcome: dict[str, Any] = {"part": " ".join(part), "ok": False, "error": "no time left", "seconds": 0.0}
         else:
             outcome = run_part(part, args.device, min(remaining, args.part_limit))
         if part[0] == "speed" and outcome.get("error", "").startswith("exit status"):
             broken.add(part[2])
-        outcomes[place] = outcome
-        return place
+        outcomes[index] = outcome
+        return index
 
-    def tell(place: int) -> None:
-        if place in outcomes:
-            print(summary(outcomes[place]), flush=True)
+    def tell(index: int) -> None:
+        if index in outcomes:
+            print(summary(outcomes[index]), flush=True)
             write(args, [outcomes[outcome] for outcome in sorted(outcomes)])
 
-    for alone, places in groupby(range(len(parts)), lambda place: parts[place][0] in SINGLE_RANK):
+    for alone, indices in groupby(range(len(parts)), lambda index: parts[index][0] in SINGLE_RANK):
         with ThreadPoolExecutor(1 if alone else args.jobs) as pool:
-            for done in as_completed([pool.submit(run, place) for place in places]):
+            for done in as_completed([pool.submit(run, index) for index in indices]):
                 tell(done.result())
-    return [outcomes[place] for place in sorted(outcomes)]
+    return [outcomes[index] for index in sorted(outcomes)]
 
 
 def instead(part: tuple[str, ...], backends: Sequence[str], broken: Collection[str]) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def test_calls_are_drawn_alike_and_of_every_kind() -> None:
 )
 def test_answers_are_judged(status: int, answer: bytes, wrong: bool) -> None:
     tally = Tally()
-    Sender("http://127.0.0.1:1", tally)._judge(Call("/generate", b"{}", status, None), answer)
+    Sender("http://127.0.0.1:1", tally)._check_answer(Call("/generate", b"{}", status, None), answer)
     assert bool(tally.wrong) is wrong
 
 

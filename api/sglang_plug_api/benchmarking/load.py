@@ -69,7 +69,7 @@ async def send_all(
         done: called when a request has ended.
     """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    places = asyncio.Semaphore(load.max_concurrency) if load.max_concurrency else nullcontext()
+    semaphore = asyncio.Semaphore(load.max_concurrency) if load.max_concurrency else nullcontext()
     async with httpx.AsyncClient(
         base_url=load.base_url, headers=request_headers(load), timeout=None, limits=limits
     ) as client:
@@ -80,7 +80,7 @@ async def send_all(
 
         async def send(prompt: Prompt, arrival: float) -> RequestResult:
             await asyncio.sleep(max(0.0, arrival - now()))
-            async with places:
+            async with semaphore:
                 result = RequestResult(sent=now())
                 await _ask(client, load, prompt, result, now)
             done()

@@ -96,11 +96,11 @@ class EngineTarget:
 
     async def _run(self, prompts: Sequence[Prompt], done: Callable[[], None]) -> tuple[list[RequestResult], float]:
         limit = self._load.max_concurrency
-        places = asyncio.Semaphore(limit) if limit else nullcontext()
+        semaphore = asyncio.Semaphore(limit) if limit else nullcontext()
         started = time.perf_counter()
 
         async def generate(prompt: Prompt) -> RequestResult:
-            async with places:
+            async with semaphore:
                 result = RequestResult(sent=time.perf_counter() - started)
                 await self._generate(prompt, result)
                 result.finished = time.perf_counter() - started

@@ -93,10 +93,10 @@ def next_words(typed: Sequence[str], plugins: Plugins, current: str = "") -> lis
         if last in action.option_strings and action.nargs != 0:
             return _values(action, last, plugins, current)
     flags = [flag for action in actions for flag in action.option_strings if flag.startswith("--")]
-    places = [action for action in actions if not action.option_strings]
-    choices = [str(choice) for action in places for choice in action.choices or ()]
+    positionals = [action for action in actions if not action.option_strings]
+    choices = [str(choice) for action in positionals for choice in action.choices or ()]
     if name == "plugins":
-        choices += [word for action in places if action.dest in KEYS for word in _keys(plugins, action.dest)]
+        choices += [word for action in positionals if action.dest in KEYS for word in _keys(plugins, action.dest)]
     return [*choices, *flags]
 
 

@@ -187,6 +187,6 @@ def test_thoughts_are_shown_to_those_who_ask() -> None:
     assert hidden["content"] == [{"type": "text", "text": "Lima"}]
 
 
-def test_a_stop_sequence_is_told_even_after_a_call() -> None:
+def test_a_stop_sequence_is_reported_even_after_a_call() -> None:
     result = asyncio.run(answer(Script(piece("x", 3, Ending("stop", "END"))), Reader(CALL)).whole())
     assert (result["stop_reason"], result["stop_sequence"]) == ("stop_sequence", "END")

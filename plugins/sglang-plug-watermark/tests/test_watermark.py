@@ -96,7 +96,7 @@ def test_the_command_reads_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(("text", "message"), [("x", "is not JSON"), ('["a"]', "is not a list of token ids")])
-def test_what_cannot_be_read_is_told(tmp_path: Path, text: str, message: str) -> None:
+def test_what_cannot_be_read_is_reported(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "tokens.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):
