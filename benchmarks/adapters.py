@@ -98,14 +98,14 @@ class Bench:
 
 def write_adapter(path: Path, layers: Sequence[AdaptableLayer], rank: int, *, size: float, seed: int) -> None:
     """Write a PEFT LoRA adapter of random numbers for every matrix of ``layers``."""
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for layer in layers:
         parts = {name: part for name, part in layer.parts.items() if name != layer.name} or layer.parts
         for name, columns in parts.items():
             shapes = {"A": (rank, layer.size_in), "B": (columns.stop - columns.start, rank)}
             for side, shape in shapes.items():
-                numbers = torch.randn(shape, generator=draw) * size
+                numbers = torch.randn(shape, generator=generator) * size
                 tensors[f"base_model.model.{name}.lora_{side}.weight"] = numbers.bfloat16()
     path.mkdir()
     save_file(tensors, path / "adapter_model.safetensors")
@@ -132,11 +132,11 @@ def measure(choice: Choice, load: Load, *, adapters: int, rank: int) -> list[Res
             "every other": [names[0], None],
             "mixed": [*names],
         }
-        for kind, given in kinds.items():
-            step = bench.step(load, given)
+        for kind, row_adapters in kinds.items():
+            step = bench.step(load, row_adapters)
             with apart():
-                other = bench.step(load, given)
-            results.append(Result(kind=kind, adapters=len(set(given) - {None}), step=step, apart=other))
+                other = bench.step(load, row_adapters)
+            results.append(Result(kind=kind, adapters=len(set(row_adapters) - {None}), step=step, apart=other))
     return results
 
 

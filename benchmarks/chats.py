@@ -44,7 +44,7 @@ SCHEMA: Mapping[str, Any] = {
 }
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = (
-    "{% for one in messages %}<|im_start|>{{ one['role'] }}\n{{ one['content'] }}<|im_end|>\n{% endfor %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "<|im_start|>assistant"
 )
 

@@ -175,7 +175,7 @@ class Cluster:
     def __init__(self, policy: str, replicas: int, slots: int) -> None:
         self._policy, costs = policy, StepTimeModel(*COSTS)
         self.replicas = [SimulatedReplica(Replica(number, IdleClient()), slots, costs) for number in range(replicas)]
-        self._router = Router([one.load for one in self.replicas], CheckedRouting(POLICIES[policy](), policy))
+        self._router = Router([replica.load for replica in self.replicas], CheckedRouting(POLICIES[policy](), policy))
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
         self._everywhere: set[int] = set()
@@ -191,7 +191,7 @@ class Cluster:
         while self._events:
             now, _, event = heapq.heappop(self._events)
             event(now)
-        served = [one.served_tokens for one in self.replicas]
+        served = [replica.served_tokens for replica in self.replicas]
         return Outcome(
             policy=self._policy,
             replicas=len(self.replicas),
@@ -211,15 +211,15 @@ class Cluster:
 
     def _ask(self, session: Session, now: float) -> None:
         """Route the next question of a session."""
-        draw = self._random
-        session.tokens += [draw.randrange(50_000) for _ in range(draw.randint(*QUESTION))]
+        generator = self._random
+        session.tokens += [generator.randrange(50_000) for _ in range(generator.randint(*QUESTION))]
         session.turns -= 1
         request = Request(id=str(len(self._decisions)), tokens=tuple(session.tokens), arrived=now)
         began = time.thread_time()
         load = self._router.choose(request)
         self._decisions.append(time.thread_time() - began)
         assert load is not None
-        turn = Turn(session, request, draw.randint(*ANSWER), now)
+        turn = Turn(session, request, generator.randint(*ANSWER), now)
         load.requests += 1
         load.tokens += len(request.tokens) + turn.answer
         replica = self.replicas[load.replica]
@@ -264,11 +264,11 @@ def _block_digests(request: Request) -> list[int]:
 
 def sessions(count: int, groups: int, rate: float, seed: int) -> list[tuple[float, Session]]:
     """Return ``count`` sessions that begin at random times, ``rate`` of them per second."""
-    draw, now, trace = random.Random(seed), 0.0, list[tuple[float, Session]]()
-    prompts = [[draw.randrange(50_000) for _ in range(SYSTEM_PROMPT)] for _ in range(groups)]
+    generator, now, trace = random.Random(seed), 0.0, list[tuple[float, Session]]()
+    prompts = [[generator.randrange(50_000) for _ in range(SYSTEM_PROMPT)] for _ in range(groups)]
     for _ in range(count):
-        now += draw.expovariate(rate)
-        trace.append((now, Session(list(draw.choice(prompts)), draw.randint(*TURNS))))
+        now += generator.expovariate(rate)
+        trace.append((now, Session(list(generator.choice(prompts)), generator.randint(*TURNS))))
     return trace
 
 
@@ -289,17 +289,17 @@ def show(outcomes: Sequence[Outcome]) -> str:
         header,
         [
             (
-                one.policy,
-                one.requests,
-                one.decision_p50,
-                one.decision_p99,
-                one.hit_rate,
-                one.possible,
-                one.imbalance,
-                one.first_token_p50,
-                one.first_token_p99,
+                outcome.policy,
+                outcome.requests,
+                outcome.decision_p50,
+                outcome.decision_p99,
+                outcome.hit_rate,
+                outcome.possible,
+                outcome.imbalance,
+                outcome.first_token_p50,
+                outcome.first_token_p99,
             )
-            for one in outcomes
+            for outcome in outcomes
         ],
     )
 
@@ -307,7 +307,8 @@ def show(outcomes: Sequence[Outcome]) -> str:
 def write_plot(outcomes: Sequence[Outcome], folder: Path) -> None:
     """Write the figure: times to the first token."""
     lines = [
-        Line(one.policy, [(share, max(wait, 1e-3)) for share, wait in enumerate(one.waits, 1)]) for one in outcomes
+        Line(outcome.policy, [(share, max(wait, 1e-3)) for share, wait in enumerate(outcome.waits, 1)])
+        for outcome in outcomes
     ]
     folder.mkdir(parents=True, exist_ok=True)
     figure = plot(lines, "percentile of requests", "seconds to the first token", log_y=True)

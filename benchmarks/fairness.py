@@ -82,16 +82,16 @@ def beside(policy: str, costs: str, prompts: int = HEAVY_PROMPTS, count: int = Q
     heavy = [Arrival(0.0, HEAVY, HEAVY_PROMPT, HEAVY_OUTPUT) for _ in range(prompts)]
     undisturbed = simulation().run(heavy)
     every = _end(undisturbed) / (count + 1)
-    asked = [Arrival(every * (number + 0.5), INTERACTIVE, QUESTION, ANSWER) for number in range(count)]
-    alone = simulation().run(asked)
+    questions = [Arrival(every * (number + 0.5), INTERACTIVE, QUESTION, ANSWER) for number in range(count)]
+    alone = simulation().run(questions)
     both = simulation()
-    served = both.run(sorted((*heavy, *asked), key=lambda one: one.time))
-    waits = tuple(one.wait for one in served if one.arrival.caller == INTERACTIVE)
-    heavy_served = [one for one in served if one.arrival.caller == HEAVY]
+    served = both.run(sorted((*heavy, *questions), key=lambda arrival: arrival.time))
+    waits = tuple(request.wait for request in served if request.arrival.caller == INTERACTIVE)
+    heavy_served = [request for request in served if request.arrival.caller == HEAVY]
     return Beside(
         costs=costs,
         policy=policy,
-        alone_p99=percentile((one.wait for one in alone), 0.99),
+        alone_p99=percentile((request.wait for request in alone), 0.99),
         beside_median=percentile(waits, 0.5),
         beside_p99=percentile(waits, 0.99),
         longest_step=both.longest_step,
@@ -101,7 +101,7 @@ def beside(policy: str, costs: str, prompts: int = HEAVY_PROMPTS, count: int = Q
 
 
 def _end(served: Sequence[Served]) -> float:
-    return max(math.inf if one.finished is None else one.finished for one in served)
+    return max(math.inf if request.finished is None else request.finished for request in served)
 
 
 def day(seconds: float, costs: Costs, callers: int = CALLERS, load: float = 0.9, seed: int = 1) -> list[Arrival]:
@@ -122,7 +122,7 @@ def day(seconds: float, costs: Costs, callers: int = CALLERS, load: float = 0.9,
         arrival = Arrival((hour + within) * seconds / HOURS, f"caller {rank}", prompt_len, output_len)
         trace.append(arrival)
         needed -= _device_seconds(arrival, costs)
-    return sorted(trace, key=lambda one: one.time)
+    return sorted(trace, key=lambda item: item.time)
 
 
 def _demand(hour: int) -> float:
@@ -207,14 +207,14 @@ def simulate_day(policy: str, costs: Costs, trace: Sequence[Arrival]) -> tuple[D
     simulation = Simulation(simulated, POLICIES[policy]())
     served = simulation.run(trace, after_step=unfairness.look)
     heavy = {f"caller {rank}" for rank in range(BURSTS)}
-    light = [one.wait for one in served if one.arrival.caller not in heavy]
+    light = [request.wait for request in served if request.arrival.caller not in heavy]
     result = Day(
         policy=policy,
         requests=len(served),
         steps=simulation.steps,
         light_median=percentile(light, 0.5),
         light_p99=percentile(light, 0.99),
-        heavy_p99=percentile((one.wait for one in served if one.arrival.caller in heavy), 0.99),
+        heavy_p99=percentile((request.wait for request in served if request.arrival.caller in heavy), 0.99),
         unfairness=unfairness.largest,
         bound=bound(simulated, LONGEST_PROMPT),
         seconds=simulation.now,
@@ -226,9 +226,9 @@ def hourly_p95(served: Iterable[Served], seconds: float) -> list[tuple[float, fl
     """Return each hour with the 95th percentile of the first-token times of light callers that arrived in it."""
     heavy = {f"caller {rank}" for rank in range(BURSTS)}
     by_hour: dict[int, list[float]] = {hour: [] for hour in range(HOURS)}
-    for one in served:
-        if one.arrival.caller not in heavy:
-            by_hour[min(HOURS - 1, int(one.arrival.time * HOURS / seconds))].append(one.wait)
+    for request in served:
+        if request.arrival.caller not in heavy:
+            by_hour[min(HOURS - 1, int(request.arrival.time * HOURS / seconds))].append(request.wait)
     return [(hour + 0.5, percentile(waits, 0.95)) for hour, waits in by_hour.items() if waits]
 
 
@@ -245,10 +245,10 @@ def write_plots(
     folder.mkdir(parents=True, exist_ok=True)
     cumulative = [
         Line(
-            f"{one.policy}, {one.costs}",
-            [(wait, (rank + 1) / len(one.waits)) for rank, wait in enumerate(sorted(one.waits))],
+            f"{result.policy}, {result.costs}",
+            [(wait, (rank + 1) / len(result.waits)) for rank, wait in enumerate(sorted(result.waits))],
         )
-        for one in besides
+        for result in besides
     ]
     (folder / "first-token.svg").write_text(
         plot(cumulative, "seconds to the first token", "part of the interactive requests", log_x=True)
@@ -280,20 +280,28 @@ def main() -> None:
     besides = [beside(policy, costs) for costs in COSTS for policy in POLICIES]
     header = ("costs", "policy", "alone p99 s", "beside median s", "beside p99 s", "target s", "heavy throughput")
     rows = [
-        (one.costs, one.policy, one.alone_p99, one.beside_median, one.beside_p99, one.limit, one.heavy_throughput)
-        for one in besides
+        (
+            result.costs,
+            result.policy,
+            result.alone_p99,
+            result.beside_median,
+            result.beside_p99,
+            result.limit,
+            result.heavy_throughput,
+        )
+        for result in besides
     ]
     print(table(header, rows))
     costs = COSTS[args.costs]
     trace = day(args.seconds, costs, load=args.load)
     days = {policy: simulate_day(policy, costs, trace) for policy in POLICIES}
     header = ("policy", "requests", "steps", "light median s", "light p99 s", "heavy p99 s", "unfairness", "bound")
-    print(table(header, [tuple(asdict(one).values())[:8] for one, _, _ in days.values()]))
+    print(table(header, [tuple(asdict(result).values())[:8] for result, _, _ in days.values()]))
     print(f"{time.perf_counter() - started:.0f} seconds")
     if args.plots:
         write_plots(args.plots, args.seconds, besides, days)
     if args.json:
-        write_json(args.json, [*besides, *(one for one, _, _ in days.values())])
+        write_json(args.json, [*besides, *(result for result, _, _ in days.values())])
 
 
 if __name__ == "__main__":

@@ -40,56 +40,56 @@ FORMATS = ("date", "date-time", "uuid", "email")
 TOKENS = 16
 
 
-def schema(draw: random.Random) -> dict[str, Any]:
+def schema(generator: random.Random) -> dict[str, Any]:
     """Generate a schema like an application's: an object of some fields, nested at most twice."""
-    return _object(draw, 2, draw.randint(4, 10))
+    return _object(generator, 2, generator.randint(4, 10))
 
 
-def _object(draw: random.Random, depth: int, count: int) -> dict[str, Any]:
-    names = draw.sample(NAMES, count)
+def _object(generator: random.Random, depth: int, count: int) -> dict[str, Any]:
+    names = generator.sample(NAMES, count)
     return {
         "type": "object",
-        "properties": {name: _field(draw, depth) for name in names},
-        "required": names[: draw.randint(max(1, count - 2), count)],
+        "properties": {name: _field(generator, depth) for name in names},
+        "required": names[: generator.randint(max(1, count - 2), count)],
         "additionalProperties": False,
     }
 
 
-def _field(draw: random.Random, depth: int) -> dict[str, Any]:
+def _field(generator: random.Random, depth: int) -> dict[str, Any]:
     kinds = ["text", "text", "text", "integer", "number", "boolean", "enum", "format"]
-    match draw.choice(kinds + (["array", "object", "null"] if depth else [])):
+    match generator.choice(kinds + (["array", "object", "null"] if depth else [])):
         case "text":
-            return {"type": "string", **draw.choice(TEXTS)}
+            return {"type": "string", **generator.choice(TEXTS)}
         case "integer":
-            return {"type": "integer", **draw.choice(NUMBERS)}
+            return {"type": "integer", **generator.choice(NUMBERS)}
         case "enum":
-            return {"enum": draw.sample(STATES, draw.randint(2, 6))}
+            return {"enum": generator.sample(STATES, generator.randint(2, 6))}
         case "format":
-            return {"type": "string", "format": draw.choice(FORMATS)}
+            return {"type": "string", "format": generator.choice(FORMATS)}
         case "array":
-            return {"type": "array", "items": _field(draw, depth - 1), **draw.choice([{}, {"maxItems": 10}])}
+            return {"type": "array", "items": _field(generator, depth - 1), **generator.choice([{}, {"maxItems": 10}])}
         case "object":
-            return _object(draw, depth - 1, draw.randint(2, 6))
+            return _object(generator, depth - 1, generator.randint(2, 6))
         case "null":
-            return {"anyOf": [{"type": "null"}, _field(draw, depth - 1)]}
+            return {"anyOf": [{"type": "null"}, _field(generator, depth - 1)]}
         case kind:
             return {"type": kind}
 
 
 async def ask(url: str, schemas: list[dict[str, Any]], concurrency: int) -> tuple[list[float], int]:
     """Return the seconds of each request, and the number of failures."""
-    places = asyncio.Semaphore(concurrency)
+    semaphore = asyncio.Semaphore(concurrency)
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=600.0, limits=limits) as client:
 
-        async def one(source: dict[str, Any]) -> tuple[float, bool]:
-            async with places:
+        async def send(source: dict[str, Any]) -> tuple[float, bool]:
+            async with semaphore:
                 started = time.perf_counter()
                 params = {"json_schema": json.dumps(source), "max_new_tokens": TOKENS}
                 answer = await client.post("/generate", json={"text": "JSON: ", "sampling_params": params})
                 return time.perf_counter() - started, answer.is_success
 
-        answers = await asyncio.gather(*map(one, schemas))
+        answers = await asyncio.gather(*map(send, schemas))
     return [seconds for seconds, _ in answers], sum(not success for _, success in answers)
 
 
@@ -101,8 +101,8 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--python", default=sys.executable, help="the interpreter that serves")
     args = options.parse_args()
-    draw = random.Random(args.seed)
-    schemas = [schema(draw) for _ in range(args.schemas)]
+    generator = random.Random(args.seed)
+    schemas = [schema(generator) for _ in range(args.schemas)]
     with tempfile.TemporaryDirectory() as folder:
         program = (args.python, "-m", "sglang_plug", "serve")
         log = Path(folder) / "server.log"

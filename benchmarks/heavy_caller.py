@@ -99,12 +99,12 @@ class Caller:
         """Send a request ``every`` so many seconds, without waiting for answers, and wait for all answers then."""
         started, bodies = time.perf_counter(), [body(self._load, tokens) for tokens in prompts(self._load)]
 
-        async def one(number: int) -> None:
+        async def send(number: int) -> None:
             await asyncio.sleep(max(0.0, started + every * (number + 0.5) - time.perf_counter()))
             self.replies.append(reply := Reply(time.perf_counter()))
             await ask(self._client, self._load, bodies[number], reply)
 
-        await asyncio.gather(*map(one, range(len(bodies))))
+        await asyncio.gather(*map(send, range(len(bodies))))
 
     async def send_in_turn(self) -> None:
         """Send each request when the one before it is answered."""
@@ -134,38 +134,38 @@ async def measure(policy: str, url: str, plan: Plan, seed: int) -> Round:
         seed=seed,
     )
     long_prompt = replace(question, requests=plan.prompts, input_len=plan.prompt_len, seed=seed + 1)
-    asking = Caller(url, "interactive", question)
-    await _within(plan.limit, asking.send_in_turn(), asking)
-    _check(asking.replies)
-    idle = [reply.first for reply in asking.replies if reply.times]
+    interactive = Caller(url, "interactive", question)
+    await _within(plan.limit, interactive.send_in_turn(), interactive)
+    _check(interactive.replies)
+    idle = [reply.first for reply in interactive.replies if reply.times]
 
     alone, started = Caller(url, "heavy", long_prompt), time.perf_counter()
     await _within(plan.limit, alone.send_all(0.0), alone)
     seconds, alone_rate = time.perf_counter() - started, alone.rate(started)
     step = await _step_seconds(url)
 
-    asking = Caller(url, "interactive", replace(question, seed=seed + 2))
+    interactive = Caller(url, "interactive", replace(question, seed=seed + 2))
     heavy, started = Caller(url, "heavy", replace(long_prompt, seed=seed + 3)), time.perf_counter()
     every = seconds / (plan.questions + 1)
-    await _within(plan.limit, _all(heavy.send_all(0.0), asking.send_all(every)), heavy, asking)
+    await _within(plan.limit, _all(heavy.send_all(0.0), interactive.send_all(every)), heavy, interactive)
     ended = time.perf_counter()
-    _check((*alone.replies, *heavy.replies, *asking.replies))
-    waits = [reply.first if reply.times else ended - reply.arrived for reply in asking.replies]
+    _check((*alone.replies, *heavy.replies, *interactive.replies))
+    waits = [reply.first if reply.times else ended - reply.arrived for reply in interactive.replies]
     return Round(
         policy=policy,
         idle_p99=percentile(idle, 0.99),
         beside_median=percentile(waits, 0.5),
         beside_p99=percentile(waits, 0.99),
-        unanswered=sum(not reply.times for reply in asking.replies),
+        unanswered=sum(not reply.times for reply in interactive.replies),
         step=step,
         alone_rate=alone_rate,
         beside_rate=heavy.rate(started),
     )
 
 
-async def _all(*works: Coroutine[Any, Any, None]) -> None:
+async def _all(*coroutines: Coroutine[Any, Any, None]) -> None:
     """Run coroutines until all have ended."""
-    await asyncio.gather(*works)
+    await asyncio.gather(*coroutines)
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, None], *callers: Caller) -> None:

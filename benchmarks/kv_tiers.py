@@ -57,7 +57,7 @@ class Bench:
         options = ["--model-path", str(self._folder / "model"), *OPTIONS, "--max-total-tokens", str(pool)]
         if stores:
             settings = (f"disk.path={self._folder / name}", "disk.bytes=8GB", "host.bytes=8GB")
-            options += ["--kv-store", "host,disk", *(part for one in settings for part in ("--set", one))]
+            options += ["--kv-store", "host,disk", *(part for setting in settings for part in ("--set", setting))]
         with serving([*options, *self._options], log=self._folder / "server.log") as server:
             with httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
                 yield client

@@ -105,10 +105,10 @@ class Figures:
 
 def prompts(load: Load) -> list[list[int]]:
     """Generate random prompts, deterministic by seed."""
-    draw = random.Random(load.seed)
+    generator = random.Random(load.seed)
 
     def tokens(count: int) -> list[int]:
-        return [draw.randrange(FIRST_TOKEN, load.vocabulary) for _ in range(count)]
+        return [generator.randrange(FIRST_TOKEN, load.vocabulary) for _ in range(count)]
 
     shared = tokens(load.shared_prefix_len)
     return [shared + tokens(load.input_len) for _ in range(load.requests)]
@@ -116,11 +116,11 @@ def prompts(load: Load) -> list[list[int]]:
 
 def arrivals(load: Load) -> Iterator[float]:
     """Return the arrival of each request in seconds from the start."""
-    draw, now = random.Random(load.seed + 1), 0.0
+    generator, now = random.Random(load.seed + 1), 0.0
     for _ in range(load.requests):
         yield now
         if load.rate is not None:
-            now += draw.expovariate(load.rate)
+            now += generator.expovariate(load.rate)
 
 
 def figures(replies: Sequence[Reply], started: float) -> Figures:
@@ -154,17 +154,17 @@ async def run(load: Load) -> Figures:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=load.url, timeout=load.timeout, limits=limits) as client:
         bodies = [body(load, tokens) for tokens in prompts(load)]
-        places = asyncio.Semaphore(load.concurrency or max(1, load.requests))
+        semaphore = asyncio.Semaphore(load.concurrency or max(1, load.requests))
         started = time.perf_counter()
 
-        async def one(request: dict[str, Any], arrival: float) -> Reply:
+        async def send(request: dict[str, Any], arrival: float) -> Reply:
             await asyncio.sleep(max(0.0, started + arrival - time.perf_counter()))
-            async with places:
+            async with semaphore:
                 reply = Reply(time.perf_counter() if load.rate is None else started + arrival)
                 await ask(client, load, request, reply)
                 return reply
 
-        replies = await asyncio.gather(*map(one, bodies, arrivals(load)))
+        replies = await asyncio.gather(*map(send, bodies, arrivals(load)))
     return figures(replies, started)
 
 
@@ -220,14 +220,14 @@ async def _listen(response: httpx.Response, reply: Reply) -> bytes:
 
 async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the data of each server-sent event, which may be split over chunks."""
-    rest = b""
+    partial_line = b""
     async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
+        *lines, partial_line = (partial_line + chunk).split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
                 yield line[5:].strip()
-    if rest.startswith(b"data:"):
-        yield rest[5:].strip()
+    if partial_line.startswith(b"data:"):
+        yield partial_line[5:].strip()
 
 
 def _account(event: bytes, reply: Reply) -> None:

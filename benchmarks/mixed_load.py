@@ -123,22 +123,22 @@ def show(rounds: Sequence[Round], servers: Sequence[str]) -> str:
     header = ("server", "ITL alone p50", "p99", "mixed p50", "p99", "longest", "p99 / alone p99", "TTFT", "tokens/s")
     rows = []
     for name in servers:
-        own = [one for one in rounds if one.server == name]
+        own = [result for result in rounds if result.server == name]
         times = [
-            statistics.median(getattr(one, field) for one in own) * 1000
+            statistics.median(getattr(result, field) for result in own) * 1000
             for field in ("alone_median", "alone_p99", "mixed_median", "mixed_p99", "mixed_longest")
         ]
-        factor = statistics.median(one.mixed_p99 / one.alone_p99 for one in own)
-        first = statistics.median(one.first_token for one in own) * 1000
-        rate = statistics.median(one.total_rate for one in own)
+        factor = statistics.median(result.mixed_p99 / result.alone_p99 for result in own)
+        first = statistics.median(result.first_token for result in own) * 1000
+        rate = statistics.median(result.total_rate for result in own)
         rows.append((name, *(f"{value:.0f}" for value in times), f"{factor:.2f}", f"{first:.0f}", f"{rate:.0f}"))
     text = table(header, rows)
-    reference = [one for one in rounds if one.server == servers[0]]
+    reference = [result for result in rounds if result.server == servers[0]]
     for name in servers[1:]:
-        own = [one for one in rounds if one.server == name]
+        own = [result for result in rounds if result.server == name]
         for field in ("mixed_p99", "first_token", "total_rate"):
             ratios = [getattr(a, field) / getattr(b, field) for a, b in zip(own, reference, strict=True)]
-            text += f"\n{field} of {name} / {servers[0]}: " + ", ".join(f"{one:.2f}" for one in sorted(ratios))
+            text += f"\n{field} of {name} / {servers[0]}: " + ", ".join(f"{ratio:.2f}" for ratio in sorted(ratios))
     return text
 
 
@@ -162,7 +162,7 @@ def main() -> None:
         seconds_alone=args.seconds_alone,
     )
     if args.url:
-        servers = [(name, url) for name, _, url in (given.partition("=") for given in args.url)]
+        servers = [(name, url) for name, _, url in (entry.partition("=") for entry in args.url)]
         rounds = asyncio.run(take_turns(servers, plan, args.rounds))
     else:
         with tempfile.TemporaryDirectory() as folder:

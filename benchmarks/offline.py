@@ -101,7 +101,7 @@ async def throughput(choice: Choice, loads: list[Load]) -> list[Throughput]:
 
 
 async def _run(client: EngineClient, load: Load, steps: list[StepStats], info: Mapping[str, Any]) -> Throughput:
-    async def one(number: int, tokens: list[int]) -> Reply:
+    async def generate(number: int, tokens: list[int]) -> Reply:
         reply = Reply(time.perf_counter(), prompt_tokens=len(tokens))
         params = SamplingParams(max_new_tokens=load.output_len, temperature=0.0)
         async for output in client.submit(
@@ -119,7 +119,7 @@ async def _run(client: EngineClient, load: Load, steps: list[StepStats], info: M
     requested = prompts(load)
     steps.clear()
     started = time.perf_counter()
-    replies = await asyncio.gather(*(one(number, tokens) for number, tokens in enumerate(requested)))
+    replies = await asyncio.gather(*(generate(number, tokens) for number, tokens in enumerate(requested)))
     await client.control("flush_cache")
     result = figures(replies, started)
     decoding = [step for step in steps if step.decode_sequences and not step.prefill_tokens]

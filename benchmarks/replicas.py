@@ -84,7 +84,7 @@ class Bench:
         """Start all servers, and measure each in each round in alternating order; the first round does not count."""
         values: dict[str, list[float]] = {name: [] for name in servers}
         with contextlib.ExitStack() as stack:
-            urls = {name: stack.enter_context(self.serve(name, *given)).url for name, given in servers.items()}
+            urls = {name: stack.enter_context(self.serve(name, *options)).url for name, options in servers.items()}
             for number in range(self._rounds + 1):
                 for name in list(servers)[:: 1 if number % 2 else -1]:
                     values[name].append(measure(urls[name], number))
@@ -119,11 +119,11 @@ class Bench:
         return [Row(server="two engines, one killed", values=tuple(answered), unit=f"of {count} answered")]
 
     async def _killed(self, server: Server, count: int, seed: int) -> int:
-        drawn = random.Random(seed)
+        generator = random.Random(seed)
         async with httpx.AsyncClient(base_url=server.url, timeout=600, limits=httpx.Limits()) as client:
 
             async def ask() -> bool:
-                tokens = [drawn.randrange(10, self._vocabulary) for _ in range(64)]
+                tokens = [generator.randrange(10, self._vocabulary) for _ in range(64)]
                 params = {"temperature": 0, "max_new_tokens": 32, "ignore_eos": True}
                 answer = await client.post("/generate", json={"input_ids": tokens, "sampling_params": params})
                 return answer.status_code == 200 and len(answer.json()["output_ids"]) == 32
@@ -149,18 +149,18 @@ class Bench:
         return self.take_turns(servers, measure, "of prompt tokens cached")
 
     async def _hit_rate(self, url: str, groups: int, prefix: int, requests: int, seed: int) -> float:
-        drawn = random.Random(seed)
-        shared = [[drawn.randrange(10, self._vocabulary) for _ in range(prefix)] for _ in range(groups)]
+        generator = random.Random(seed)
+        shared = [[generator.randrange(10, self._vocabulary) for _ in range(prefix)] for _ in range(groups)]
         prompts = [
-            [*drawn.choice(shared), *(drawn.randrange(10, self._vocabulary) for _ in range(32))]
+            [*generator.choice(shared), *(generator.randrange(10, self._vocabulary) for _ in range(32))]
             for _ in range(requests)
         ]
-        places, cached, total = asyncio.Semaphore(4), 0, 0
+        semaphore, cached, total = asyncio.Semaphore(4), 0, 0
         async with httpx.AsyncClient(base_url=url, timeout=600) as client:
 
             async def ask(tokens: list[int]) -> None:
                 nonlocal cached, total
-                async with places:
+                async with semaphore:
                     params = {"temperature": 0, "max_new_tokens": 1}
                     answer = await client.post("/generate", json={"input_ids": tokens, "sampling_params": params})
                 meta = answer.raise_for_status().json()["meta_info"]

@@ -83,28 +83,28 @@ class Tally:
     """Open files and threads by process at the beginning and at the end."""
 
 
-def draw_call(draw: random.Random) -> Call:
+def random_call(generator: random.Random) -> Call:
     """Generate a request of a random kind and size."""
-    leaves = draw.random() * 0.5 if draw.random() < 0.25 else None
-    if draw.random() < 0.1:
-        path, body = draw.choice(MALFORMED)
+    leaves = generator.random() * 0.5 if generator.random() < 0.25 else None
+    if generator.random() < 0.1:
+        path, body = generator.choice(MALFORMED)
         return Call(path, body, 400, leaves)
-    text = " ".join(draw.choices(WORDS, k=draw.choice([1, 5, 20, 100, 300])))
-    tokens, n = draw.choice([1, 4, 16, 64]), draw.choice([1, 1, 1, 2, 4])
-    stop = draw.choice([None, None, ".", ["e", " the"], "never said"])
-    temperature = draw.choice([0, 0.7, 1.5])
+    text = " ".join(generator.choices(WORDS, k=generator.choice([1, 5, 20, 100, 300])))
+    tokens, n = generator.choice([1, 4, 16, 64]), generator.choice([1, 1, 1, 2, 4])
+    stop = generator.choice([None, None, ".", ["e", " the"], "never said"])
+    temperature = generator.choice([0, 0.7, 1.5])
     openai = {"max_tokens": tokens, "n": n, "stop": stop, "temperature": temperature}
-    native = {**openai, "max_new_tokens": tokens, "min_p": draw.choice([0, 0.05])}
+    native = {**openai, "max_new_tokens": tokens, "min_p": generator.choice([0, 0.05])}
     del native["max_tokens"]
-    if draw.random() < 0.15:
-        native |= draw.choice(CONSTRAINTS)
+    if generator.random() < 0.15:
+        native |= generator.choice(CONSTRAINTS)
     kinds: list[tuple[str, dict[str, Any]]] = [
-        ("/generate", {"text": text, "sampling_params": native, "return_logprob": draw.random() < 0.2}),
-        ("/v1/completions", {"prompt": text, **openai, "logprobs": draw.choice([None, 2])}),
+        ("/generate", {"text": text, "sampling_params": native, "return_logprob": generator.random() < 0.2}),
+        ("/v1/completions", {"prompt": text, **openai, "logprobs": generator.choice([None, 2])}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], **openai}),
     ]
-    path, asked = draw.choice(kinds)
-    return Call(path, json.dumps({**asked, "stream": draw.random() < 0.5}).encode(), 200, leaves)
+    path, fields = generator.choice(kinds)
+    return Call(path, json.dumps({**fields, "stream": generator.random() < 0.5}).encode(), 200, leaves)
 
 
 class Sender:
@@ -124,7 +124,7 @@ class Sender:
         try:
             async with asyncio.timeout(call.leaves_after):
                 writer.write(head.encode() + call.body)
-                self._judge(call, await reader.read())
+                self._check_answer(call, await reader.read())
         except TimeoutError:
             self._tally.outcomes["left"] += 1
         except ConnectionError as error:
@@ -134,7 +134,7 @@ class Sender:
                 writer.transport.abort()
             writer.close()
 
-    def _judge(self, call: Call, answer: bytes) -> None:
+    def _check_answer(self, call: Call, answer: bytes) -> None:
         status = int(answer.split(b" ", 2)[1]) if answer else 0
         self._tally.outcomes[str(status)] += 1
         cut = b"text/event-stream" in answer and b"data: [DONE]" not in answer
@@ -144,7 +144,7 @@ class Sender:
 
 async def run(url: str, pid: int | None, args: argparse.Namespace, tally: Tally) -> None:
     """Send everything, checking memory on the way."""
-    draw = random.Random(args.seed)
+    generator = random.Random(args.seed)
     sender = Sender(url, tally)
     looks = {max(1, round(args.requests * share)) for share in LOOKS}
     sent = 0
@@ -154,7 +154,7 @@ async def run(url: str, pid: int | None, args: argparse.Namespace, tally: Tally)
         while sent < args.requests:
             sent += 1
             number = sent
-            await sender.send(draw_call(draw), abruptly=draw.random() < 0.5)
+            await sender.send(random_call(generator), abruptly=generator.random() < 0.5)
             if number in looks and pid is not None:
                 tally.memory.append(memory_of(pid))
 
@@ -237,9 +237,9 @@ def end(pid: int) -> list[str]:
     members = descendants(pid)
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + SETTLE_SECONDS
-    while (left := [member for member in members if is_alive(member)]) and time.monotonic() < deadline:
+    while (survivors := [member for member in members if is_alive(member)]) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return [f"processes are left after SIGTERM: {left}"] if left else []
+    return [f"processes are left after SIGTERM: {survivors}"] if survivors else []
 
 
 def is_alive(pid: int) -> bool:

@@ -114,13 +114,13 @@ class Bench:
             self._messages.append(Submit(Request(id=f"{self._runs}-{number}", tokens=tuple(tokens), params=own)))
         while len(self._outputs) < load.requests:
             self._loop.step()
-        had, started = sum(map(len, self._outputs.values())), time.perf_counter()
+        tokens_before, started = sum(map(len, self._outputs.values())), time.perf_counter()
         while scheduler.busy:
             self._loop.step()
         seconds = time.perf_counter() - started
         scheduler.flush()
         outputs = list(self._outputs.values())
-        return Run((sum(map(len, outputs)) - had) / seconds, outputs, self._proposed, self._accepted)
+        return Run((sum(map(len, outputs)) - tokens_before) / seconds, outputs, self._proposed, self._accepted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,9 +154,9 @@ def _cost(plugins: int, batch: int, context: int, rows: list[dict[str, float]]) 
         return statistics.median(row.get(name, 0.0) for row in rows) * 1e6
 
     parts = {name: median(name) for name in PARTS}
-    rest = statistics.median(row["step"] - sum(row.get(name, 0.0) for name in PARTS) for row in rows) * 1e6
+    remainder = statistics.median(row["step"] - sum(row.get(name, 0.0) for name in PARTS) for row in rows) * 1e6
     step = median("step")
-    return Cost(batch=batch, context=context, plugins=plugins, step=step, parts={**parts, "rest": rest})
+    return Cost(batch=batch, context=context, plugins=plugins, step=step, parts={**parts, "rest": remainder})
 
 
 def show(costs: list[Cost]) -> str:

@@ -38,11 +38,11 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Collect what an element refers to."""
-        given = {name: value or "" for name, value in attrs}
-        self.anchors |= {given[name] for name in ("id", "name") if name in given}
-        if tag in LOADED and given.get("rel") not in NOT_LOADED and (address := given.get(LOADED[tag])):
+        attributes = {name: value or "" for name, value in attrs}
+        self.anchors |= {attributes[name] for name in ("id", "name") if name in attributes}
+        if tag in LOADED and attributes.get("rel") not in NOT_LOADED and (address := attributes.get(LOADED[tag])):
             self.loaded.append(address)
-        if tag == "a" and (address := given.get("href")):
+        if tag == "a" and (address := attributes.get("href")):
             self.links.append(address)
         self.code += tag in ("pre", "code", "script", "style")
 
@@ -104,10 +104,10 @@ def main() -> int:
     """Print the faults of a site and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("site", type=Path, help="folder of the built site")
-    found = list(faults(parser.parse_args().site.resolve()))
-    for fault in found:
+    problems = list(faults(parser.parse_args().site.resolve()))
+    for fault in problems:
         print(fault, file=sys.stderr)
-    return int(bool(found))
+    return int(bool(problems))
 
 
 if __name__ == "__main__":

@@ -54,18 +54,18 @@ class SourceTree:
             for name in self._exported(module)
             if (definition := self._find(module, name)) is not None
         }
-        self._names = {id(one.node): name for name, one in reversed(self.definitions.items())}
+        self._names = {id(definition.node): name for name, definition in reversed(self.definitions.items())}
         """Definition -> its public name."""
 
     def items(self) -> dict[str, Item]:
         """Return every public name and hook, with what it is."""
-        found = {name: self._item(one) for name, one in self.definitions.items()}
+        items = {name: self._item(definition) for name, definition in self.definitions.items()}
         for node in self.module("sglang_plug.plugins.hookspecs").body:
             if isinstance(node, ast.FunctionDef) and "hookspec" in _decorators(node):
-                found[f"{HOOKS}.{node.name}"] = Item("hook", _signature(node), deprecated=_deprecation(node))
+                items[f"{HOOKS}.{node.name}"] = Item("hook", _signature(node), deprecated=_deprecation(node))
         for earlier, now in _literal(self.module("sglang_plug.renamed"), "RENAMED").items():
-            found[f"sglang_plug.{earlier}"] = Item("renamed", f"sglang_plug.{now}")
-        return dict(sorted(found.items()))
+            items[f"sglang_plug.{earlier}"] = Item("renamed", f"sglang_plug.{now}")
+        return dict(sorted(items.items()))
 
     def _path(self, module: str) -> Path:
         path = self.root / FOLDERS[module.partition(".")[0]] / module.replace(".", "/")
@@ -133,11 +133,13 @@ class SourceTree:
             bases=tuple(dict.fromkeys(bases)),
             targets=tuple(self._targets_of(module, node)),
             members=dict(sorted(members.items())),
-            deprecated=_deprecation(next((one for one in node.body if _is_method(one, "__init__")), None)),
+            deprecated=_deprecation(
+                next((statement for statement in node.body if _is_method(statement, "__init__")), None)
+            ),
         )
 
     def _form(self, module: str, node: ast.ClassDef) -> Form:
-        if any(one.startswith("dataclass") for one in _decorators(node)):
+        if any(decorator.startswith("dataclass") for decorator in _decorators(node)):
             return "dataclass"
         for base in node.bases:
             name = ast.unparse(base)
@@ -155,22 +157,25 @@ class SourceTree:
         """Yield the public names in the sentence ``Target: ...`` of a spec's docstring."""
         _, _, text = " ".join((ast.get_docstring(node) or "").split()).partition("Target: ")
         for name in dict.fromkeys(re.findall(r"[A-Z]\w+", " ".join(re.findall(r"``([^`]+)``", text)))):
-            yield from [f"{one}.{name}" for one in self.public if f"{one}.{name}" in self.definitions][:1]
+            yield from [f"{prefix}.{name}" for prefix in self.public if f"{prefix}.{name}" in self.definitions][:1]
 
 
 def _members(node: ast.ClassDef, form: Form) -> Iterator[tuple[str, Member]]:
-    for one in node.body:
-        if isinstance(one, ast.AnnAssign) and not (name := ast.unparse(one.target)).startswith("_"):
-            text, default = ast.unparse(one.annotation), ast.unparse(one.value) if one.value is not None else None
+    for statement in node.body:
+        if isinstance(statement, ast.AnnAssign) and not (name := ast.unparse(statement.target)).startswith("_"):
+            text, default = (
+                ast.unparse(statement.annotation),
+                ast.unparse(statement.value) if statement.value is not None else None,
+            )
             yield name, Member("field", text, default, required=form == "protocol" and default is None)
-        elif isinstance(one, ast.Assign):
-            for name in _targets(one):
+        elif isinstance(statement, ast.Assign):
+            for name in _targets(statement):
                 if not name.startswith("_"):
-                    yield name, Member("field", default=ast.unparse(one.value))
-        elif isinstance(one, Function) and (one.name in SPECIAL or not one.name.startswith("_")):
-            yield one.name, _method(one, form)
-            if one.name == "__init__":
-                yield from _attributes(one)
+                    yield name, Member("field", default=ast.unparse(statement.value))
+        elif isinstance(statement, Function) and (statement.name in SPECIAL or not statement.name.startswith("_")):
+            yield statement.name, _method(statement, form)
+            if statement.name == "__init__":
+                yield from _attributes(statement)
 
 
 def _method(node: Function, form: Form) -> Member:
@@ -183,7 +188,7 @@ def _method(node: Function, form: Form) -> Member:
 
 def _attributes(constructor: Function) -> Iterator[tuple[str, Member]]:
     """Yield the public attributes that a constructor sets."""
-    types = {one.arg: one.annotation for one in (*constructor.args.args, *constructor.args.kwonlyargs)}
+    types = {argument.arg: argument.annotation for argument in (*constructor.args.args, *constructor.args.kwonlyargs)}
     for node in ast.walk(constructor):
         for target, value in _assigned(node):
             if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self" and target.attr[0] != "_":
@@ -207,8 +212,8 @@ def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
 
 def _is_stub(node: Function) -> bool:
     """Report whether a function has no body besides its docstring."""
-    rest = node.body[1:] if ast.get_docstring(node) is not None else node.body
-    return all(isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) for one in rest)
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    return all(isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) for statement in body)
 
 
 def _signature(node: Function) -> str:
@@ -218,20 +223,20 @@ def _signature(node: Function) -> str:
 
 def _deprecation(node: ast.stmt | None) -> str:
     """Return the text of the warning that a function begins with, see ``sglang_plug.deprecation``."""
-    for one in getattr(node, "body", ()):
-        if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call) and one.value.args:
-            if ast.unparse(one.value.func).rpartition(".")[2] == DEPRECATION:
-                return ast.unparse(one.value.args[0]).strip("'\"")
+    for statement in getattr(node, "body", ()):
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and statement.value.args:
+            if ast.unparse(statement.value.func).rpartition(".")[2] == DEPRECATION:
+                return ast.unparse(statement.value.args[0]).strip("'\"")
     return ""
 
 
 def _decorators(node: ast.ClassDef | Function) -> list[str]:
-    return [ast.unparse(one).rpartition(".")[2].partition("(")[0] for one in node.decorator_list]
+    return [ast.unparse(decorator).rpartition(".")[2].partition("(")[0] for decorator in node.decorator_list]
 
 
 def _targets(node: ast.Assign | ast.AnnAssign) -> list[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return [one.id for one in targets if isinstance(one, ast.Name)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def _is_method(node: ast.stmt, name: str) -> bool:

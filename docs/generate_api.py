@@ -241,15 +241,15 @@ def endpoints(engine: TextEngine, plugins: Plugins, document: Mapping[str, Any])
                 yield Endpoint(route.path_format, methods, call, component.spec)
 
 
-def endpoint_tables(found: Iterable[Endpoint]) -> Iterator[str]:
+def endpoint_tables(endpoints: Iterable[Endpoint]) -> Iterator[str]:
     """A table for each tag."""
     by_tag: dict[str, list[Endpoint]] = {}
-    for endpoint in found:
+    for endpoint in endpoints:
         by_tag.setdefault(endpoint.tag, []).append(endpoint)
     for tag in sorted(by_tag, key=str.lower):
         yield f"### {tag[:1].upper() + tag[1:]}\n"
         yield "| endpoint | | access | for models that | body | component |\n|---|---|---|---|---|---|"
-        for endpoint in sorted(by_tag[tag], key=lambda one: (one.path, one.methods)):
+        for endpoint in sorted(by_tag[tag], key=lambda item: (item.path, item.methods)):
             yield endpoint.row()
         yield ""
 
@@ -265,7 +265,7 @@ def body_tables(schemas: Mapping[str, Any]) -> Iterator[str]:
             yield f"{text}\n"
         yield "| field | type | default | limits |\n|---|---|---|---|"
         for field, kind in schema["properties"].items():
-            default = "required" if field in schema.get("required", ()) else shown(kind.get("default"))
+            default = "required" if field in schema.get("required", ()) else default_cell(kind.get("default"))
             yield row(f"`{field}`", type_of(kind), default, ", ".join(dict.fromkeys(limits(kind))))
         yield ""
 
@@ -273,12 +273,12 @@ def body_tables(schemas: Mapping[str, Any]) -> Iterator[str]:
 def refused_table() -> Iterator[str]:
     """Fields that are refused by name, those of all bodies first."""
     yield "| field of | field | passes | instead |\n|---|---|---|---|"
-    told: set[tuple[str, str]] = set()
+    rows: set[tuple[str, str]] = set()
     for place, remedies in {"all": misplaced.EVERYWHERE, **REFUSED}.items():
         for field, remedy in remedies.items():
-            if (field, remedy) in told:
+            if (field, remedy) in rows:
                 continue
-            told.add((field, remedy))
+            rows.add((field, remedy))
             neutral = ", ".join(f"`{json.dumps(value)}`" for value in misplaced.NEUTRAL.get(field, ()))
             yield row(place, f"`{field}`", neutral, remedy)
     yield ""
@@ -318,7 +318,7 @@ def limits(schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         yield from limits(items, "each ")
 
 
-def shown(default: Any) -> str:
+def default_cell(default: Any) -> str:
     """A default in a cell."""
     if default is None:
         return "–"
@@ -346,9 +346,9 @@ def page() -> str:
     """The whole page."""
     with application() as (engine, plugins, app):
         document = app.openapi()
-        found = list(endpoints(engine, plugins, document))
+        listed = list(endpoints(engine, plugins, document))
     return PAGE_TEXT.format(
-        endpoints="\n".join(endpoint_tables(found)),
+        endpoints="\n".join(endpoint_tables(listed)),
         bodies="\n".join(body_tables(document["components"]["schemas"])),
         refused="\n".join(refused_table()),
     )

@@ -103,7 +103,7 @@ def endpoint_rows(paths: frozenset[str]) -> Iterator[str]:
 def bodies(routes: Iterable[APIRoute], schemas: Mapping[str, Any]) -> dict[str, Body]:
     """The bodies by the names of their schemas."""
     models = {route.endpoint.body_model for route in routes if hasattr(route.endpoint, "body_model")}
-    found = {
+    by_name = {
         model.__name__: Body(frozenset(schemas[model.__name__]["properties"]), getattr(model, "misplaced", {}))
         for model in (*models, SamplingBody)
     }
@@ -112,8 +112,8 @@ def bodies(routes: Iterable[APIRoute], schemas: Mapping[str, Any]) -> dict[str, 
 
     remedies = {name: "leave it out" for name in anthropic.UNSUPPORTED}
     for model in (anthropic.AnthropicBody, anthropic.AnthropicCountBody):
-        found[model.__name__] = Body(frozenset(model.model_fields), {**model.misplaced, **remedies})
-    return found
+        by_name[model.__name__] = Body(frozenset(model.model_fields), {**model.misplaced, **remedies})
+    return by_name
 
 
 def verdict(request: Any, field: str, body: Body) -> tuple[str, str]:
@@ -148,9 +148,9 @@ def field_sections(known: Mapping[str, Body]) -> Iterator[str]:
         yield ""
 
 
-def mark(has: bool) -> str:
+def mark(supported: bool) -> str:
     """A cell that says whether a server has something."""
-    return "✓" if has else ""
+    return "✓" if supported else ""
 
 
 def page() -> str:

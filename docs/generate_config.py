@@ -89,7 +89,7 @@ def group_sections(plugins: Plugins) -> Iterator[str]:
                 ", ".join(f"`{key}`" for key in option.keys),
                 f"`{option.variable}`",
                 "; ".join([TYPES[option.kind], *bounds(option)]),
-                shown(option.default),
+                default_cell(option.default),
                 "; ".join(explanation(option, plugins)),
             )
         yield ""
@@ -132,11 +132,11 @@ def setting_rows(plugins: Plugins) -> Iterator[str]:
         if component.spec.settings is None:
             continue
         for setting in settings_fields(import_target(component.spec.settings)):
-            default = "required" if setting.required else shown(setting.default)
+            default = "required" if setting.required else default_cell(setting.default)
             yield row(f"`{component.spec.name}.{setting.name}`", f"`{setting.type}`", default, f"`{component.key}`")
 
 
-def shown(default: Any) -> str:
+def default_cell(default: Any) -> str:
     """A default in a cell."""
     if default is None or default == () or default == {}:
         return "–"

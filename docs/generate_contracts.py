@@ -130,15 +130,15 @@ def sections() -> Iterator[str]:
     names = public()
     for module, title in SECTIONS.items():
         tree = parse(module)
-        wanted = [name for name in names[module] if f"{module}.{name}" not in UNDOCUMENTED]
-        wanted += DEFINITIONS.get(module, ())
-        found = [
-            node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name in wanted
+        documented = [name for name in names[module] if f"{module}.{name}" not in UNDOCUMENTED]
+        documented += DEFINITIONS.get(module, ())
+        nodes = [
+            node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name in documented
         ]
-        if not found:
+        if not nodes:
             continue
         yield f"## {title}\n\n{_about(tree)}\n"
-        for node in found:
+        for node in nodes:
             yield from class_section(node) if isinstance(node, ast.ClassDef) else [function_section(node)]
     yield LAYERS
     for node in _exported("layers"):
@@ -152,18 +152,18 @@ def _exported(package: str) -> Iterator[ast.ClassDef | ast.FunctionDef]:
     for source in parse(f"{package}.__init__").body:
         if not isinstance(source, ast.ImportFrom) or not source.level:
             continue
-        wanted = {name.name for name in source.names}
+        imported = {name.name for name in source.names}
         for node in parse(f"{package}.{source.module}").body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in wanted:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in imported:
                 yield node
 
 
 def _layer(node: ast.ClassDef) -> Iterator[str]:
     """Yield the docstring, constructor and call of a layer; other methods serve the loader of models."""
     yield f"### {node.name}\n\n{docstring(node)}\n"
-    for one in node.body:
-        if isinstance(one, ast.FunctionDef) and one.name in ("__init__", "forward"):
-            yield function_section(one)
+    for statement in node.body:
+        if isinstance(statement, ast.FunctionDef) and statement.name in ("__init__", "forward"):
+            yield function_section(statement)
 
 
 def _spec_row(node: ast.ClassDef) -> str:
@@ -179,17 +179,17 @@ def class_section(node: ast.ClassDef) -> Iterator[str]:
     yield f"### {node.name}\n\n`class {node.name}{base}`\n\n{docstring(node)}\n"
     if fields := list(_fields(node)):
         yield "\n".join(("| field | type | default | |", "|---|---|---|---|", *fields)) + "\n"
-    for one in node.body:
-        if isinstance(one, Function) and (one.name in SPECIAL or not one.name.startswith("_")):
-            yield function_section(one)
+    for member in node.body:
+        if isinstance(member, Function) and (member.name in SPECIAL or not member.name.startswith("_")):
+            yield function_section(member)
 
 
 def _fields(node: ast.ClassDef) -> Iterator[str]:
-    for one, after in pairwise([*node.body, ast.Pass()]):
-        name = _named(one)
-        if isinstance(one, ast.AnnAssign) and name and not name.startswith("_"):
-            default = f"`{escape(ast.unparse(one.value))}`" if one.value is not None else ""
-            yield f"| `{name}` | `{escape(ast.unparse(one.annotation))}` | {default} | {escape(text_of(after))} |"
+    for member, after in pairwise([*node.body, ast.Pass()]):
+        name = _named(member)
+        if isinstance(member, ast.AnnAssign) and name and not name.startswith("_"):
+            default = f"`{escape(ast.unparse(member.value))}`" if member.value is not None else ""
+            yield f"| `{name}` | `{escape(ast.unparse(member.annotation))}` | {default} | {escape(text_of(after))} |"
 
 
 def _named(node: ast.stmt) -> str:
@@ -198,7 +198,7 @@ def _named(node: ast.stmt) -> str:
 
 def function_section(node: Function) -> str:
     """The signature and docstring of a function."""
-    marks = [ast.unparse(one) for one in node.decorator_list]
+    marks = [ast.unparse(decorator) for decorator in node.decorator_list]
     words = [word for mark, word in (("classmethod", "classmethod"), ("property", "property")) if mark in marks]
     if isinstance(node, ast.AsyncFunctionDef):
         words.append("asynchronous generator" if _yields(node) else "awaitable")

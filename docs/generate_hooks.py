@@ -57,7 +57,9 @@ def parse_specs() -> ast.Module:
 def hooks(module: ast.Module) -> Iterator[ast.FunctionDef]:
     """The hook specifications, in life-cycle order."""
     for node in module.body:
-        if isinstance(node, ast.FunctionDef) and any("hookspec" in ast.unparse(one) for one in node.decorator_list):
+        if isinstance(node, ast.FunctionDef) and any(
+            "hookspec" in ast.unparse(decorator) for decorator in node.decorator_list
+        ):
             yield node
 
 
@@ -70,7 +72,7 @@ def specs(module: ast.Module) -> Iterator[ast.ClassDef]:
 
 def signature(hook: ast.FunctionDef) -> str:
     """``name(arguments)``, as an implementation may write it."""
-    return f"{hook.name}({', '.join(one.arg for one in hook.args.args)})"
+    return f"{hook.name}({', '.join(argument.arg for argument in hook.args.args)})"
 
 
 def returns(hook: ast.FunctionDef) -> str:
@@ -114,7 +116,7 @@ def kind_of(spec: ast.ClassDef) -> str:
 def sections(hook_module: ast.Module, spec_module: ast.Module) -> Iterator[str]:
     """The page, part by part."""
     version, note = constant(hook_module, "API_VERSION")
-    rows = [f"| [`{signature(one)}`](#{anchor(one)}) | `{escape(returns(one))}` |" for one in hooks(hook_module)]
+    rows = [f"| [`{signature(hook)}`](#{anchor(hook)}) | `{escape(returns(hook))}` |" for hook in hooks(hook_module)]
     questions = ast.get_docstring(hook_module) or ""
     yield INTRODUCTION.format(
         questions=questions, version=version, version_note=note[:1].lower() + note[1:], rows="\n".join(rows)

@@ -106,8 +106,8 @@ LANGUAGES = {".py": "python", ".json": "json", ".jsonl": "json"}
 
 def declaration(kind: str) -> Iterator[str]:
     """Yield the hook, the spec and its own fields."""
-    spec = next(one for one in specs(parse("plugins.specs")) if kind_of(one) == kind)
-    hook = next(one for one in hooks(parse("plugins.hookspecs")) if spec.name in returns(one))
+    spec = next(spec for spec in specs(parse("plugins.specs")) if kind_of(spec) == kind)
+    hook = next(hook for hook in hooks(parse("plugins.hookspecs")) if spec.name in returns(hook))
     yield f"Hook [`{signature(hook)}`](../hooks.md#{anchor(hook)}),"
     yield f"spec [`{spec.name}`](../hooks.md#{spec.name.lower()}).\n\n{docstring(spec)}"
     if table := field_table(spec):

@@ -124,36 +124,36 @@ def load(path: Path) -> ModuleType:
 
 def compared(folders: Iterator[Path]) -> dict[str, list[str]]:
     """For each architecture, the names of the configurations that tests in ``folders`` compare."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for folder in sorted(folders):
         for path in sorted(folder.glob("test_*.py")):
             for name, case in getattr(load(path), "CASES", {}).items():
-                found.setdefault(case[0], []).append(name)
-    return found
+                names.setdefault(case[0], []).append(name)
+    return names
 
 
-def seeing() -> dict[str, list[str]]:
-    """For each architecture that sees, the names of the models that are compared and served."""
-    found: dict[str, list[str]] = {}
+def vision_models() -> dict[str, list[str]]:
+    """For each vision-language architecture, the names of the models that are compared and served."""
+    names: dict[str, list[str]] = {}
     for name, family in load(TESTS / "e2e" / "seeing_families.py").FAMILIES.items():
-        found.setdefault(family.architecture, []).append(f"{name} with images")
-    return found
+        names.setdefault(family.architecture, []).append(f"{name} with images")
+    return names
 
 
 def served() -> dict[str, list[str]]:
     """For each architecture, the names of the models that are served end to end."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for name, config in load(TESTS / "conftest.py").families().items():
         architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]
-        found.setdefault(architecture, []).append(name)
-    return found
+        names.setdefault(architecture, []).append(name)
+    return names
 
 
 def models() -> Iterator[tuple[ModelSpec, str]]:
     """Yield the models that the project itself declares: the spec, and the name of the plugin."""
-    for one in Plugins.discover().all("model"):
-        if one.found.distribution == DISTRIBUTION and isinstance(one.spec, ModelSpec):
-            yield one.spec, one.found.name
+    for component in Plugins.discover().all("model"):
+        if component.found.distribution == DISTRIBUTION and isinstance(component.spec, ModelSpec):
+            yield component.spec, component.found.name
 
 
 def row(*cells: str) -> str:
@@ -170,11 +170,11 @@ def page() -> str:
     """The whole page."""
     own = list(models())
     native = [(spec, plugin) for spec, plugin in own if "generate" in spec.tasks and not spec.generic]
-    folders = [one for one in (TESTS / "builtin_models").iterdir() if one.is_dir()]
-    by_plugin = compared(one for one in folders if one.name != "transformers_fallback")
-    sighted = seeing()
-    through = compared(one for one in folders if one.name == "transformers_fallback")
-    engine = served() | sighted
+    folders = [folder for folder in (TESTS / "builtin_models").iterdir() if folder.is_dir()]
+    by_plugin = compared(folder for folder in folders if folder.name != "transformers_fallback")
+    vision = vision_models()
+    through = compared(folder for folder in folders if folder.name == "transformers_fallback")
+    engine = served() | vision
     known = {spec.name for spec, _ in native}
     return PAGE_TEXT.format(
         native="\n".join(
@@ -183,7 +183,7 @@ def page() -> str:
                 spec.summary,
                 f"`{plugin}`",
                 "yes" if spec.parallel else "",
-                listed(by_plugin.get(spec.name, []) + sighted.get(spec.name, [])),
+                listed(by_plugin.get(spec.name, []) + vision.get(spec.name, [])),
                 listed(engine.get(spec.name, [])),
             )
             for spec, plugin in native

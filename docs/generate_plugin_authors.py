@@ -46,7 +46,7 @@ def planted_bugs() -> dict[str, Planted]:
     """Count the planted bugs of each kind, as the tests have them."""
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
-    found: dict[str, Planted] = {}
+    counts: dict[str, Planted] = {}
     for file in sorted(TESTS.rglob("test_*.py")):
         if f"pytest.mark.{MARK}(" not in file.read_text(encoding="utf-8"):
             continue
@@ -55,8 +55,8 @@ def planted_bugs() -> dict[str, Planted]:
             marks = [mark for mark in getattr(test, "pytestmark", ()) if hasattr(mark, "args")]
             for mark in marks:
                 if mark.name == MARK:
-                    found.setdefault(mark.args[0], Planted()).add(*count_cases(marks))
-    return found
+                    counts.setdefault(mark.args[0], Planted()).add(*count_cases(marks))
+    return counts
 
 
 def count_cases(marks: list[Any]) -> tuple[int, int]:
@@ -101,11 +101,11 @@ def table() -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for kind in filter(None, map(kind_of, specs(parse("plugins.specs")))):
         checks = ", ".join(f"`{name}`" for name in CHECKS[kind])
-        one = bugs.get(kind, Planted())
+        count = bugs.get(kind, Planted())
         lines, test_lines = example_lines(kind)
         sizes = f"{lines} | {test_lines} | {seconds[kind]:.0f}"
-        yield f"| [`{kind}`](kinds/{kind}.md) | {sizes} | {checks} | {one.caught} of {one.planted} |"
-    caught, planted = (sum(getattr(one, name) for one in bugs.values()) for name in ("caught", "planted"))
+        yield f"| [`{kind}`](kinds/{kind}.md) | {sizes} | {checks} | {count.caught} of {count.planted} |"
+    caught, planted = (sum(getattr(count, name) for count in bugs.values()) for name in ("caught", "planted"))
     yield f"| all | | | | | {caught} of {planted} |"
 
 

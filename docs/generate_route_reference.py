@@ -74,7 +74,7 @@ def group(tree: SourceTree, names: tuple[str, ...]) -> Iterator[str]:
         if isinstance(node, ast.ClassDef):
             node.name = name
             if name in RECEIVED:
-                node.body = [one for one in node.body if getattr(one, "name", "") != "__init__"]
+                node.body = [statement for statement in node.body if getattr(statement, "name", "") != "__init__"]
             yield from class_section(node)
         elif isinstance(node, Function):
             yield function_section(node)
@@ -87,7 +87,11 @@ def _definition(tree: SourceTree, name: str) -> ast.stmt:
     module, defaults = DEFAULTS
     if name != defaults:
         return tree.definitions[f"{MODULE}.{name}"].node
-    nodes = (one for one in tree.module(module).body if isinstance(one, ast.ClassDef) and one.name == name)
+    nodes = (
+        statement
+        for statement in tree.module(module).body
+        if isinstance(statement, ast.ClassDef) and statement.name == name
+    )
     return next(nodes)
 
 

@@ -58,7 +58,7 @@ def backends() -> Iterator[str]:
     kinds = ("json_schema", "json_object", "regex", "ebnf", "structural_tag", "choice")
     yield "| `--grammar-backend` | " + " | ".join(f"`{kind}`" for kind in kinds) + " |"
     yield "|---" * (len(kinds) + 1) + "|"
-    for spec in sorted((one for one in specs if isinstance(one, GrammarSpec)), key=lambda one: one.name):
+    for spec in sorted((spec for spec in specs if isinstance(spec, GrammarSpec)), key=lambda spec: spec.name):
         yield f"| `{spec.name}` | " + " | ".join("yes" if kind in spec.forms else "no" for kind in kinds) + " |"
 
 

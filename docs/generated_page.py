@@ -45,7 +45,7 @@ def with_blocks(page: Path, blocks: Mapping[str, Callable[[], Iterable[str]]]) -
     ``blocks`` maps names to functions that return lines.
     """
     text = page.read_text(encoding="utf-8")
-    return BLOCK.sub(lambda found: found[1] + "\n".join(blocks[found[2]]()) + "\n" + found[3], text)
+    return BLOCK.sub(lambda match: match[1] + "\n".join(blocks[match[2]]()) + "\n" + match[3], text)
 
 
 def row(*cells: str) -> str:

@@ -66,8 +66,8 @@ class ChoicesMethod:
         rows = zip(choices, normalized_prompt_logprobs, input_token_logprobs, unconditional, strict=True)
         return self.decide(
             [
-                ScoredChoice(text, tuple(entry[1] for entry in given), _values(given), _values(alone), mean)
-                for text, mean, given, alone in rows
+                ScoredChoice(text, tuple(entry[1] for entry in logprobs), _values(logprobs), _values(alone), mean)
+                for text, mean, logprobs, alone in rows
             ]
         )
 

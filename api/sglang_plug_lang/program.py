@@ -157,8 +157,8 @@ class Function:
         return tracer.prefix()
 
     def _with_placeholders(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        given = {**self._bound, **arguments}
-        return {**given, **{name: Argument(name) for name in self._parameters - given.keys()}}
+        bound = {**self._bound, **arguments}
+        return {**bound, **{name: Argument(name) for name in self._parameters - bound.keys()}}
 
     def _traced(
         self, tracer: TracingInterpreter, arguments: Sequence[Any], keywords: Mapping[str, Any]

@@ -113,14 +113,14 @@ def wait_for_server(
 def terminate_process(process: subprocess.Popen[bytes]) -> None:
     """End a process and all processes that it started; those that do not end are killed."""
     family = _descendants(process.pid)
-    leads = process.poll() is None and hasattr(os, "getpgid") and os.getpgid(process.pid) == process.pid
+    is_leader = process.poll() is None and hasattr(os, "getpgid") and os.getpgid(process.pid) == process.pid
     process.terminate()
     try:
         process.wait(GRACE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        if leads:
+        if is_leader:
             os.killpg(process.pid, signal.SIGKILL)
     for pid, started in family.items():
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -213,19 +213,19 @@ def http_request(
 
 
 def _start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    first, *rest = arguments
+    first, *options = arguments
     if first in ("python", "python3"):
         first = sys.executable
-        if rest[:1] == ["-m"] and rest[1:2] and rest[1].split(".")[0] in OWN_PACKAGES:
-            rest.insert(0, "-P")  # the current folder may be a checkpoint, whose code must not run
-    return subprocess.Popen([first, *rest], stdin=subprocess.DEVNULL, start_new_session=True)
+        if options[:1] == ["-m"] and options[1:2] and options[1].split(".")[0] in OWN_PACKAGES:
+            options.insert(0, "-P")  # the current folder may be a checkpoint, whose code must not run
+    return subprocess.Popen([first, *options], stdin=subprocess.DEVNULL, start_new_session=True)
 
 
 def _free_port(host: str) -> int:
-    draw = random.SystemRandom()  # the default generator may be seeded alike in several processes
+    generator = random.SystemRandom()  # the default generator may be seeded alike in several processes
     for _ in range(ATTEMPTS):
         with socket.socket() as probe, contextlib.suppress(OSError):
-            port = draw.randrange(*PORTS)
+            port = generator.randrange(*PORTS)
             probe.bind((host, port))
             return port
     with socket.socket() as probe:

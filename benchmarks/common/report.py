@@ -64,11 +64,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     lines = []
     for row in cells:
-        first, *rest = (
+        first, *others = (
             cell.ljust(width) if not index else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
-        lines.append("  ".join((first, *rest)).rstrip())
+        lines.append("  ".join((first, *others)).rstrip())
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines)
 

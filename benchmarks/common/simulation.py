@@ -80,12 +80,12 @@ class Service:
     def count(self, chunks: Iterable[ScheduledChunk]) -> None:
         """Add the prompts of a step, before it is committed."""
         for chunk in chunks:
-            one = chunk.sequence
-            known = max(self._known.get(one.request.id, one.service.cached or 0), one.computed)
-            end = min(chunk.end, one.prompt_len)
+            sequence = chunk.sequence
+            known = max(self._known.get(sequence.request.id, sequence.service.cached or 0), sequence.computed)
+            end = min(chunk.end, sequence.prompt_len)
             if end > known:
-                self._known[one.request.id] = end
-                self.computed[one.caller] += end - known
+                self._known[sequence.request.id] = end
+                self.computed[sequence.caller] += end - known
 
     def weighted(self, caller: str, output_weight: float = 2.0) -> float:
         """Return the service of a caller in input tokens."""
@@ -129,16 +129,16 @@ class Simulation:
             if not self.scheduler.busy:
                 self.now = max(self.now, coming[0][1].arrival.time)
             while coming and coming[0][1].arrival.time <= self.now:
-                number, one = coming.popleft()
-                open_requests[str(number)] = one
-                self.scheduler.add(self._sequence(number, one.arrival))
+                number, request = coming.popleft()
+                open_requests[str(number)] = request
+                self.scheduler.add(self._sequence(number, request.arrival))
             self._step(open_requests)
             after_step(self)
         return served
 
     def backlogged(self) -> set[str]:
         """Return the callers that have requests which were never admitted."""
-        return {one.caller for one in self.scheduler.waiting if one.service.cached is None}
+        return {sequence.caller for sequence in self.scheduler.waiting if sequence.service.cached is None}
 
     def _clock(self) -> float:
         return self.now
@@ -159,10 +159,10 @@ class Simulation:
         self.service.count(chunks)
         results = [StepResult(TOKEN) if chunk.complete else StepResult() for chunk in chunks]
         for output in self.scheduler.commit(chunks, results):
-            one = open_requests[output.id]
-            self.service.generated[one.arrival.caller] += len(output.tokens)
-            if one.first_token is None:
-                one.first_token = self.now
+            request = open_requests[output.id]
+            self.service.generated[request.arrival.caller] += len(output.tokens)
+            if request.first_token is None:
+                request.first_token = self.now
             if output.finish is not None:
-                one.finished = self.now
+                request.finished = self.now
                 del open_requests[output.id]

@@ -77,7 +77,9 @@ class StripedMasks(StepExtension, SamplingPhase):
     def __init__(self, vocabulary: int) -> None:
         tokens = torch.arange(-(-vocabulary // MASK_BITS) * MASK_BITS).view(-1, MASK_BITS)
         bits = torch.tensor([1 << bit for bit in range(MASK_BITS)])
-        rows = [(((tokens % STRIPES == rest) & (tokens < vocabulary)) * bits).sum(1) for rest in range(STRIPES)]
+        rows = [
+            (((tokens % STRIPES == remainder) & (tokens < vocabulary)) * bits).sum(1) for remainder in range(STRIPES)
+        ]
         self._rows = [row.to(torch.int32) for row in rows]
 
     def allowed(self, sequences: Sequence[SequenceView], *, asynchronous: bool) -> PendingMask | None:
@@ -192,13 +194,13 @@ def overlap_changes_nothing(device: str, shape: Shape, backend: str, *, graphs: 
         chunk=64,
         disable_cuda_graph=not graphs,
     )
-    inbox, heard, samples = ListInbox(), list[Output](), []
+    inbox, received, samples = ListInbox(), list[Output](), []
     with tempfile.TemporaryDirectory() as folder:
 
-        def hear(message: FromEngine) -> None:
-            heard.extend(message.outputs if isinstance(message, StepOutputs) else ())
+        def receive(message: FromEngine) -> None:
+            received.extend(message.outputs if isinstance(message, StepOutputs) else ())
 
-        loop = build_engine(choice.config(Path(folder)), Plugins.discover(), inbox, hear, Heartbeat())
+        loop = build_engine(choice.config(Path(folder)), Plugins.discover(), inbox, receive, Heartbeat())
         _constrain(loop, shape.vocabulary, first=len(KINDS))
         kinds = (*KINDS, *((options, None) for options, _ in KINDS[:CONSTRAINED]))
         for overlap in (False, True):
@@ -212,9 +214,9 @@ def overlap_changes_nothing(device: str, shape: Shape, backend: str, *, graphs: 
                 loop.step()
             loop.scheduler.flush()
             samples.append(
-                {str(number): [item for item in heard if item.id == str(number)] for number in range(len(kinds))}
+                {str(number): [item for item in received if item.id == str(number)] for number in range(len(kinds))}
             )
-            heard.clear()
+            received.clear()
     alike = [_agreement(kinds[int(id)], outputs, samples[1][id]) for id, outputs in samples[0].items()]
     share = sum(same for same, _ in alike) / sum(most for _, most in alike)
     if share < (1.0 if device == "cpu" else LEAST_ALIKE):

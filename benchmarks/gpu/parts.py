@@ -100,7 +100,7 @@ def conformance(device: str, backend: str, dtype: str, cases: str = "all", kv_dt
 
 def parity(device: str, backend: str, graphs: str = "graphs") -> dict[str, Any]:
     """Compare greedy tokens of a tiny random float32 model with transformers; raises at the first difference."""
-    requested = _wanted(SHAPES["tiny"])
+    requested = _parity_prompts(SHAPES["tiny"])
     with tempfile.TemporaryDirectory() as name:
         folder = write_model(SHAPES["tiny"], Path(name))
         model = _random_model(folder, device)
@@ -118,7 +118,7 @@ def near(device: str, backend: str, graphs: str = "graphs", kv_dtype: str = "aut
 
     In float8 the checkpoint has large keys and values, and their scales.
     """
-    requested = _wanted(NEAR_SHAPE)
+    requested = _parity_prompts(NEAR_SHAPE)
     worst, equal, total = 0.0, 0, 0
     with tempfile.TemporaryDirectory() as name:
         folder = write_model(NEAR_SHAPE, Path(name))
@@ -138,7 +138,7 @@ def near(device: str, backend: str, graphs: str = "graphs", kv_dtype: str = "aut
     return {"tokens": total, "best": equal, "worst": worst}
 
 
-def _wanted(shape: Shape) -> list[list[int]]:
+def _parity_prompts(shape: Shape) -> list[list[int]]:
     tokens = prompts(Load(url="", requests=1, input_len=max(PARITY_PROMPTS), vocabulary=shape.vocabulary))[0]
     return [tokens[:length] for length in PARITY_PROMPTS]
 
@@ -179,14 +179,14 @@ async def _served(config: EngineConfig, requested: Sequence[Sequence[int]]) -> l
     await client.start()
     params = SamplingParams(max_new_tokens=PARITY_TOKENS, temperature=0.0)
 
-    async def one(index: int, tokens: Sequence[int]) -> list[int]:
+    async def generate(index: int, tokens: Sequence[int]) -> list[int]:
         results: list[int] = []
         async for output in client.submit(Request(id=str(index), tokens=tuple(tokens), params=params)):
             results += output.tokens
         return results
 
     try:
-        return await asyncio.gather(*(one(index, tokens) for index, tokens in enumerate(requested)))
+        return await asyncio.gather(*(generate(index, tokens) for index, tokens in enumerate(requested)))
     finally:
         await client.close()
 

@@ -36,7 +36,7 @@ SINGLE_RANK = ("memory",)
 """Parts that measure all of the device's memory: nothing else may run at the same time."""
 
 
-def wanted_parts(args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
+def selected_parts(args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
     """Return the selected parts in order of importance, cheap ones before expensive ones."""
     yield ("environment",)
     yield from checks(args.backends) if args.command == "check" else measurements(args.shapes, args.backends)
@@ -194,43 +194,43 @@ def _gib(count: int) -> str:
 
 
 def run_all(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run every part that fits into the time budget, ``given.jobs`` at once except those in ``SINGLE_RANK``."""
+    """Run every part that fits into the time budget, ``args.jobs`` at once except those in ``SINGLE_RANK``."""
     deadline = time.monotonic() + args.budget
     args.out.mkdir(parents=True, exist_ok=True)
-    parts = list(wanted_parts(args))
+    parts = list(selected_parts(args))
     outcomes: dict[int, dict[str, Any]] = {}
     broken: set[str] = set()
 
-    def run(place: int) -> int:
-        part = instead(parts[place], args.backends, broken)
-        left = deadline - time.monotonic()
+    def run(index: int) -> int:
+        part = instead(parts[index], args.backends, broken)
+        remaining = deadline - time.monotonic()
         if any(item["part"] == " ".join(part) for item in list(outcomes.values())):
-            return place  # another backend's part, already replaced by this one
-        if left < LEAST_SECONDS:
+            return index  # another backend's part, already replaced by this one
+        if remaining < LEAST_SECONDS:
             outcome: dict[str, Any] = {"part": " ".join(part), "ok": False, "error": "no time left", "seconds": 0.0}
         else:
-            outcome = run_part(part, args.device, min(left, args.part_limit))
+            outcome = run_part(part, args.device, min(remaining, args.part_limit))
         if part[0] == "speed" and outcome.get("error", "").startswith("exit status"):
             broken.add(part[2])
-        outcomes[place] = outcome
-        return place
+        outcomes[index] = outcome
+        return index
 
-    def tell(place: int) -> None:
-        if place in outcomes:
-            print(summary(outcomes[place]), flush=True)
+    def tell(index: int) -> None:
+        if index in outcomes:
+            print(summary(outcomes[index]), flush=True)
             write(args, [outcomes[outcome] for outcome in sorted(outcomes)])
 
-    for alone, places in groupby(range(len(parts)), lambda place: parts[place][0] in SINGLE_RANK):
+    for alone, indices in groupby(range(len(parts)), lambda index: parts[index][0] in SINGLE_RANK):
         with ThreadPoolExecutor(1 if alone else args.jobs) as pool:
-            for done in as_completed([pool.submit(run, place) for place in places]):
+            for done in as_completed([pool.submit(run, index) for index in indices]):
                 tell(done.result())
-    return [outcomes[place] for place in sorted(outcomes)]
+    return [outcomes[index] for index in sorted(outcomes)]
 
 
 def instead(part: tuple[str, ...], backends: Sequence[str], broken: Collection[str]) -> tuple[str, ...]:
     """Return ``part`` with the first working backend in place of a failing one, if there is any."""
-    works = next((backend for backend in backends if backend not in broken), None)
-    return part if works is None else tuple(works if item in broken else item for item in part)
+    working = next((backend for backend in backends if backend not in broken), None)
+    return part if working is None else tuple(working if item in broken else item for item in part)
 
 
 def write(args: argparse.Namespace, outcomes: Sequence[dict[str, Any]]) -> None:

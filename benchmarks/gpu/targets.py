@@ -23,14 +23,14 @@ class Target:
     work: str
     measured: float
     unit: str
-    wanted: float
+    target: float
     most: bool = False
-    """True if the measured value must not be above ``wanted``; otherwise not below."""
+    """True if the measured value must not be above ``target``; otherwise not below."""
 
     @property
     def met(self) -> bool:
         """Return True if the target is reached."""
-        return self.measured <= self.wanted if self.most else self.measured >= self.wanted
+        return self.measured <= self.target if self.most else self.measured >= self.target
 
 
 def name_of(load: Sequence[int]) -> str:
@@ -93,7 +93,7 @@ def _figure(results: Result, shape: str, backend: str, load: Sequence[int]) -> M
 def show(rows: Sequence[Target]) -> str:
     """Format the table."""
     cells = [
-        (row.work, row.measured, f"{'<=' if row.most else '>='} {row.wanted:,g}", row.unit, "yes" if row.met else "NO")
+        (row.work, row.measured, f"{'<=' if row.most else '>='} {row.target:,g}", row.unit, "yes" if row.met else "NO")
         for row in rows
     ]
     return table(("work", "measured", "target", "unit", "met"), cells)

@@ -15,18 +15,18 @@ from benchmarks.soak import (
     Call,
     Sender,
     Tally,
-    draw_call,
     growth,
     handles_of,
     is_alive,
     memory_of,
     more_handles,
+    random_call,
     show,
 )
 
 
 def test_calls_are_drawn_alike_and_of_every_kind() -> None:
-    first, second = ([draw_call(draw) for _ in range(400)] for draw in (random.Random(3), random.Random(3)))
+    first, second = ([random_call(generator) for _ in range(400)] for generator in (random.Random(3), random.Random(3)))
     assert first == second
     assert {call.status for call in first} == {200, 400}
     assert {call.path for call in first} == {"/generate", "/v1/completions", "/v1/chat/completions"}
@@ -50,7 +50,7 @@ def test_calls_are_drawn_alike_and_of_every_kind() -> None:
 )
 def test_answers_are_judged(status: int, answer: bytes, wrong: bool) -> None:
     tally = Tally()
-    Sender("http://127.0.0.1:1", tally)._judge(Call("/generate", b"{}", status, None), answer)
+    Sender("http://127.0.0.1:1", tally)._check_answer(Call("/generate", b"{}", status, None), answer)
     assert bool(tally.wrong) is wrong
 
 

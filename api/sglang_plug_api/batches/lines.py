@@ -117,25 +117,25 @@ class LineSplitter:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._number = 0
-        self._rest = bytearray()
+        self._partial_line = bytearray()
 
     def feed(self, part: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield the lines that end in ``part``. Raises ``LineError`` for a line that is too long."""
-        self._rest += part
+        self._partial_line += part
         start = 0
-        while end := self._rest.find(b"\n", start) + 1:
-            raw = bytes(self._rest[start:end])
+        while end := self._partial_line.find(b"\n", start) + 1:
+            raw = bytes(self._partial_line[start:end])
             start = end
             yield from self._line(raw)
-        del self._rest[:start]
-        if len(self._rest) > self._max_bytes + len(BOM_UTF8):
+        del self._partial_line[:start]
+        if len(self._partial_line) > self._max_bytes + len(BOM_UTF8):
             yield from self.end()
 
     def end(self) -> Iterator[tuple[int, bytes]]:
         """Yield the last line if it has no newline."""
-        if self._rest:
-            yield from self._line(bytes(self._rest))
-            self._rest.clear()
+        if self._partial_line:
+            yield from self._line(bytes(self._partial_line))
+            self._partial_line.clear()
 
     def _line(self, raw: bytes) -> Iterator[tuple[int, bytes]]:
         self._number += 1
@@ -151,7 +151,7 @@ class _Checker:
 
     def __init__(self, endpoint: str, max_lines: int) -> None:
         self._endpoint, self._max_lines = endpoint, max_lines
-        self._seen: dict[str, int] = {}
+        self._line_of_id: dict[str, int] = {}
         self._errors: list[dict[str, Any]] = []
         self._total = 0
 
@@ -180,7 +180,7 @@ class _Checker:
     def _check_line(self, number: int, raw: bytes) -> None:
         try:
             line = parse_line(raw, number, self._endpoint)
-            first = self._seen.setdefault(line.custom_id, number)
+            first = self._line_of_id.setdefault(line.custom_id, number)
             if first != number:
                 text = f"custom_id {line.custom_id[:SHOWN]!r} is that of line {first} already"
                 raise LineError("duplicate_custom_id", text, number, "custom_id")

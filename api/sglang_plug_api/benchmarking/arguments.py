@@ -109,14 +109,16 @@ def sampling_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def metric_arguments(parser: argparse.ArgumentParser, shown: Sequence[str] = tuple(METRICS)) -> argparse._ArgumentGroup:
-    """Add the arguments about times of requests, of which ``shown`` are shown by default; return their group."""
+def metric_arguments(
+    parser: argparse.ArgumentParser, default_metrics: Sequence[str] = tuple(METRICS)
+) -> argparse._ArgumentGroup:
+    """Add the arguments about times of requests, with ``default_metrics`` shown by default; return their group."""
     group = parser.add_argument_group("results")
     group.add_argument(
         "--percentile-metrics",
-        default=",".join(shown),
+        default=",".join(default_metrics),
         metavar="NAME,…",
-        help=f"times that are shown, of {', '.join(METRICS)}; default: {','.join(shown)}",
+        help=f"times that are shown, of {', '.join(METRICS)}; default: {','.join(default_metrics)}",
     )
     group.add_argument("--metric-percentiles", default="99", metavar="P,…", help="percentiles shown; default: 99")
     group.add_argument(

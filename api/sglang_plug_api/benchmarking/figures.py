@@ -84,7 +84,7 @@ def figures(
 ) -> dict[str, Any]:
     """Return the figures under the names of ``vllm bench serve``; times are in milliseconds, unknown ones ``None``."""
     good = [result for result in results if not result.error]
-    prompt, output = sum(one.prompt_tokens for one in good), sum(one.output_tokens for one in good)
+    prompt, output = sum(result.prompt_tokens for result in good), sum(result.output_tokens for result in good)
     rate = 1 / seconds if seconds else 0.0
     measured: dict[str, Any] = {
         "duration": seconds,
@@ -96,13 +96,13 @@ def figures(
         "request_throughput": len(good) * rate,
         "output_throughput": output * rate,
         "total_token_throughput": (prompt + output) * rate,
-        "request_goodput": sum(one.meets(objectives) for one in good) * rate if objectives else None,
+        "request_goodput": sum(result.meets(objectives) for result in good) * rate if objectives else None,
     }
     for metric in METRICS:
         values = (
-            [gap for one in good for gap in one.gaps()]
+            [gap for result in good for gap in result.gaps()]
             if metric == "itl"
-            else [value for one in good if not math.isnan(value := one.milliseconds(metric))]
+            else [value for result in good if not math.isnan(value := result.milliseconds(metric))]
         )
         measured[f"mean_{metric}_ms"] = statistics.fmean(values) if values else None
         measured[f"std_{metric}_ms"] = statistics.pstdev(values) if values else None
@@ -130,8 +130,8 @@ def table(measured: Mapping[str, Any], percents: Sequence[float], metrics: Seque
     for metric in metrics:
         lines.append(METRICS[metric].center(60, "-"))
         for name in ("mean", "median", *(f"p{percent:g}" for percent in percents)):
-            shown = name.capitalize() if not name.startswith("p") else name.upper()
-            lines.append(_row((f"{shown} {metric.upper()} (ms)", measured[f"{name}_{metric}_ms"])))
+            label = name.capitalize() if not name.startswith("p") else name.upper()
+            lines.append(_row((f"{label} {metric.upper()} (ms)", measured[f"{name}_{metric}_ms"])))
     return "\n".join([*lines, "=" * 60, *(f"failed: {error}" for error in measured["errors"])])
 
 

@@ -39,7 +39,9 @@ def write_report(file: Path, title: str, settings: Mapping[str, Any], figures: s
         for name, value in settings.items()
         if value not in (None, {}, ())
     )
-    drawn = "\n".join(f"<figure><figcaption>{escape(drawn.title)}</figcaption>{drawn.svg}</figure>" for drawn in plots)
+    plots_html = "\n".join(
+        f"<figure><figcaption>{escape(plot.title)}</figcaption>{plot.svg}</figure>" for plot in plots
+    )
     page = f"""<!doctype html>
 <html lang="en">
 <head>
@@ -56,7 +58,7 @@ def write_report(file: Path, title: str, settings: Mapping[str, Any], figures: s
 <pre>{escape(figures)}</pre>
 <h2>Plots</h2>
 <div class="plots">
-{drawn}
+{plots_html}
 </div>
 <h2>Settings</h2>
 <table>

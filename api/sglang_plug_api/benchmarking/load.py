@@ -51,11 +51,11 @@ class Load:
 
 def arrivals(load: Load, count: int) -> Iterator[float]:
     """Yield the time of each request in seconds from the start."""
-    draw, now = random.Random(load.seed), 0.0
+    generator, now = random.Random(load.seed), 0.0
     for _ in range(count):
         yield now
         if math.isfinite(load.request_rate):
-            now += draw.gammavariate(load.burstiness, 1 / (load.request_rate * load.burstiness))
+            now += generator.gammavariate(load.burstiness, 1 / (load.request_rate * load.burstiness))
 
 
 async def send_all(
@@ -69,7 +69,7 @@ async def send_all(
         done: called when a request has ended.
     """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    places = asyncio.Semaphore(load.max_concurrency) if load.max_concurrency else nullcontext()
+    semaphore = asyncio.Semaphore(load.max_concurrency) if load.max_concurrency else nullcontext()
     async with httpx.AsyncClient(
         base_url=load.base_url, headers=request_headers(load), timeout=None, limits=limits
     ) as client:
@@ -80,7 +80,7 @@ async def send_all(
 
         async def send(prompt: Prompt, arrival: float) -> RequestResult:
             await asyncio.sleep(max(0.0, arrival - now()))
-            async with places:
+            async with semaphore:
                 result = RequestResult(sent=now())
                 await _ask(client, load, prompt, result, now)
             done()
@@ -138,9 +138,9 @@ async def _ask(
 
 async def _events(answer: httpx.Response) -> AsyncIterator[bytes]:
     """Yield the data of each server-sent event as soon as it is complete."""
-    rest = b""
+    partial_line = b""
     async for chunk in answer.aiter_bytes():
-        *lines, rest = (rest + chunk).split(b"\n")
+        *lines, partial_line = (partial_line + chunk).split(b"\n")
         for line in lines:
             data = line.removeprefix(b"data:").strip()
             if line.startswith(b"data:") and data != END:

@@ -133,12 +133,12 @@ class ThroughputAction:
             "tokens_per_second": (inputs + outputs) / seconds,
             "output_tokens_per_second": outputs / seconds,
         }
-        shown = throughput_text(measured)
-        print(shown)
+        text = throughput_text(measured)
+        print(text)
         if options.output_file is not None:
             write_json(options.output_file, {**settings, **measured})
         if options.html is not None:
-            write_report(options.html, f"Throughput of {target.model}", settings, shown, request_plots(results))
+            write_report(options.html, f"Throughput of {target.model}", settings, text, request_plots(results))
         return FAILED if measured["failed"] else 0
 
 

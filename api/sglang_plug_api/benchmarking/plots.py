@@ -56,22 +56,29 @@ def sweep_plots(rows: Sequence[Mapping[str, Any]], variable: str, label: str, pe
         label: the same in words.
         percents: percentiles of times in the rows.
     """
-    shown = [row for row in rows if math.isfinite(float(row[variable]))]
+    finite_rows = [row for row in rows if math.isfinite(float(row[variable]))]
     plots = [
-        _sweep_plot("Throughput", shown, variable, label, "requests/s", ("request_throughput", "request_goodput")),
         _sweep_plot(
-            "Token throughput", shown, variable, label, "tokens/s", ("output_throughput", "total_token_throughput")
+            "Throughput", finite_rows, variable, label, "requests/s", ("request_throughput", "request_goodput")
+        ),
+        _sweep_plot(
+            "Token throughput",
+            finite_rows,
+            variable,
+            label,
+            "tokens/s",
+            ("output_throughput", "total_token_throughput"),
         ),
     ]
     for metric, title in METRICS.items():
         names = [f"median_{metric}_ms", *(f"p{percent:g}_{metric}_ms" for percent in percents)]
-        plots.append(_sweep_plot(title, shown, variable, label, "milliseconds", names))
+        plots.append(_sweep_plot(title, finite_rows, variable, label, "milliseconds", names))
     slow = f"p{max(percents):g}_e2el_ms"
     points = [(row["output_throughput"], row[slow]) for row in rows if row[slow] is not None]
     if points:
-        drawn = plot([Line(slow.partition("_")[0].upper(), points)], "output tokens/s", "milliseconds", markers=True)
-        plots.append(Plot("End-to-end latency over throughput", drawn))
-    return [drawn for drawn in plots if drawn.svg]
+        svg = plot([Line(slow.partition("_")[0].upper(), points)], "output tokens/s", "milliseconds", markers=True)
+        plots.append(Plot("End-to-end latency over throughput", svg))
+    return [item for item in plots if item.svg]
 
 
 def iteration_plots(rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
@@ -105,8 +112,8 @@ def _distribution(values: Sequence[float]) -> list[tuple[float, float]]:
     ordered = sorted(values)
     last = len(ordered) - 1
     steps = min(last, MOST_POINTS) or 1
-    picked = [round(step * last / steps) for step in range(steps + 1)]
-    return [(ordered[index], 100 * (index + 1) / len(ordered)) for index in picked]
+    indices = [round(step * last / steps) for step in range(steps + 1)]
+    return [(ordered[index], 100 * (index + 1) / len(ordered)) for index in indices]
 
 
 def _in_flight(results: Sequence[RequestResult]) -> list[tuple[float, float]]:

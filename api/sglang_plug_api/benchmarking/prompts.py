@@ -89,10 +89,10 @@ def random_prompts(
         seed: of the random numbers.
         tokenizer: makes texts of random token ids; without it, texts are words of about one token each.
     """
-    draw = random.Random(seed)
+    generator = random.Random(seed)
 
     def length(mean: int) -> int:
-        return max(1, round(mean * draw.uniform(1 - range_ratio, 1 + range_ratio)))
+        return max(1, round(mean * generator.uniform(1 - range_ratio, 1 + range_ratio)))
 
     prompts = []
     for _ in range(count):
@@ -100,9 +100,9 @@ def random_prompts(
         ids = tokenizer.vocab_size if vocabulary is None and tokenizer is not None else vocabulary
         content: str | list[int]
         if ids is None:
-            content = " ".join(draw.choice(WORDS) for _ in range(size))
+            content = " ".join(generator.choice(WORDS) for _ in range(size))
         else:
-            content = [draw.randrange(min(FIRST_TOKEN, ids - 1), ids) for _ in range(size)]
+            content = [generator.randrange(min(FIRST_TOKEN, ids - 1), ids) for _ in range(size)]
             if vocabulary is None and tokenizer is not None:
                 content = tokenizer.decode(content)
         prompts.append(Prompt(content, length(output_len)))

@@ -75,12 +75,12 @@ class ServeAction:
         with Progress(len(prompts), options) as progress:
             results, seconds = target.run(prompts, progress.step)
         measured = figures(results, seconds, percents, objectives)
-        shown = table(measured, percents, metrics)
-        print(shown)
+        text = table(measured, percents, metrics)
+        print(text)
         settings = load_settings(options, target.load, objectives)
         write_results(
             options, target.load, {**settings, **measured, **(details(results) if options.save_detailed else {})}
         )
         if options.html is not None:
-            write_report(options.html, f"{target.load.model} under load", settings, shown, request_plots(results))
+            write_report(options.html, f"{target.load.model} under load", settings, text, request_plots(results))
         return FAILED if measured["failed"] else 0

@@ -57,7 +57,7 @@ class SweepAction:
         group.add_argument(
             "--num-warmups", type=not_negative, default=0, metavar="N", help="requests before the measured ones"
         )
-        results = metric_arguments(parser, shown=("ttft", "tpot"))
+        results = metric_arguments(parser, default_metrics=("ttft", "tpot"))
         results.add_argument(
             "--stop-below",
             type=float,

@@ -96,11 +96,11 @@ class EngineTarget:
 
     async def _run(self, prompts: Sequence[Prompt], done: Callable[[], None]) -> tuple[list[RequestResult], float]:
         limit = self._load.max_concurrency
-        places = asyncio.Semaphore(limit) if limit else nullcontext()
+        semaphore = asyncio.Semaphore(limit) if limit else nullcontext()
         started = time.perf_counter()
 
         async def generate(prompt: Prompt) -> RequestResult:
-            async with places:
+            async with semaphore:
                 result = RequestResult(sent=time.perf_counter() - started)
                 await self._generate(prompt, result)
                 result.finished = time.perf_counter() - started
@@ -151,8 +151,8 @@ def open_target(options: argparse.Namespace, plugins: Plugins) -> Iterator[Targe
 
 def load_of(options: argparse.Namespace) -> Load:
     """Return the load that the arguments of ``arguments`` describe."""
-    given = getattr(options, "api_key", None)  # one key of a client, or the keys that a server accepts
-    key = given if isinstance(given, str) else next(iter(given or ()), None)
+    keys = getattr(options, "api_key", None)  # one key of a client, or the keys that a server accepts
+    key = keys if isinstance(keys, str) else next(iter(keys or ()), None)
     url = getattr(options, "url", None) or getattr(options, "base_url", None)
     if url is None:
         url = f"http://{options.host}:{options.port}" if "base_url" in vars(options) else ""
@@ -189,7 +189,7 @@ class Progress:
 
     def __init__(self, total: int, options: argparse.Namespace, unit: str = "requests") -> None:
         self._total, self._unit, self._done = total, unit, 0
-        self._shown = sys.stderr.isatty() and not options.disable_tqdm
+        self._is_visible = sys.stderr.isatty() and not options.disable_tqdm
 
     def __enter__(self) -> Progress:
         return self
@@ -197,9 +197,9 @@ class Progress:
     def step(self) -> None:
         """Count one more."""
         self._done += 1
-        if self._shown:
+        if self._is_visible:
             print(f"\r{self._done}/{self._total} {self._unit}", end="", file=sys.stderr, flush=True)
 
     def __exit__(self, *_: object) -> None:
-        if self._shown:
+        if self._is_visible:
             print(file=sys.stderr)

@@ -96,13 +96,13 @@ def _class_changes(name: str, old: Surface, new: Surface) -> Iterator[Change]:
             yield Change(name, f"no longer derives from {base}", breaks=frozenset({"user"}))
     old_members, new_members = _members(old, name), _members(new, name)
     for member in sorted(before.members.keys() | after.members.keys()):
-        was, now = old_members.get(member), new_members.get(member)
-        if now is None:
+        old_member, new_member = old_members.get(member), new_members.get(member)
+        if new_member is None:
             yield Change(name, "was removed", member, breaks=EVERYBODY)
-        elif was is None:
-            yield _new_member(name, member, now, new)
-        elif member in before.members or was != now:
-            yield from _member_changes(name, member, was, now, new)
+        elif old_member is None:
+            yield _new_member(name, member, new_member, new)
+        elif member in before.members or old_member != new_member:
+            yield from _member_changes(name, member, old_member, new_member, new)
 
 
 def _members(surface: Surface, name: str) -> dict[str, Member]:
@@ -111,11 +111,11 @@ def _members(surface: Surface, name: str) -> dict[str, Member]:
     return {member: value for members in reversed(lines) for member, value in members.items()}
 
 
-def _new_member(name: str, member: str, now: Member, new: Surface) -> Change:
+def _new_member(name: str, member: str, new_member: Member, new: Surface) -> Change:
     item = new.items[name]
-    if now.required and new.is_implementable(name):
+    if new_member.required and new.is_implementable(name):
         return Change(name, "is new and must be implemented", member, frozenset({"implementer"}), is_new_member=True)
-    if _is_made_of_fields(item) and now.kind == "field" and now.default is None:
+    if _is_made_of_fields(item) and new_member.kind == "field" and new_member.default is None:
         return Change(name, "is a new field without default", member, frozenset({"constructor"}), is_new_member=True)
     return Change(name, "is new", member, is_addition=True, is_new_member=True)
 
@@ -125,36 +125,38 @@ def _is_made_of_fields(item: Item) -> bool:
     return item.form in ("dataclass", "model") and not item.provided
 
 
-def _member_changes(name: str, member: str, was: Member, now: Member, new: Surface) -> Iterator[Change]:
-    if now.deprecated and not was.deprecated:
-        yield Change(name, f"is deprecated: {now.deprecated}", member, is_deprecation=True)
-    if (was.kind == "method") != (now.kind == "method"):
-        yield Change(name, f"was a {was.kind} and is a {now.kind}", member, breaks=EVERYBODY)
+def _member_changes(name: str, member: str, old_member: Member, new_member: Member, new: Surface) -> Iterator[Change]:
+    if new_member.deprecated and not old_member.deprecated:
+        yield Change(name, f"is deprecated: {new_member.deprecated}", member, is_deprecation=True)
+    if (old_member.kind == "method") != (new_member.kind == "method"):
+        yield Change(name, f"was a {old_member.kind} and is a {new_member.kind}", member, breaks=EVERYBODY)
         return
-    if now.required and not was.required and new.is_implementable(name):
+    if new_member.required and not old_member.required and new.is_implementable(name):
         yield Change(name, "must now be implemented", member, frozenset({"implementer"}))
-    if was.kind == "method":
-        if was.text != now.text:
-            yield _method_change(name, member, was, now, is_implemented=new.is_implementable(name))
+    if old_member.kind == "method":
+        if old_member.text != new_member.text:
+            yield _method_change(name, member, old_member, new_member, is_implemented=new.is_implementable(name))
         return
-    if was.text != now.text:
-        yield Change(name, f"has another type: {now.text or 'unknown'}, before {was.text or 'unknown'}", member)
-    if was.default is not None and now.default is None and _is_made_of_fields(new.items[name]):
+    if old_member.text != new_member.text:
+        yield Change(
+            name, f"has another type: {new_member.text or 'unknown'}, before {old_member.text or 'unknown'}", member
+        )
+    if old_member.default is not None and new_member.default is None and _is_made_of_fields(new.items[name]):
         yield Change(name, "has no default any more", member, frozenset({"constructor"}))
-    elif was.default != now.default:
-        yield Change(name, f"has another default: {now.default}, before {was.default}", member)
+    elif old_member.default != new_member.default:
+        yield Change(name, f"has another default: {new_member.default}, before {old_member.default}", member)
 
 
-def _method_change(name: str, member: str, was: Member, now: Member, *, is_implemented: bool) -> Change:
+def _method_change(name: str, member: str, old_member: Member, new_member: Member, *, is_implemented: bool) -> Change:
     roles = set[Role]()
-    reason = breaks_calls(was.text, now.text)
+    reason = breaks_calls(old_member.text, new_member.text)
     if reason:
         roles.add("constructor" if member == "__init__" else "user")
     if is_implemented and member != "__init__":
-        implementing = breaks_implementations(was.text, now.text)
+        implementing = breaks_implementations(old_member.text, new_member.text)
         roles |= {"implementer"} if implementing else set()
         reason = reason or implementing
-    if not reason and differs_in_types(was.text, now.text):
+    if not reason and differs_in_types(old_member.text, new_member.text):
         reason = "types"
-    text = f"has another signature ({reason or 'defaults'}): {now.text}, before {was.text}"
+    text = f"has another signature ({reason or 'defaults'}): {new_member.text}, before {old_member.text}"
     return Change(name, text, member, frozenset(roles))

@@ -109,8 +109,8 @@ def read_surface(version: str) -> Surface:
     file = VERSIONS / f"{version}.json" if is_number else Path(version)
     if not file.is_file():
         known = ", ".join(version_numbers())
-        what = "version of the contract" if is_number else "file or version of the contract"
-        raise PluginError(f"there is no {what} {version!r}; known versions: {known}")
+        kind = "version of the contract" if is_number else "file or version of the contract"
+        raise PluginError(f"there is no {kind} {version!r}; known versions: {known}")
     try:
         return SURFACE.validate_json(file.read_bytes(), strict=False)
     except (OSError, ValidationError) as error:

@@ -226,13 +226,13 @@ class AffectedPlaces:
     def _implemented(self, defined: DefinedClass) -> set[str]:
         """Return the public classes that a class derives from, or that it fulfils as the target of a spec."""
         bases, pending = set[str](), list(defined.bases)
-        seen = set[str]()
+        visited = set[str]()
         while pending:
             base = pending.pop()
             if base in self.surface.items:
                 bases |= set(self.surface.ancestors(base))
-            elif base in self.usage.classes and base not in seen:
-                seen.add(base)
+            elif base in self.usage.classes and base not in visited:
+                visited.add(base)
                 pending += self.usage.classes[base].bases
         for name, item in self.surface.items.items():
             if name in self.usage.calls:

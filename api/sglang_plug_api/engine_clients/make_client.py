@@ -51,12 +51,12 @@ def make_client(config: ServerConfig, plugins: Plugins) -> EngineClient:
         return _role_group(config, plugins, component)
     if config.prefill_replicas:
         return _paired_group(config, plugins, component)
-    makes = _makes(config, plugins, component)
+    factories = _factories(config, plugins, component)
     if config.replicas > 1:
-        return ReplicaGroup(makes, _routing(config, plugins), most=MAX_RESTARTS, window=RESTARTS_WINDOW)
+        return ReplicaGroup(factories, _routing(config, plugins), most=MAX_RESTARTS, window=RESTARTS_WINDOW)
     if config.engine_restart:
-        return RestartingClient(makes[0], most=MAX_RESTARTS, window=RESTARTS_WINDOW)
-    return makes[0]()
+        return RestartingClient(factories[0], most=MAX_RESTARTS, window=RESTARTS_WINDOW)
+    return factories[0]()
 
 
 def engine_group(config: ServerConfig, plugins: Plugins) -> EngineGroup:
@@ -83,10 +83,10 @@ def _paired_group(config: ServerConfig, plugins: Plugins, component: Component) 
     shared = None if TRANSFER not in engine.cache.kv_stores or has_secret(engine) else new_secret()
     if shared is not None:
         engine = with_secret(engine, shared)
-    makes = _makes(replace(config, engine=engine), plugins, component)
+    factories = _factories(replace(config, engine=engine), plugins, component)
     return PairedGroup(
-        makes[: config.replicas],
-        makes[config.replicas :],
+        factories[: config.replicas],
+        factories[config.replicas :],
         _routing(config, plugins),
         _routing(config, plugins),
         most=MAX_RESTARTS,
@@ -99,10 +99,10 @@ def _role_group(config: ServerConfig, plugins: Plugins, component: Component) ->
     """Return the engines of a prefill server, or of a decode server."""
     engine = with_transfer_store(config.engine)
     keys = keys_of(read_secret(engine, config.role or ""))
-    makes = _makes(replace(config, engine=engine), plugins, component)
+    factories = _factories(replace(config, engine=engine), plugins, component)
     if config.role == "prefill":
         return PrefillGroup(
-            makes,
+            factories,
             _routing(config, plugins),
             plugins.fingerprint,
             host=listening_address(config.host),
@@ -112,7 +112,7 @@ def _role_group(config: ServerConfig, plugins: Plugins, component: Component) ->
             window=RESTARTS_WINDOW,
         )
     return DecodeGroup(
-        makes,
+        factories,
         [(str(address), partial(_remote, address, plugins, keys)) for address in prefill_addresses(config)],
         _routing(config, plugins),
         _routing(config, plugins),
@@ -130,7 +130,7 @@ def _remote(address: PrefillAddress, plugins: Plugins, keys: tuple[bytes, bytes]
     return RemoteClient(connect, plugins, keys=keys)
 
 
-def _makes(config: ServerConfig, plugins: Plugins, component: Component) -> list[Callable[[], EngineClient]]:
+def _factories(config: ServerConfig, plugins: Plugins, component: Component) -> list[Callable[[], EngineClient]]:
     """Return for each engine a function that makes its client."""
     return [
         partial(_deploy, component, _launch(config, plugins, number, cores))

@@ -56,10 +56,10 @@ def prefill_addresses(config: ServerConfig) -> list[PrefillAddress]:
 def listening_address(host: str) -> str:
     """Return the address of this machine that ``host`` names. Raises ``ConfigError`` if there is none."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}: {error}; choose another --host") from error
-    return str(found[0][4][0])
+    return str(addresses[0][4][0])
 
 
 def _address(text: str) -> PrefillAddress:

@@ -149,9 +149,9 @@ class TimeoutProtocol(H11Protocol):
             self._deadline = None
 
     def _watch_sends(self) -> None:
-        left = self.transport.get_write_buffer_size()
+        unsent = self.transport.get_write_buffer_size()
         self._stop_watching_sends()
-        self._stall = self.loop.call_later(self.send_timeout, self._check_sends, left)
+        self._stall = self.loop.call_later(self.send_timeout, self._check_sends, unsent)
 
     def _check_sends(self, before: int) -> None:
         if self.transport.get_write_buffer_size() < before:  # while bytes wait, nothing is written after them

@@ -43,7 +43,7 @@ class ChunkedBody:
     def __init__(self) -> None:
         self._part = ChunkPart.SIZE
         self._line = b""
-        self._left = 0
+        self._remaining = 0
         self._ignored = 0
 
     def feed(self, data: bytes) -> None:
@@ -51,9 +51,9 @@ class ChunkedBody:
         start = 0
         while start < len(data) and self._part is not ChunkPart.END:
             if self._part is ChunkPart.DATA:
-                taken = min(self._left, len(data) - start)
-                start, self._left = start + taken, self._left - taken
-                if not self._left:
+                taken = min(self._remaining, len(data) - start)
+                start, self._remaining = start + taken, self._remaining - taken
+                if not self._remaining:
                     self._part = ChunkPart.DATA_END
             else:
                 start = self._feed_line(data, start)
@@ -82,8 +82,8 @@ class ChunkedBody:
             if match is None:
                 raise h11.RemoteProtocolError(f"illegal chunk header: {line[:80]!r}")
             self._ignore(len(match[2] or b""))
-            self._left = int(match[1], 16)
-            self._part = ChunkPart.DATA if self._left else ChunkPart.TRAILER
+            self._remaining = int(match[1], 16)
+            self._part = ChunkPart.DATA if self._remaining else ChunkPart.TRAILER
         elif not line:
             self._part = ChunkPart.END
         else:

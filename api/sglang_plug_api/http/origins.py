@@ -61,8 +61,8 @@ class CheckOrigin:
         if not own:
             if needs_preflight(headers):
                 return None  # a browser's preflight is refused, so this is another program
-            shown = "another origin" if origin is None else f"the origin {origin[:SHOWN]!r}"
-            return ApiError(f"pages of {shown} may not call this; --allow-origins names those that may", 403)
+            source = "another origin" if origin is None else f"the origin {origin[:SHOWN]!r}"
+            return ApiError(f"pages of {source} may not call this; --allow-origins names those that may", 403)
         if host is None or not self._policy.trusts(host):
             name = headers.get("host", "")[:SHOWN]
             return ApiError(f"pages of the host {name!r} may not call this; --allowed-hosts names those that may", 403)
@@ -82,8 +82,8 @@ def is_same(origin: str, host: Host | None, site: str | None) -> bool:
     """
     if site is not None:
         return site == "same-origin"
-    scheme, separator, rest = origin.partition("://")
-    page = Host.parse(rest) if separator and scheme in ("http", "https") else None
+    scheme, separator, authority = origin.partition("://")
+    page = Host.parse(authority) if separator and scheme in ("http", "https") else None
     return page is not None and host is not None and page.without_default_port == host.without_default_port
 
 

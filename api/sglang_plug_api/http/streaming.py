@@ -42,14 +42,14 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Item]) -> 
     Call it after the body was read, for any work that takes time before a response begins.
     """
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnect(request.receive))
+    disconnect = asyncio.ensure_future(_disconnect(request.receive))
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, disconnect), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
         raise ClientDisconnected
     finally:
-        await _stop(task, gone)
+        await _stop(task, disconnect)
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
@@ -87,11 +87,11 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until they end or the client disconnects."""
         producer = asyncio.ensure_future(self._produce(scope, send))
-        gone = asyncio.ensure_future(_disconnect(receive))
+        disconnect = asyncio.ensure_future(_disconnect(receive))
         try:
-            await asyncio.wait((producer, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((producer, disconnect), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _stop(producer, gone)
+            await _stop(producer, disconnect)
             await self._events.aclose()
 
     def encode(self, data: bytes, name: str = "") -> bytes:
@@ -192,11 +192,11 @@ async def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerato
                 closing.push_async_callback(stream.aclose)
 
 
-async def _prepend(first: Item, rest: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
-    async with contextlib.aclosing(rest):
-        yield first  # ``first_of`` takes it: a generator that never began would not close ``rest``
+async def _prepend(first: Item, events: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
+    async with contextlib.aclosing(events):
+        yield first  # ``first_of`` takes it: a generator that never began would not close ``events``
         yield first
-        async for item in rest:
+        async for item in events:
             yield item
 
 

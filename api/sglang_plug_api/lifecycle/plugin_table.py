@@ -37,15 +37,15 @@ def disagreements(plugins: Plugins) -> list[dict[str, str]]:
 
     Each has a ``kind`` and a ``reason``, which names the plugins.
     """
-    found = []
+    rows = []
     for kind in plugins.kinds():
         try:
-            given = plugins.answers(kind, Facts())
+            answers = plugins.answers(kind, Facts())
         except PluginError:  # a start that needs the answer tells it
             continue
-        if given and (others := rivals(given)):
-            found.append({"kind": kind, "reason": disagreement(kind, given[0], others)})
-    return found
+        if answers and (others := rivals(answers)):
+            rows.append({"kind": kind, "reason": disagreement(kind, answers[0], others)})
+    return rows
 
 
 def slow_plugins(plugins: Plugins) -> list[str]:

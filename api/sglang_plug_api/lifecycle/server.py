@@ -229,8 +229,8 @@ def _has_page(app: FastAPI) -> bool:
 def _address(listener: socket.socket) -> str:
     """Return the address that a browser on this machine opens."""
     host, port = listener.getsockname()[:2]
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{shown}:{port}"
+    browser_host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{browser_host}:{port}"
 
 
 def _ready_text(engine: TextEngine, listener: socket.socket, has_page: bool) -> str:

@@ -104,10 +104,10 @@ class Shutdown:
             self._callback()
 
     def _exit_after_deadline(self) -> None:
-        while (left := self._deadline - time.monotonic()) > 0:
-            if left == math.inf:  # the process ends in time
+        while (remaining := self._deadline - time.monotonic()) > 0:
+            if remaining == math.inf:  # the process ends in time
                 return
-            time.sleep(min(left, POLL))
+            time.sleep(min(remaining, POLL))
         report = threading.Thread(target=self._report, daemon=True)
         report.start()
         report.join(REPORT_TIMEOUT)

@@ -31,10 +31,10 @@ def check_paths(config: ServerConfig) -> None:
     tokenizer = config.engine.model.tokenizer_path
     if tokenizer is not None and not Path(tokenizer).exists():
         raise ConfigError(f"--tokenizer-path {tokenizer!r}: there is no such folder or file")
-    for given in config.engine.adapters.paths:
-        folder = given.partition("=")[2] if "=" in given else given
+    for entry in config.engine.adapters.paths:
+        folder = entry.partition("=")[2] if "=" in entry else entry
         if not Path(folder).is_dir():
-            raise ConfigError(f"--lora-paths {given}: there is no folder {folder!r}")
+            raise ConfigError(f"--lora-paths {entry}: there is no folder {folder!r}")
     template = config.chat_template
     if template is not None and not {"{", "\n"} & set(template) and not Path(template).expanduser().is_file():
         raise ConfigError(f"--chat-template {template!r} is neither a Jinja template nor a file")

@@ -44,7 +44,7 @@ def limits_line(info: Mapping[str, Any]) -> str:
         "max_running_requests": "max_running_requests",
         "context_len": "context_length",
     }
-    return ", ".join(f"{shown}={info[key]}" for shown, key in names.items() if key in info)
+    return ", ".join(f"{label}={info[key]}" for label, key in names.items() if key in info)
 
 
 def start_report(config: ServerConfig, plugins: Plugins, info: Mapping[str, Any], model_name: str) -> str:
@@ -69,8 +69,8 @@ def _rows(config: ServerConfig, plugins: Plugins, info: Mapping[str, Any]) -> It
     yield "task", f"{', '.join(info['tasks'])} ({_flag('--task', model.task, 'the one that the model was made for')})"
     yield "device", f"{info['device']} ({_flag('--device', model.device, 'auto: CUDA if there is one')})"
     yield "dtype", f"{info['dtype']} ({_flag('--dtype', model.dtype, 'auto: from checkpoint and device')})"
-    stated = "given by --context-length" if model.context_length is not None else "from the checkpoint"
-    yield "context length", f"{info['context_length']} tokens ({stated})"
+    source = "given by --context-length" if model.context_length is not None else "from the checkpoint"
+    yield "context length", f"{info['context_length']} tokens ({source})"
     for kind, title in COMPONENTS:
         if kind in components:
             yield title, f"{components[kind]['name']}{_reason(components[kind], _is_default(kind, config))}"

@@ -35,14 +35,14 @@ class ByteBudget:
     """
 
     def __init__(self, per_file: int, total: int) -> None:
-        self.per_file, self.total, self._left = per_file, total, total
+        self.per_file, self.total, self._remaining = per_file, total, total
 
     def take(self, count: int, so_far: int) -> None:
         """Count ``count`` more bytes of a file that has ``so_far`` with them. Raises ``MediaError``."""
-        self._left -= count
+        self._remaining -= count
         if so_far > self.per_file:
             raise MediaError(f"an image has more than {self.per_file} bytes, the most that is read")
-        if self._left < 0:
+        if self._remaining < 0:
             raise MediaError(f"the images that are to be fetched have more than {self.total} bytes together")
 
 

@@ -188,8 +188,8 @@ def _with_next_token(job: Job) -> Job:
 
     Without new tokens the engine samples nothing, and would have no log-probabilities of the next token.
     """
-    wanted = job.logprobs is not None and (job.logprobs.top or job.logprobs.ids)
-    if not wanted or job.sampling.params.max_new_tokens > 0:
+    needs_next_token = job.logprobs is not None and (job.logprobs.top or job.logprobs.ids)
+    if not needs_next_token or job.sampling.params.max_new_tokens > 0:
         return job
     params = replace(job.sampling.params, max_new_tokens=1, min_new_tokens=0)
     known = {field.name: getattr(job, field.name) for field in fields(job)}
@@ -203,10 +203,10 @@ def _record(job: Job, piece: Piece) -> tuple[Piece, OutputSoFar]:
     ending = piece.ending
     if ending is not None and ending.reason == "stop":
         ending = Ending("length")
-    shown = replace(piece, text="", tokens=(), logprobs=(), completion_tokens=0, ending=ending, drafts=None)
-    record = OutputSoFar(shown)
+    visible = replace(piece, text="", tokens=(), logprobs=(), completion_tokens=0, ending=ending, drafts=None)
+    record = OutputSoFar(visible)
     record.next_logprobs = piece.logprobs
-    return shown, record
+    return visible, record
 
 
 def _logprobs(options: dict[str, Any], prompt: int) -> LogprobOptions | None:

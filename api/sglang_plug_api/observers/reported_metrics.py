@@ -55,7 +55,7 @@ class InfoGauges:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._gauges: dict[str, Gauge] = {}
-        self._shown: dict[tuple[str, int | None], set[tuple[str, ...]]] = {}
+        self._label_values: dict[tuple[str, int | None], set[tuple[str, ...]]] = {}
         """Name of a metric and replica -> the values of the labels that it has now."""
 
     def record(self, infos: Iterable[MetricInfo], model: str, replica: int | None = None) -> None:
@@ -67,7 +67,7 @@ class InfoGauges:
             replica: value of the label ``dp_rank``; ``None``: there is one engine, and no such label.
         """
         own = engine_labels(model, replica)
-        shown: dict[str, set[tuple[str, ...]]] = {}
+        label_values: dict[str, set[tuple[str, ...]]] = {}
         for info in infos:
             labels = {**own, **dict(info.labels)}
             if info.name not in self._gauges:
@@ -76,8 +76,8 @@ class InfoGauges:
                 )
             values = tuple(labels.values())
             self._gauges[info.name].labels(*values).set(info.value)
-            shown.setdefault(info.name, set()).add(values)
-        for name, present in shown.items():
-            for values in self._shown.get((name, replica), set()) - present:
+            label_values.setdefault(info.name, set()).add(values)
+        for name, present in label_values.items():
+            for values in self._label_values.get((name, replica), set()) - present:
                 self._gauges[name].remove(*values)
-            self._shown[name, replica] = present
+            self._label_values[name, replica] = present

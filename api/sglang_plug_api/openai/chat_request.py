@@ -85,14 +85,14 @@ async def prepare_chat(engine: TextEngine, request: ChatRequest) -> tuple[Job, R
         engine,
         request.template_variables,
         "none" if request.prefer_no_reasoning else request.reasoning_effort,
-        tools=tools.shown is not None,
+        tools=tools.template_tools is not None,
         strict=not request.prefer_no_reasoning,
     )
     if request.images and not engine.supports_images:
         raise request.images[0].error("this model takes text only")
     tokens = await engine.encode_chat(
         request.messages,
-        tools=tools.shown,
+        tools=tools.template_tools,
         add_generation_prompt=request.add_generation_prompt and not request.continue_final_message,
         continue_final_message=request.continue_final_message,
         variables=variables,

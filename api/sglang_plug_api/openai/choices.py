@@ -55,8 +55,8 @@ def generation_truncation(engine: TextEngine, body: GenerationBody) -> Truncatio
     """
     if body.truncate_prompt_tokens is None:
         return None
-    wanted = body.sampling().get("max_new_tokens")
-    longest = max(1, engine.defaults.longest - max(1, wanted or 0))
+    max_new_tokens = body.sampling().get("max_new_tokens")
+    longest = max(1, engine.defaults.longest - max(1, max_new_tokens or 0))
     return truncation_of(body.truncate_prompt_tokens, body.truncation_side, longest=longest, default="left")
 
 

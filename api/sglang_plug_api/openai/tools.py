@@ -21,7 +21,7 @@ class Tooling:
 
     parser: type[OutputParser] | None = None
     """Reads the output; ``None``: calls are neither asked for nor looked for."""
-    shown: Sequence[Mapping[str, Any]] | None = None
+    template_tools: Sequence[Mapping[str, Any]] | None = None
     """For the chat template."""
     constraint: Constraint | None = None
     """What the output must look like."""
@@ -75,8 +75,8 @@ def tooling(
     required = choice == "required" or named is not None
     if not tools:
         if required:
-            said = choice if named is None else "a named tool"
-            raise ApiError(f"Tools cannot be empty if tool choice is set to {said}.", param="tool_choice")
+            choice_text = choice if named is None else "a named tool"
+            raise ApiError(f"Tools cannot be empty if tool choice is set to {choice_text}.", param="tool_choice")
         return Tooling(constrained=has_format)
     _check_unique(tools)
     chosen = [tool for tool in tools if named in (None, tool.function.name)]
@@ -89,23 +89,23 @@ def tooling(
     if choice == "required":
         _check_definitions(tools)
     parser = parsers.for_tools()
-    wanted = named is None and parallel is not False
+    parallel_calls = named is None and parallel is not False
     constraint = None
     if required or (not has_format and any(tool.function.strict for tool in tools)):
-        constraint = _structure(parser, chosen, fields, required=required, parallel=wanted)
-    shown = [tool.model_dump(exclude_unset=True) for tool in tools]
+        constraint = _structure(parser, chosen, fields, required=required, parallel=parallel_calls)
+    template_tools = [tool.model_dump(exclude_unset=True) for tool in tools]
     functions = {tool.function.name: tool.function.parameters or {} for tool in tools}
-    return Tooling(parser, shown, constraint, wanted, functions, constraint is not None or has_format)
+    return Tooling(parser, template_tools, constraint, parallel_calls, functions, constraint is not None or has_format)
 
 
 def _allowed(tools: Sequence[Tool], choice: AllowedToolsChoice) -> list[Tool]:
     """Return the tools that ``choice`` allows. Raises ``ApiError`` if it names one that is not there."""
-    wanted = [tool.function.name for tool in choice.allowed_tools.tools]
+    names = [tool.function.name for tool in choice.allowed_tools.tools]
     known = {tool.function.name for tool in tools}
-    for name in wanted:
+    for name in names:
         if name not in known:
             raise _not_found(name)
-    return [tool for tool in tools if tool.function.name in wanted]
+    return [tool for tool in tools if tool.function.name in names]
 
 
 def _not_found(name: str) -> ApiError:
@@ -151,8 +151,8 @@ def _structure(
     except ConstraintError as error:
         raise ApiError(str(error), param="tools") from None
     if structure is None:
-        what, param = ("a required tool call", "tool_choice") if required else ("strict tools", "tools")
-        raise ApiError(f"{what} cannot be enforced in the format that this model writes calls in", param=param)
+        feature, param = ("a required tool call", "tool_choice") if required else ("strict tools", "tools")
+        raise ApiError(f"{feature} cannot be enforced in the format that this model writes calls in", param=param)
     return structure
 
 
@@ -160,5 +160,5 @@ def _schema(tool: Tool, field: str) -> Mapping[str, Any]:
     """Return the schema of the arguments, an object; a function that declares no parameters takes none."""
     if tool.function.parameters is None:
         return {"type": "object", "properties": {}, "additionalProperties": False}
-    given = {key: value for key, value in tool.function.parameters.items() if key != "nullable"}
-    return {"type": "object", **given, SCHEMA_FIELD: field}
+    keywords = {key: value for key, value in tool.function.parameters.items() if key != "nullable"}
+    return {"type": "object", **keywords, SCHEMA_FIELD: field}

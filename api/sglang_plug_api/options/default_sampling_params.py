@@ -30,18 +30,18 @@ ANY_MODEL: Mapping[str, Any] = {
 """How long outputs may be, and which tokens there are, is the model's to say."""
 
 
-def default_sampling_params(given: Mapping[str, Any], fields: RequestFields | None = None) -> dict[str, Any]:
-    """``given`` with values of the right types; ``fields`` are those of logits processors.
+def default_sampling_params(params: Mapping[str, Any], fields: RequestFields | None = None) -> dict[str, Any]:
+    """``params`` with values of the right types; ``fields`` are those of logits processors.
 
     Raises ``ConfigError`` for what would be refused or do nothing.
     """
     fields = RequestFields() if fields is None else fields
-    for name in given:
+    for name in params:
         if name not in NAMES and name not in fields.names:
             near = did_you_mean(name, NAMES | fields.names)
             raise ConfigError(f"no native sampling parameter is named {name!r}{near}")
     try:
-        sampling = SamplingBody.model_validate(given, context=validation_context(fields)).sampling()
+        sampling = SamplingBody.model_validate(params, context=validation_context(fields)).sampling()
         SamplingDefaults(ServerConfig(), ANY_MODEL, (), fields).complete(sampling, 0, None)
     except ValidationError as error:
         raise ConfigError(str(from_validation(error)).replace("Input should be", "must be")) from error

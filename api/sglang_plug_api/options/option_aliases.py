@@ -172,8 +172,8 @@ def alias_hint(name: str, known: Iterable[str] = ()) -> str | None:
                 return hint
     if len(plain) < MIN_ABBREVIATION or any(_plain(option).startswith(plain) for option in known):
         return None
-    meant = [(full, hint) for full, hint in (*EXACT.items(), *FAMILIES.items()) if full.startswith(plain)]
-    return f"for --{meant[0][0]}, {meant[0][1]}" if len(meant) == 1 else None
+    matches = [(full, hint) for full, hint in (*EXACT.items(), *FAMILIES.items()) if full.startswith(plain)]
+    return f"for --{matches[0][0]}, {matches[0][1]}" if len(matches) == 1 else None
 
 
 def _plain(name: str) -> str:

@@ -183,8 +183,8 @@ def _service_hint(sources: OptionSources, option: Option) -> str:
 def misspelt_variables(environment: Mapping[str, str]) -> list[str]:
     """Return a line for each variable that looks like one of ours but has no effect."""
     known = [variable_of(key) for key in (*by_key(), *KEYS)]
-    ours = [name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]
-    near = {name: get_close_matches(name, known, 1, NEARLY_THE_SAME) for name in sorted(ours)}
+    unknown = [name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]
+    near = {name: get_close_matches(name, known, 1, NEARLY_THE_SAME) for name in sorted(unknown)}
     return [f"{name} is no option; did you mean {matches[0]}?" for name, matches in near.items() if matches]
 
 

@@ -90,8 +90,8 @@ def read_index(source: str | None) -> list[IndexEntry]:
     except ValidationError as error:
         raise PluginError(f"the index {place} is wrong: {_first_problem(error, table)}") from error
     names = [entry.distribution for entry in entries]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise PluginError(f"the index {place} lists {', '.join(twice)} more than once")
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise PluginError(f"the index {place} lists {', '.join(duplicates)} more than once")
     return sorted(entries, key=lambda entry: entry.distribution)
 
 

@@ -107,8 +107,8 @@ def fitting_pair(
         return pair
     first, second = pair
     while second and (beyond := length(first, second) - truncation.most) > 0:
-        left = max(0, len(engine.tokenizer.encode(second, special=False)) - beyond)
-        second = Truncation(left, truncation.side).cut_text(engine.tokenizer, second) if left else ""
+        remaining = max(0, len(engine.tokenizer.encode(second, special=False)) - beyond)
+        second = Truncation(remaining, truncation.side).cut_text(engine.tokenizer, second) if remaining else ""
     return first, second
 
 

@@ -114,8 +114,8 @@ class PromptsBody(SharedFields):
 
     def inputs(self) -> list[Any]:
         """One entry for each prompt: a text, token ids, or states."""
-        given = (self.text, self.input_ids, self.input_embeds)
-        batch: Any = next(value for value in given if value is not None)
+        inputs = (self.text, self.input_ids, self.input_embeds)
+        batch: Any = next(value for value in inputs if value is not None)
         return batch if self.is_batch else [batch]
 
 

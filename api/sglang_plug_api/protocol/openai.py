@@ -110,7 +110,7 @@ class Message(RequestBody):
     @field_validator("content")
     @classmethod
     def _refusals_are_text(cls, content: str | list[dict[str, Any]] | None) -> str | list[dict[str, Any]] | None:
-        return [_said(part) for part in content] if isinstance(content, list) else content
+        return [_refusal_as_text(part) for part in content] if isinstance(content, list) else content
 
     @model_validator(mode="after")
     def _says_something(self) -> Message:
@@ -130,7 +130,7 @@ class Message(RequestBody):
         return message
 
 
-def _said(part: dict[str, Any]) -> dict[str, Any]:
+def _refusal_as_text(part: dict[str, Any]) -> dict[str, Any]:
     text = part.get("refusal")
     is_refusal = part.get("type") == "refusal" and isinstance(text, str)
     return {"type": "text", "text": text} if is_refusal else part

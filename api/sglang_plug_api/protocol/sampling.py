@@ -66,10 +66,10 @@ class StructuredOutputs(RequestBody):
 
     @model_validator(mode="after")
     def _one_structure(self) -> StructuredOutputs:
-        given = self.kinds()
-        if len(given) != 1:
-            has = f"; this has {', '.join(given)}" if given else ""
-            raise ValueError(f"needs exactly one of {', '.join(STRUCTURES)}{has}")
+        kinds = self.kinds()
+        if len(kinds) != 1:
+            present = f"; this has {', '.join(kinds)}" if kinds else ""
+            raise ValueError(f"needs exactly one of {', '.join(STRUCTURES)}{present}")
         if "" in (self.choice or ()):
             raise WrongField("choice", "a choice must not be empty")
         return self
@@ -110,5 +110,5 @@ class SamplingFields(ProcessorFieldsBody):
     def sampling(self) -> dict[str, Any]:
         """Return the given parameters by their native names; fields of logits processors are separate."""
         known = type(self).model_fields
-        given = ((native, getattr(self, name)) for name, native in SAMPLING.items() if name in known)
-        return {**{native: value for native, value in given if value is not None}, **self.processor_fields}
+        params = ((native, getattr(self, name)) for name, native in SAMPLING.items() if name in known)
+        return {**{native: value for native, value in params if value is not None}, **self.processor_fields}

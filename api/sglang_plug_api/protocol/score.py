@@ -50,8 +50,8 @@ class ScoreBody(TruncatedBody):
         texts = {"text_1": self.text_1, "text_2": self.text_2}
         fields = [name for name, value in (labels | texts).items() if value is not None]
         if fields not in (list(labels), list(texts)):
-            has = f"; this has {', '.join(fields)}" if fields else ""
-            raise ValueError(f"give either query, items and label_token_ids, or text_1 and text_2{has}")
+            present = f"; this has {', '.join(fields)}" if fields else ""
+            raise ValueError(f"give either query, items and label_token_ids, or text_1 and text_2{present}")
         return self
 
     @model_validator(mode="after")

@@ -188,7 +188,7 @@ class Output:
         """End the output; ``whole`` if it was not truncated. An output without any item is an empty message."""
         events = [] if self.items else list(self._begin(TextItem(MESSAGE)))
         if isinstance(self._open_item, TextItem):
-            self._open_item.end(self._token_spans.rest())
+            self._open_item.end(self._token_spans.take_all())
         return events + list(self._end(whole=whole))
 
     def as_list(self) -> list[Fields]:

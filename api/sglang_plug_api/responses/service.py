@@ -278,7 +278,7 @@ class ResponsesService:
             self._engine,
             body.instructions,
             template_messages,
-            tools=tools.shown,
+            tools=tools.template_tools,
             reserved=body.max_output_tokens or 1,
             truncate=body.truncation == "auto",
             variables=variables,
@@ -309,11 +309,11 @@ class ResponsesService:
             return []
         stored = await self._stored.find(id)
         if stored is None or stored.running or stored.answer["status"] == "failed":
-            trouble = "not found" if stored is None else "failed"
+            reason = "not found" if stored is None else "failed"
             if self._running_response(id) or (stored is not None and stored.running):
-                trouble = "is still being made"
+                reason = "is still being made"
             raise ApiError(
-                f"Previous response with id {id[:SHOWN]!r} {trouble}.",
+                f"Previous response with id {id[:SHOWN]!r} {reason}.",
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
@@ -336,7 +336,7 @@ class ResponsesService:
 def _variables(engine: TextEngine, body: ResponsesBody, tools: Tooling) -> dict[str, Any]:
     effort = body.reasoning.effort if body.reasoning else None
     return template_variables(
-        engine, body.chat_template_kwargs, effort, tools=tools.shown is not None, field="reasoning.effort"
+        engine, body.chat_template_kwargs, effort, tools=tools.template_tools is not None, field="reasoning.effort"
     )
 
 

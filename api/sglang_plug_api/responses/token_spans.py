@@ -27,7 +27,7 @@ class TokenSpans:
         expected = text.encode("utf-8", "replace")
         start = b"".join(bytes(entry["bytes"]) for entry in self._entries).find(expected)
         if start < 0:
-            return self.rest()
+            return self.take_all()
         end, position = start + len(expected), 0
         taken: list[Entry] = []
         for index, entry in enumerate(self._entries):
@@ -40,7 +40,7 @@ class TokenSpans:
         self._entries.clear()
         return taken
 
-    def rest(self) -> list[Entry]:
+    def take_all(self) -> list[Entry]:
         """Return and remove all remaining tokens."""
         entries, self._entries = self._entries, []
         return entries

@@ -39,14 +39,14 @@ class RouteGroup:
     """Called after the last request, see ``Lifecycle.on_stop``."""
 
 
-def as_route_group(component: Component, made: object) -> RouteGroup:
+def as_route_group(component: Component, instance: object) -> RouteGroup:
     """Return the group that ``component`` made; a router becomes one. Raises ``PluginError`` for anything else."""
-    router = made.router if isinstance(made, RouteGroup) else made
+    router = instance.router if isinstance(instance, RouteGroup) else instance
     if not isinstance(router, APIRouter):
         raise PluginError(
             f"{component}: {component.spec.target!r} gave {type(router).__name__} instead of an APIRouter or RouteGroup"
         )
-    return made if isinstance(made, RouteGroup) else RouteGroup(router=router)
+    return instance if isinstance(instance, RouteGroup) else RouteGroup(router=router)
 
 
 class GroupErrorFormats:

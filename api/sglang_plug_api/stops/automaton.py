@@ -68,12 +68,12 @@ class Automaton:
         ``before`` is the character before this position; empty at the start of the text.
         """
         consuming, matched = set[Target](), set[int]()
-        seen, pending = set[Target](), list(targets)
+        visited, pending = set[Target](), list(targets)
         while pending:
             target = pending.pop()
-            if target in seen:
+            if target in visited:
                 continue
-            seen.add(target)
+            visited.add(target)
             match self.states[target]:
                 case Consume():
                     consuming.add(target)

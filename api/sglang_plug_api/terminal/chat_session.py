@@ -85,8 +85,8 @@ class ChatSession:
         print(flush=True)
         self._conversation.answer("".join(parts))
         if finish in ("length", "interrupt"):
-            why = "interrupted" if finish == "interrupt" else "--max-tokens or the context length is reached"
-            print(f"[the answer is cut off: {why}]", file=sys.stderr)
+            reason = "interrupted" if finish == "interrupt" else "--max-tokens or the context length is reached"
+            print(f"[the answer is cut off: {reason}]", file=sys.stderr)
 
     def _show(self, answer: Iterable[Delta], parts: list[str]) -> str | None:
         """Print an answer as it comes and collect its text in ``parts``; return the reason for its end."""

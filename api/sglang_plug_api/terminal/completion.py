@@ -93,10 +93,10 @@ def next_words(typed: Sequence[str], plugins: Plugins, current: str = "") -> lis
         if last in action.option_strings and action.nargs != 0:
             return _values(action, last, plugins, current)
     flags = [flag for action in actions for flag in action.option_strings if flag.startswith("--")]
-    places = [action for action in actions if not action.option_strings]
-    choices = [str(choice) for action in places for choice in action.choices or ()]
+    positionals = [action for action in actions if not action.option_strings]
+    choices = [str(choice) for action in positionals for choice in action.choices or ()]
     if name == "plugins":
-        choices += [word for action in places if action.dest in KEYS for word in _keys(plugins, action.dest)]
+        choices += [word for action in positionals if action.dest in KEYS for word in _keys(plugins, action.dest)]
     return [*choices, *flags]
 
 
@@ -142,7 +142,9 @@ def _keys(plugins: Plugins, dest: str) -> list[str]:
         return sorted(owners)
     components = plugins.all()
     names = Counter(component.spec.name for component in components)
-    several = {f"{one.spec.kind}:{one.spec.name}" for one in components if names[one.spec.name] > 1}
+    several = {
+        f"{component.spec.kind}:{component.spec.name}" for component in components if names[component.spec.name] > 1
+    }
     return sorted(owners | set(names) | several)
 
 

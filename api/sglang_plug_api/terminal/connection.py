@@ -70,9 +70,9 @@ def connect(options: argparse.Namespace, plugins: Plugins) -> Iterator[ModelClie
 
 def refuse_server_options(options: argparse.Namespace) -> None:
     """Raise ``ConfigError`` if an option of ``serve`` was given besides ``--url``."""
-    given = [option for option in all_options() if option.key != "api_key" and option.key in vars(options)]
-    if given or options.model is not None:
-        name = given[0].flags[0] if given else "MODEL"
+    server_options = [option for option in all_options() if option.key != "api_key" and option.key in vars(options)]
+    if server_options or options.model is not None:
+        name = server_options[0].flags[0] if server_options else "MODEL"
         raise ConfigError(
             f"{name} has no effect with --url: the server there has its own; to name a model of that "
             "server, use --model-name"

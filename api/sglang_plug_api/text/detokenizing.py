@@ -44,8 +44,8 @@ class Detokenizer:
         self._loaded_tokens = output.loaded_tokens or self._loaded_tokens
         self._drafts = output.drafts or self._drafts
         ends_by_token = finish is not None and finish.matched is not None and not self._sampling.keep_stop
-        shown = tokens[:-1] if ends_by_token else tokens
-        text, used = self._decode(shown)
+        visible_tokens = tokens[:-1] if ends_by_token else tokens
+        text, used = self._decode(visible_tokens)
         if (stop := self._stop) is not None:
             tokens = tokens[:used]
             self.ending = Ending("stop", stop)

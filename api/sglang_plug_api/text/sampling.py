@@ -68,14 +68,14 @@ class SamplingDefaults:
         values = {**self.values, **given}
         self._check_prompt(prompt)
         explicit = "max_new_tokens" in values
-        wanted = values.setdefault("max_new_tokens", default_new_tokens)
-        if wanted is None:
+        max_new_tokens = values.setdefault("max_new_tokens", default_new_tokens)
+        if max_new_tokens is None:
             explicit = False
             values["max_new_tokens"] = max(0, self.longest - prompt)
-        if explicit and wanted is not None:
-            self._check_length(prompt, wanted)
-        elif wanted is not None:
-            values["max_new_tokens"] = max(0, min(wanted, self.longest - prompt))
+        if explicit and max_new_tokens is not None:
+            self._check_length(prompt, max_new_tokens)
+        elif max_new_tokens is not None:
+            values["max_new_tokens"] = max(0, min(max_new_tokens, self.longest - prompt))
         stop_tokens = tuple(values.pop("stop_token_ids", None) or ())
         self._check_tokens("stop_token_ids", stop_tokens)
         if not values.get("ignore_eos"):
@@ -119,12 +119,13 @@ class SamplingDefaults:
         if tokens and not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
             raise ApiError(f"a token id in {field} is not in the vocabulary of {self.vocabulary} tokens", param=field)
 
-    def _check_length(self, prompt: int, wanted: int) -> None:
-        if prompt < self.context_length < prompt + wanted:
+    def _check_length(self, prompt: int, max_new_tokens: int) -> None:
+        if prompt < self.context_length < prompt + max_new_tokens:
             raise ApiError(
                 f"Requested token count exceeds the model's maximum context length of {self.context_length} tokens. "
-                f"You requested a total of {prompt + wanted} tokens: {prompt} tokens from the input and {wanted} "
-                "tokens for the completion. Please reduce the number of tokens in the input or the completion.",
+                f"You requested a total of {prompt + max_new_tokens} tokens: {prompt} tokens from the input and "
+                f"{max_new_tokens} tokens for the completion. Please reduce the number of tokens in the input or the "
+                "completion.",
                 param="max_tokens",
                 code="context_length_exceeded",
             )
@@ -142,8 +143,8 @@ def _stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     return stops
 
 
-def _stop_patterns(given: str | Sequence[str] | None) -> StopPatterns | None:
-    patterns = (given,) if isinstance(given, str) else tuple(given or ())
+def _stop_patterns(stop_regex: str | Sequence[str] | None) -> StopPatterns | None:
+    patterns = (stop_regex,) if isinstance(stop_regex, str) else tuple(stop_regex or ())
     if not patterns:
         return None
     if len(patterns) > MAX_STOPS:
@@ -159,13 +160,13 @@ def _stop_patterns(given: str | Sequence[str] | None) -> StopPatterns | None:
         raise ApiError(f"stop_regex: {error}", param="stop_regex") from None
 
 
-def _biases(given: Mapping[str, float] | None) -> dict[int, float]:
-    if not given:
+def _biases(logit_bias: Mapping[str, float] | None) -> dict[int, float]:
+    if not logit_bias:
         return {}
-    if len(given) > MAX_BIASES:
-        raise ApiError(f"at most {MAX_BIASES} tokens can be biased, got {len(given)}", param="logit_bias")
+    if len(logit_bias) > MAX_BIASES:
+        raise ApiError(f"at most {MAX_BIASES} tokens can be biased, got {len(logit_bias)}", param="logit_bias")
     try:
-        biases = {int(token): float(bias) for token, bias in given.items()}
+        biases = {int(token): float(bias) for token, bias in logit_bias.items()}
     except ValueError:
         raise ApiError("logit_bias must map token ids to numbers", param="logit_bias") from None
     return biases

@@ -96,8 +96,8 @@ class NativeGeneration:
 
     def _send(self, body: dict[str, Any]) -> Any:
         answer = self._transport.generate(body)
-        for one in answer if isinstance(answer, list) else [answer]:
-            self.token_usage.add(one.get("meta_info") or {})
+        for output in answer if isinstance(answer, list) else [answer]:
+            self.token_usage.add(output.get("meta_info") or {})
         return answer
 
     def _body(self, prompt: Prompt, options: GenerationOptions) -> dict[str, Any]:

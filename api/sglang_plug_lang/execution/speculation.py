@@ -62,10 +62,10 @@ class Speculation:
 
     def _cut(self, stops: list[str], takes_all: bool) -> Completion | None:
         """Take the text before the first stop string, or all text if that is allowed."""
-        found = [(position, stop) for stop in stops if (position := self._ahead.find(stop)) >= 0]
-        if not found and not takes_all:
+        matches = [(position, stop) for stop in stops if (position := self._ahead.find(stop)) >= 0]
+        if not matches and not takes_all:
             return None
-        end, stop = min(found, default=(len(self._ahead), None))
+        end, stop = min(matches, default=(len(self._ahead), None))
         text, self._ahead = self._ahead[:end], self._ahead[end:]
         return Completion(text, self._meta_info if stop is None else _stopped(self._meta_info, stop))
 

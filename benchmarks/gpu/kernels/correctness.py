@@ -96,11 +96,11 @@ def _low_rank(kernels: Kernels, device: str, dtype: torch.dtype, bound: float) -
                 for number, own in enumerate(columns)
             ]
             table.put(place, LowRank(down=down, parts=tuple(parts)))
-        x, which = torch.randn(rows, size, device=device).to(dtype), torch.arange(1, rows + 1, device=device) % 5
+        x, slots = torch.randn(rows, size, device=device).to(dtype), torch.arange(1, rows + 1, device=device) % 5
         mine = torch.zeros(rows, starts[-1], device=device, dtype=dtype)
         theirs = mine.to(torch.float32, copy=True)
-        kernels.add_low_rank(x, mine, table, which)
-        add_low_rank(x, theirs, table, which)
+        kernels.add_low_rank(x, mine, table, slots)
+        add_low_rank(x, theirs, table, slots)
         error = relative_error(mine, theirs)
         if not error <= bound:
             raise AssertionError(f"add_low_rank in {dtype} of {rows} x {size}: relative error {error:.2e}")
@@ -156,6 +156,6 @@ def _is_float(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _first(found: Any) -> Tensor:
-    result: Tensor = found[0] if isinstance(found, tuple) else found
+def _first(output: Any) -> Tensor:
+    result: Tensor = output[0] if isinstance(output, tuple) else output
     return result

@@ -48,9 +48,9 @@ def sampling_is_right(device: str) -> dict[str, Any]:
                 sampler.draw(logits.clone(), rows, allowed).results()  # compiles
                 copies = [logits.clone() for _ in range(2)]
                 with _no_waiting(device):
-                    drawn = [sampler.draw(copy, rows, allowed, ahead=[1] * len(rows)) for copy in copies]
+                    sampled = [sampler.draw(copy, rows, allowed, ahead=[1] * len(rows)) for copy in copies]
                     other = sampler.draw(copies[0], rows[::-1])
-                _check_tokens([*drawn, other])
+                _check_tokens([*sampled, other])
     return {"kinds": list(KINDS), "waits": 0}
 
 
@@ -75,9 +75,9 @@ def _rate(sampler: Sampler, logits: torch.Tensor, rows: list[Sequence]) -> float
         sampler.draw(copy.copy_(logits), rows).results()
     started, steps = time.perf_counter(), 0
     while time.perf_counter() - started < SECONDS:
-        drawn = [sampler.draw(copy.copy_(logits), rows) for _ in range(4)]
-        drawn[-1].results()
-        steps += len(drawn)
+        sampled = [sampler.draw(copy.copy_(logits), rows) for _ in range(4)]
+        sampled[-1].results()
+        steps += len(sampled)
     return steps * len(rows) / (time.perf_counter() - started)
 
 
@@ -97,10 +97,10 @@ def _rows(device: str, count: int, kind: str, logprobs: LogprobOptions | None = 
         Request(id=f"{kind}-{row}", tokens=(1, 2, 3), params=SamplingParams(seed=row, **KINDS[kind]), logprobs=logprobs)
         for row in range(count)
     ]
-    found = [Sequence.of(request, 1 << 20) for request in requests]
-    for one in found:
-        one.sampling.processors = _processors(device).admit(one.request)
-    return found
+    sequences = [Sequence.of(request, 1 << 20) for request in requests]
+    for sequence in sequences:
+        sequence.sampling.processors = _processors(device).admit(sequence.request)
+    return sequences
 
 
 def _check_tokens(sampled: list[LaunchedStep]) -> None:

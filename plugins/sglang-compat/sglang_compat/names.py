@@ -48,9 +48,9 @@ def _attributes(tree: ast.Module) -> Iterator[tuple[int, str]]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
-            name, _, rest = ast.unparse(node).partition(".")
-            if name in modules and rest.replace(".", "").isidentifier():
-                yield node.lineno, f"{modules[name]}.{rest}"
+            name, _, attribute = ast.unparse(node).partition(".")
+            if name in modules and attribute.replace(".", "").isidentifier():
+                yield node.lineno, f"{modules[name]}.{attribute}"
 
 
 def _is_sglang(module: str) -> bool:

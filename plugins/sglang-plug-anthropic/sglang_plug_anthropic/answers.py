@@ -44,8 +44,8 @@ class Answer:
         """Yield the events of the stream. Errors before the first event are raised, later ones become events."""
         started = False
         try:
-            async with contextlib.aclosing(self._shown()) as shown:
-                async for event in shown:
+            async with contextlib.aclosing(self._message_events()) as events:
+                async for event in events:
                     started = True
                     yield event
         except Exception as error:
@@ -53,7 +53,7 @@ class Answer:
                 raise
             yield NamedEvent("error", envelope(logged(from_exception(error), error), self._request_id))
 
-    async def _shown(self) -> AsyncGenerator[NamedEvent, None]:
+    async def _message_events(self) -> AsyncGenerator[NamedEvent, None]:
         started = False
         async with contextlib.aclosing(self._engine.stream(self._job)) as pieces:
             async for piece in pieces:

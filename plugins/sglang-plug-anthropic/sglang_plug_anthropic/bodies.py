@@ -129,12 +129,12 @@ class AnthropicCountBody(RequestBody):
 
     def chat(self) -> ChatRequest:
         """Convert the body to the server's chat request."""
-        said = conversation(text_of(self.system or ""), self.messages)
+        prompt = conversation(text_of(self.system or ""), self.messages)
         choice = self.tool_choice
         constraint, field = self._constraint()
         return ChatRequest(
-            messages=said.messages,
-            images=said.images,
+            messages=prompt.messages,
+            images=prompt.images,
             tools=[tool.function() for tool in self.tools or ()],
             tool_choice=choice.choice() if choice else None,
             parallel_tool_calls=False if choice and choice.disable_parallel_tool_use else None,

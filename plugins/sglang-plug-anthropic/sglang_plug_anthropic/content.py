@@ -153,7 +153,7 @@ class Content:
 
     def show(self) -> list[Fields]:
         """Return the blocks without invalid calls."""
-        return [shown for block in self._blocks if (shown := block.show()) is not None]
+        return [fields for block in self._blocks if (fields := block.show()) is not None]
 
     def _write(self, kind: type[TextBlock | ThinkingBlock], text: str) -> Iterator[NamedEvent]:
         if not self._is_growing or not isinstance(self._blocks[-1], kind):

@@ -47,15 +47,15 @@ class Conversation:
         if role == "system":
             self._add_system(text_of([block for _, block in blocks]))
             return
-        shown: list[Placed] = []
+        user_blocks: list[Placed] = []
         for place, block in blocks:
             if isinstance(block, AnthropicToolResult):
-                said = {"role": "tool", "tool_call_id": block.tool_use_id, "content": text_of(block.content)}
-                self.messages.append(said)
-                shown += [item for item in _placed(place, block.content) if isinstance(item[1], AnthropicImage)]
-        shown += [item for item in blocks if not isinstance(item[1], AnthropicToolResult)]
-        if shown:
-            self.messages.append({"role": "user", "content": _plain(self._parts(shown))})
+                result = {"role": "tool", "tool_call_id": block.tool_use_id, "content": text_of(block.content)}
+                self.messages.append(result)
+                user_blocks += [item for item in _placed(place, block.content) if isinstance(item[1], AnthropicImage)]
+        user_blocks += [item for item in blocks if not isinstance(item[1], AnthropicToolResult)]
+        if user_blocks:
+            self.messages.append({"role": "user", "content": _plain(self._parts(user_blocks))})
 
     def _add_system(self, text: str) -> None:
         """Add instructions: to the system prompt before the first turn, where most templates expect them all."""

@@ -57,10 +57,10 @@ class Reader:
     """Reader of a script's pieces."""
 
     def __init__(self, *events: list[Any]) -> None:
-        self._found = iter(events)
+        self._events = iter(events)
 
     def events(self, piece: Piece) -> list[Any]:
-        return next(self._found, [Text(piece.text)] if piece.text else [])
+        return next(self._events, [Text(piece.text)] if piece.text else [])
 
 
 def answer(script: Any, reader: Any = None, **fields: Any) -> Answer:
@@ -117,7 +117,7 @@ CALL = [CallStart(0, "weather"), CallArguments(0, '{"city": '), CallArguments(0,
 SHOWN = {"thinking": {"type": "adaptive"}}
 
 
-def shown(events: list[NamedEvent]) -> list[tuple[Any, ...]]:
+def content_events(events: list[NamedEvent]) -> list[tuple[Any, ...]]:
     """Return the events between the start of the message and its end, without pings."""
     results: list[tuple[Any, ...]] = []
     for event in events[1:-2]:
@@ -131,7 +131,7 @@ def shown(events: list[NamedEvent]) -> list[tuple[Any, ...]]:
 def test_calls_are_blocks_of_their_own() -> None:
     reader = Reader([Text("Let me see.")], CALL[:2], [*CALL[2:], CallStart(1, "time", "toolu_x"), CallEnd(1)])
     events = streamed(Script(piece("a", 1), piece("b", 2), piece("c", 3, STOP)), reader)
-    assert shown(events) == [
+    assert content_events(events) == [
         ("start", 0, "text", ""),
         ("delta", 0, "text_delta", "Let me see."),
         ("stop", 0),
@@ -173,7 +173,7 @@ def test_thoughts_are_shown_to_those_who_ask() -> None:
         {"type": "thinking", "thinking": "Hm.", "signature": "msg_1"},
         {"type": "text", "text": "Lima"},
     ]
-    assert shown(streamed(Script(piece("x", 3, STOP)), Reader(thought), **SHOWN)) == [
+    assert content_events(streamed(Script(piece("x", 3, STOP)), Reader(thought), **SHOWN)) == [
         ("start", 0, "thinking", "", ""),
         ("delta", 0, "thinking_delta", "Hm"),
         ("delta", 0, "thinking_delta", "."),
@@ -187,6 +187,6 @@ def test_thoughts_are_shown_to_those_who_ask() -> None:
     assert hidden["content"] == [{"type": "text", "text": "Lima"}]
 
 
-def test_a_stop_sequence_is_told_even_after_a_call() -> None:
+def test_a_stop_sequence_is_reported_even_after_a_call() -> None:
     result = asyncio.run(answer(Script(piece("x", 3, Ending("stop", "END"))), Reader(CALL)).whole())
     assert (result["stop_reason"], result["stop_sequence"]) == ("stop_sequence", "END")

@@ -49,10 +49,10 @@ def test_images_stay_between_the_texts() -> None:
 
 
 def test_calls_and_their_results_become_messages_of_their_own() -> None:
-    asked = {"role": "user", "content": [*blocks("And now?"), result("toolu_1", [*blocks("sun", "wind"), PICTURE])]}
+    user = {"role": "user", "content": [*blocks("And now?"), result("toolu_1", [*blocks("sun", "wind"), PICTURE])]}
     thoughts = [{"type": "thinking", "thinking": "Hm", "signature": "s"}, {"type": "redacted_thinking", "data": "x"}]
-    said = {"role": "assistant", "content": [*thoughts, *blocks("Let me see."), USED]}
-    outcome = body(messages=[HELLO, said, asked]).chat()
+    assistant = {"role": "assistant", "content": [*thoughts, *blocks("Let me see."), USED]}
+    outcome = body(messages=[HELLO, assistant, user]).chat()
     assert outcome.messages[1:] == [
         {"role": "assistant", "content": "Let me see.", "reasoning_content": "Hm", "tool_calls": [CALLED]},
         {"role": "tool", "tool_call_id": "toolu_1", "content": "sun\nwind"},
@@ -96,7 +96,7 @@ def test_a_named_tool_is_the_one_that_must_be_called() -> None:
 
 
 @pytest.mark.parametrize(
-    ("thinking", "shown", "without"),
+    ("thinking", "shows_thinking", "without"),
     [
         (None, False, False),
         ({"type": "enabled", "budget_tokens": 1024}, True, False),
@@ -105,9 +105,9 @@ def test_a_named_tool_is_the_one_that_must_be_called() -> None:
         ({"type": "disabled"}, False, True),
     ],
 )
-def test_thinking(thinking: Any, shown: bool, without: bool) -> None:
+def test_thinking(thinking: Any, shows_thinking: bool, without: bool) -> None:
     outcome = body(thinking=thinking)
-    assert (outcome.shows_thinking, outcome.chat().prefer_no_reasoning) == (shown, without)
+    assert (outcome.shows_thinking, outcome.chat().prefer_no_reasoning) == (shows_thinking, without)
 
 
 def test_what_the_answer_is_to_look_like() -> None:
@@ -130,14 +130,19 @@ def test_system_prompt_and_blocks_become_plain_messages() -> None:
 
 
 def test_messages_of_the_system_join_the_prompt_before_the_first_turn_and_keep_their_place_after_it() -> None:
-    def told(text: str) -> dict[str, Any]:
+    def system(text: str) -> dict[str, Any]:
         return {"role": "system", "content": text}
 
-    outcome = body(system="One.", messages=[told("Two."), told("Three."), HELLO]).chat()
-    assert outcome.messages == [told("One.\nTwo.\nThree."), HELLO]
-    assert body(messages=[told("Two."), HELLO]).chat().messages == [told("Two."), HELLO]
+    outcome = body(system="One.", messages=[system("Two."), system("Three."), HELLO]).chat()
+    assert outcome.messages == [system("One.\nTwo.\nThree."), HELLO]
+    assert body(messages=[system("Two."), HELLO]).chat().messages == [system("Two."), HELLO]
     answer = {"role": "assistant", "content": "Yes."}
-    assert body(messages=[HELLO, told("Late."), answer, HELLO]).chat().messages == [HELLO, told("Late."), answer, HELLO]
+    assert body(messages=[HELLO, system("Late."), answer, HELLO]).chat().messages == [
+        HELLO,
+        system("Late."),
+        answer,
+        HELLO,
+    ]
 
 
 @pytest.mark.parametrize("system", [None, "", []])

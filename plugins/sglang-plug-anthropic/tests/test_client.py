@@ -98,9 +98,9 @@ def test_refusals_are_its_own_exceptions(client: Any, url: str) -> None:
         client.messages.create(**{**QUESTION, "extra_body": {"mcp_servers": [{"url": "x"}]}})
     assert refusal.value.body["error"]["type"] == "invalid_request_error"
     assert refusal.value.request_id.startswith("req_")
-    with anthropic.Anthropic(base_url=url, api_key="wrong", max_retries=0) as stranger:
+    with anthropic.Anthropic(base_url=url, api_key="wrong", max_retries=0) as unauthorized:
         with pytest.raises(anthropic.AuthenticationError, match="API key"):
-            stranger.messages.create(**QUESTION)
+            unauthorized.messages.create(**QUESTION)
 
 
 WEATHER: Any = {

@@ -153,7 +153,7 @@ def test_system_prompts_count_and_matter(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "changes", "says"),
+    ("path", "changes", "message"),
     [
         ("/v1/messages", {"max_tokens": None}, "max_tokens"),
         ("/v1/messages", {"model": None}, "model"),
@@ -171,9 +171,9 @@ def test_system_prompts_count_and_matter(http: httpx.Client) -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_bad_requests(http: httpx.Client, path: str, changes: Any, says: str, stream: bool) -> None:
+def test_bad_requests(http: httpx.Client, path: str, changes: Any, message: str, stream: bool) -> None:
     body = {name: value for name, value in {**QUESTION, **changes, "stream": stream}.items() if value is not None}
-    assert says in refused(http.post(path, json=body), 400, "invalid_request_error")
+    assert message in refused(http.post(path, json=body), 400, "invalid_request_error")
 
 
 def test_invalid_json_is_refused(http: httpx.Client) -> None:

@@ -131,8 +131,8 @@ def test_batches_that_are_not_kept_are_replayed_as_the_blocks_that_they_left(eng
         subscriber.close()
 
 
-@pytest.mark.parametrize("is_told", [False, True])
-def test_a_new_engine_at_the_same_address_is_noticed(is_told: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_notified", [False, True])
+def test_a_new_engine_at_the_same_address_is_noticed(is_notified: bool, tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     subscriber = Subscriber(*engine.addresses)
     for _ in range(20):
@@ -141,7 +141,7 @@ def test_a_new_engine_at_the_same_address_is_noticed(is_told: bool, tmp_path: Pa
     engine.publisher.close()
     again = Engine(tmp_path)
     again.store(1)
-    while is_told and not subscriber.receive(0.1):  # messages are lost until the socket has connected again
+    while is_notified and not subscriber.receive(0.1):  # messages are lost until the socket has connected again
         again.store(len(again.blocks) + 1, len(again.blocks))
     caught_up(again, subscriber)
     subscriber.close()

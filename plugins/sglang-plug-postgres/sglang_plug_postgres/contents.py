@@ -20,21 +20,21 @@ class ChunkWriter(ContentWriter):
 
     def __init__(self, database: Database, id: str) -> None:
         self._database, self._id = database, id
-        self._rest = bytearray()
+        self._pending = bytearray()
         self._chunks = 0
         self.size = 0
 
     async def write(self, data: bytes | bytearray) -> None:
         """Append ``data``."""
         self.size += len(data)
-        self._rest += data
-        while len(self._rest) >= CHUNK:
-            await self._store(bytes(self._rest[:CHUNK]))
-            del self._rest[:CHUNK]
+        self._pending += data
+        while len(self._pending) >= CHUNK:
+            await self._store(bytes(self._pending[:CHUNK]))
+            del self._pending[:CHUNK]
 
     async def commit(self) -> None:
         """Store the last chunk, which may be empty."""
-        await self._store(bytes(self._rest))
+        await self._store(bytes(self._pending))
 
     async def discard(self) -> None:
         """Remove the chunks; those that remain after a failure are removed later, like those of killed servers."""

@@ -109,11 +109,11 @@ def processes(server: Any, tmp_path: Path) -> Iterator[tuple[Process, Process]]:
             process.close()
 
 
-def until(look: Callable[[], Any], what: str) -> Any:
+def until(look: Callable[[], Any], event: str) -> Any:
     """Return what ``look`` returns, once it is true."""
     deadline = time.monotonic() + PATIENCE
     while not (value := look()):
-        assert time.monotonic() < deadline, f"{what} did not happen"
+        assert time.monotonic() < deadline, f"{event} did not happen"
         time.sleep(0.2)
     return value
 

@@ -95,7 +95,7 @@ async def test_a_schema_of_a_later_version_is_refused(server: Any, open_store: O
     assert "Upgrade" in broken.value.remedy
 
 
-async def test_a_table_that_is_missing_is_told(server: Any, open_store: OpenStore) -> None:
+async def test_a_table_that_is_missing_is_reported(server: Any, open_store: OpenStore) -> None:
     store = open_store(schema="missing")
     await store.check_room()
     await execute(server, "DROP TABLE missing.files")

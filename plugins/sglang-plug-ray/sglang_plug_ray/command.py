@@ -31,7 +31,9 @@ class RayCommand:
         try:
             arguments = Arguments.model_validate(_values(options))
         except ValidationError as error:
-            problems = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+            problems = "; ".join(
+                f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()
+            )
             raise ConfigError(problems) from error
         arguments.load()  # names an option that is wrong
         if options.action == "config":

@@ -36,13 +36,13 @@ def start(command: list[str], log: Path, **options: Any) -> subprocess.Popen[str
         )
 
 
-def until(holds: Callable[[], bool], what: str, log: Path | None = None) -> None:
+def until(holds: Callable[[], bool], event: str, log: Path | None = None) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + PATIENCE
     while not holds():
         if time.monotonic() > deadline:
-            told = "" if log is None else "\n" + log.read_text()[-6000:]
-            raise AssertionError(f"{what} did not happen within {PATIENCE:g} s{told}")
+            log_text = "" if log is None else "\n" + log.read_text()[-6000:]
+            raise AssertionError(f"{event} did not happen within {PATIENCE:g} s{log_text}")
         time.sleep(0.1)
 
 

@@ -154,12 +154,12 @@ def test_engines_are_added_under_load_and_removed_after_it(client: httpx.Client)
         return statuses
 
     with ThreadPoolExecutor(REQUESTS) as pool:
-        asking = [pool.submit(ask_always, number) for number in range(REQUESTS)]
+        requests = [pool.submit(ask_always, number) for number in range(REQUESTS)]
         try:
             until(lambda: serving(client) == 2, "a second engine")
         finally:
             stopping.set()
-        assert set[int]().union(*(request.result() for request in asking)) == {200}
+        assert set[int]().union(*(request.result() for request in requests)) == {200}
     until(lambda: serving(client) == 1, "the end of the second engine")
     assert generate(client, 0, 4) == 200
 
@@ -177,13 +177,13 @@ def test_a_changed_file_is_an_update_that_fails_no_request(
 
     application["applications"][0]["args"]["options"]["max_total_tokens"] = 3000
     with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(ask_always)
+        request = pool.submit(ask_always)
         try:
             cluster.deploy(application)
             until(lambda: is_updated(client), "an engine of the new version")
         finally:
             stopping.set()
-        assert asking.result() == {200}
+        assert request.result() == {200}
 
 
 def is_updated(client: httpx.Client) -> bool:

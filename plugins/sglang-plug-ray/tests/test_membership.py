@@ -85,21 +85,21 @@ async def test_engines_come_leave_and_die_while_requests_are_answered() -> None:
     first, second = Engine("first", handle), Engine("second", handle)
     following = asyncio.create_task(Membership(group, handle, ARGUMENTS.version, plugins).run())
     try:
-        async with serving(first) as one:
+        async with serving(first) as first_server:
             assert (await group.start())["tasks"]
             assert await answer(group, "one") == 6
             handle.directory = None  # connections do not depend on it
             await asyncio.sleep(0.6)
             assert await answer(group, "two") == 6
             handle.directory = Directory()
-            async with serving(second) as two:
-                await until(lambda: two.clients == 1)
+            async with serving(second) as second_server:
+                await until(lambda: second_server.clients == 1)
                 first.is_leaving = True
-                await until(lambda: one.clients == 0)
+                await until(lambda: first_server.clients == 0)
                 assert await answer(group, "three") == 6
                 first.is_leaving = False  # the same engine may come again
-                await until(lambda: one.clients == 1 and len(group.replicas) == 2)
-                two.kill()
+                await until(lambda: first_server.clients == 1 and len(group.replicas) == 2)
+                second_server.kill()
                 await until(lambda: [status.failure for status in group.replicas] == [None])
                 assert await answer(group, "four") == 6
     finally:

@@ -180,14 +180,14 @@ def test_a_rolling_update_fails_no_request(application: Application) -> None:
 
     options = {**application.arguments["options"], "max_total_tokens": 3000}
     with ThreadPoolExecutor(3) as pool:
-        asking = [pool.submit(ask_always, prompt) for prompt in PROMPTS[:3]]
+        requests = [pool.submit(ask_always, prompt) for prompt in PROMPTS[:3]]
         try:
             application.update({**application.arguments, "options": options})
             application.wait_running()
             until(lambda: updated(application), "two engines of the new version", application.log)
         finally:
             stopping.set()
-        statuses = [status for request in asking for status in request.result()]
+        statuses = [status for request in requests for status in request.result()]
     assert set(statuses) == {200}
 
 

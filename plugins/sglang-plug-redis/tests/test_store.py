@@ -30,9 +30,9 @@ def block(number: int, size: int = 1000) -> KVBlock:
 
 def loaded(store: RedisStore, *blocks: KVBlock, seconds: float = 60.0) -> list[bool]:
     """Which of ``blocks`` are returned; none is returned wrongly."""
-    results = store.load([one.key for one in blocks], time.monotonic() + seconds)
-    for one, result in zip(blocks, results, strict=True):
-        assert isinstance(result, KVStoreError) or result == one.data
+    results = store.load([block.key for block in blocks], time.monotonic() + seconds)
+    for block, result in zip(blocks, results, strict=True):
+        assert isinstance(result, KVStoreError) or result == block.data
     return [not isinstance(result, KVStoreError) for result in results]
 
 
@@ -156,7 +156,7 @@ class Proxy:
         self.port = self._listener.getsockname()[1]
         self.answers_left: int | None = None
         """Bytes of answers that are still forwarded; ``None``: all."""
-        self.goes_on = threading.Event()
+        self.resume = threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -176,7 +176,7 @@ class Proxy:
                 if answers and self.answers_left is not None:
                     self.answers_left -= len(data)
                     if self.answers_left < 0:
-                        self.goes_on.wait()
+                        self.resume.wait()
                 target.sendall(data)
         except OSError:
             pass
@@ -184,15 +184,15 @@ class Proxy:
             target.close()
 
     def close(self) -> None:
-        self.goes_on.set()
+        self.resume.set()
         self._listener.close()
 
 
 @pytest.fixture
 def proxy(server: LocalServer) -> Iterator[Proxy]:
-    made = Proxy(server.socket)
-    yield made
-    made.close()
+    running = Proxy(server.socket)
+    yield running
+    running.close()
 
 
 def test_a_slow_server_is_left_at_the_deadline_with_what_has_arrived(opened: Open, proxy: Proxy) -> None:
@@ -203,7 +203,7 @@ def test_a_slow_server_is_left_at_the_deadline_with_what_has_arrived(opened: Ope
     proxy.answers_left = 220_000
     results = loaded(store, *blocks, seconds=0.5)
     assert 1 <= sum(results) <= 4 and results == sorted(results, reverse=True)
-    proxy.goes_on.set()
+    proxy.resume.set()
     assert loaded(store, *blocks) == [True] * 20, "answers to the abandoned questions are not mistaken for others"
 
 
@@ -218,7 +218,7 @@ def test_a_server_that_does_not_answer_is_given_up(opened: Open, proxy: Proxy) -
             call()
     assert store.stats() == contents, "statistics do not wait for the server"
     proxy.answers_left = None
-    proxy.goes_on.set()
+    proxy.resume.set()
     assert store.lookup([block(2).key]) is not None
 
 

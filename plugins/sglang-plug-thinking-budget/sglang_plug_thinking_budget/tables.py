@@ -50,9 +50,9 @@ class Tables:
     def follow(self, kind: int, tokens: Sequence[int], budget: int) -> Progress:
         """Return the progress of an output, in the numbers of all kinds."""
         transitions, states, positions = self._all[kind]
-        found = transitions.follow(tokens, budget)
-        position = NOTHING if found.position == NOTHING else found.position + positions
-        return Progress(found.state + states, found.spent, position)
+        progress = transitions.follow(tokens, budget)
+        position = NOTHING if progress.position == NOTHING else progress.position + positions
+        return Progress(progress.state + states, progress.spent, position)
 
     def moved(self, kind: Tensor, state: Tensor, token: Tensor) -> Tensor:
         """Return the states after one more token."""
@@ -82,27 +82,29 @@ class Tables:
         """Send the tables of all kinds to the device."""
         width = max(len(table.moves[0]) for table, _, _ in self._all)
         moves, first, following = list[list[int]](), list[int](), list[int]()
-        for one, states, positions in self._all:
-            fill = [0] * (width - len(one.moves[0]))
-            moves += [[target + states for target in row] + fill for row in one.moves]
-            first += [place + positions for place in one.first]
-            following += [place if place == NOTHING else place + positions for place in one.following]
+        for table, states, positions in self._all:
+            fill = [0] * (width - len(table.moves[0]))
+            moves += [[target + states for target in row] + fill for row in table.moves]
+            first += [place + positions for place in table.first]
+            following += [place if place == NOTHING else place + positions for place in table.following]
         self._moves = send(torch.tensor(moves), self._device)
         self._first = upload(first, torch.int64, self._device)
         self._following = upload(following, torch.int64, self._device)
-        self._inside = upload([inside for one, _, _ in self._all for inside in one.inside], torch.bool, self._device)
-        self._written = upload(
-            [max(0, token) for one, _, _ in self._all for token in one.written], torch.int64, self._device
+        self._inside = upload(
+            [inside for table, _, _ in self._all for inside in table.inside], torch.bool, self._device
         )
-        classes = torch.tensor([one.classes for one, _, _ in self._all], dtype=torch.int32)
+        self._written = upload(
+            [max(0, token) for table, _, _ in self._all for token in table.written], torch.int64, self._device
+        )
+        classes = torch.tensor([table.classes for table, _, _ in self._all], dtype=torch.int32)
         self._classes = send(classes, self._device)
         self._send_openings(classes)
 
     def _send_openings(self, classes: Tensor) -> None:
         """Send a row of all tokens for each state in which an opening has begun, and an empty row for all others."""
         rows, opening = [torch.zeros(classes.shape[1], dtype=torch.bool)], list[int]()
-        for (one, _, _), own in zip(self._all, classes.long(), strict=True):
-            for continues in one.opens:
+        for (table, _, _), own in zip(self._all, classes.long(), strict=True):
+            for continues in table.opens:
                 opening.append(len(rows) if any(continues) else 0)
                 if any(continues):
                     rows.append(torch.tensor(continues)[own])

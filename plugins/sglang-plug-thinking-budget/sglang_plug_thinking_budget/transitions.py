@@ -158,5 +158,5 @@ def _candidates(machine: ReasoningMachine, symbols: TokenSymbols, state: State) 
     """Return all tokens that may lead elsewhere than a token without markers does."""
     idle = machine.idle(state)
     live = [symbol for symbol in machine.alphabet() if machine.step(state, symbol) != idle]
-    found = {token for symbol in live for token in symbols.beginning_with(symbol)}
-    return found.union(*(symbols.containing(symbol) for symbol in machine.firsts(idle)))
+    tokens = {token for symbol in live for token in symbols.beginning_with(symbol)}
+    return tokens.union(*(symbols.containing(symbol) for symbol in machine.firsts(idle)))

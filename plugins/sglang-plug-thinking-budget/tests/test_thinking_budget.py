@@ -46,7 +46,7 @@ def processor() -> ThinkingBudget:
 
 
 def prepared(
-    made: ThinkingBudget,
+    thinking_budget: ThinkingBudget,
     block: ReasoningBlock | None,
     budget: int | None,
     *,
@@ -56,17 +56,17 @@ def prepared(
     params = SamplingParams(max_new_tokens=length, stop_token_ids=tuple(stops))
     fields = ThinkingBudgetFields(thinking_budget=budget)
     request = ProcessorRequest(params=params, fields=fields, prompt=(4,), constrained=bool(stops), reasoning=block)
-    return made.prepare(request)
+    return thinking_budget.prepare(request)
 
 
-def written(block: ReasoningBlock, budget: int, wants: Sequence[int], steps: int = 24) -> bytes:
-    """Return the output of a model that prefers one token of ``wants`` at each position, and then dots."""
-    made = processor()
-    batch = made.batch([LogitsRow(state=prepared(made, block, budget), tokens=[4], prompt_len=1)])
-    wants, output = [*wants, *letters(b".") * steps], list[int]()
+def written(block: ReasoningBlock, budget: int, preferred: Sequence[int], steps: int = 24) -> bytes:
+    """Return the output of a model that prefers one token of ``preferred`` at each position, and then dots."""
+    thinking_budget = processor()
+    batch = thinking_budget.batch([LogitsRow(state=prepared(thinking_budget, block, budget), tokens=[4], prompt_len=1)])
+    preferred, output = [*preferred, *letters(b".") * steps], list[int]()
     for place in range(steps):
         logits = torch.zeros(1, len(PIECES))
-        logits[0, wants[place]] = 10.0
+        logits[0, preferred[place]] = 10.0
         token = batch.apply(logits, [place]).argmax(-1)
         batch.append(token)
         output.append(int(token))
@@ -94,8 +94,8 @@ def test_the_end_is_written_after_the_budget(budget: int) -> None:
     thoughts = b"abcdefghij"
     assert written(OPEN, budget, letters(thoughts)).startswith(thoughts[:budget] + b"</think>")
     for block in (TAGGED, ONE_TOKEN):
-        wants = of(b"<think>") + letters(thoughts)
-        assert written(block, budget, wants).startswith(b"<think>" + thoughts[:budget] + b"</think>")
+        preferred = of(b"<think>") + letters(thoughts)
+        assert written(block, budget, preferred).startswith(b"<think>" + thoughts[:budget] + b"</think>")
 
 
 @pytest.mark.parametrize("begun", [(b"</",), (b"</", b"think"), (b".</", b"think"), (b"<", b"/", b"t", b"h"), (b"<",)])
@@ -113,18 +113,18 @@ def test_an_end_in_other_tokens_is_an_end() -> None:
         of(b"</", b"t", b"h", b"i", b"nk>"),
         of(b"</think>"),
     ):
-        wants = letters(b"ab") + end + letters(b"answer")
-        text = b"".join(PIECES[token] for token in wants)
+        preferred = letters(b"ab") + end + letters(b"answer")
+        text = b"".join(PIECES[token] for token in preferred)
         for budget in range(2 + len(end), 12):
-            assert written(OPEN, budget, wants) == text, (end, budget)
+            assert written(OPEN, budget, preferred) == text, (end, budget)
 
 
 def test_an_answer_about_the_markers_is_no_reasoning() -> None:
-    wants = letters(b"Write ") + of(b"<think>") + letters(b" and")
-    assert written(TAGGED, 0, wants) == b"Write <think> and"
+    preferred = letters(b"Write ") + of(b"<think>") + letters(b" and")
+    assert written(TAGGED, 0, preferred) == b"Write <think> and"
     assert written(TAGGED, 0, of(b"\n<think>")) == b"\n<think></think>", "white space may come first"
-    wants = of(b"<think>", b"</think>", b"<think>") + letters(b"abc")
-    assert written(TAGGED, 1, wants) == b"<think></think><think>abc", "tags are reasoning once"
+    preferred = of(b"<think>", b"</think>", b"<think>") + letters(b"abc")
+    assert written(TAGGED, 1, preferred) == b"<think></think><think>abc", "tags are reasoning once"
 
 
 def test_reasoning_that_repeats_has_one_budget_and_is_not_opened_again() -> None:
@@ -139,9 +139,9 @@ def test_reasoning_that_repeats_has_one_budget_and_is_not_opened_again() -> None
 
 
 def test_an_output_within_its_budget_is_left_alone() -> None:
-    made = processor()
-    rows = [LogitsRow(state=prepared(made, block, 5), tokens=[4], prompt_len=1) for block in BLOCKS.values()]
-    batch, logits = made.batch(rows), torch.randn(len(rows), len(PIECES))
+    thinking_budget = processor()
+    rows = [LogitsRow(state=prepared(thinking_budget, block, 5), tokens=[4], prompt_len=1) for block in BLOCKS.values()]
+    batch, logits = thinking_budget.batch(rows), torch.randn(len(rows), len(PIECES))
     for count in range(5):
         assert torch.equal(batch.apply(logits.clone(), [count] * len(rows)), logits)
         batch.append(torch.full((len(rows),), 50))
@@ -168,8 +168,8 @@ def test_the_machine_finds_what_a_search_finds() -> None:
         state, expected = machine.follow(machine.start, text.encode()), "after"
         stripped = text.lstrip(" \n")
         if stripped.startswith("<t>"):
-            rest = stripped.removeprefix("<t>")
-            expected = "after" if "</t>" in rest or "!!" in rest else "inside"
+            remainder = stripped.removeprefix("<t>")
+            expected = "after" if "</t>" in remainder or "!!" in remainder else "inside"
         elif "<t>".startswith(stripped):
             expected = "before"
         assert state.where == expected, text
@@ -177,51 +177,53 @@ def test_the_machine_finds_what_a_search_finds() -> None:
 
 def test_the_same_progress_on_the_host_and_on_the_device() -> None:
     generator = random.Random(9)
-    made = processor()
+    thinking_budget = processor()
     rows = [(block, budget) for block in BLOCKS.values() for budget in (0, 2, 4)]
-    states = [prepared(made, *row) for row in rows]
+    states = [prepared(thinking_budget, *row) for row in rows]
     likely = [*range(4), *of(*LONGER), *letters(b"</think>a"), -1]
     tokens = [[4] for _ in rows]
-    batch = made.batch([LogitsRow(state=state, tokens=[4], prompt_len=1) for state in states])
+    batch = thinking_budget.batch([LogitsRow(state=state, tokens=[4], prompt_len=1) for state in states])
     for step in range(40):
         more = generator.choices(likely, k=len(rows))
         batch.append(torch.tensor(more))
-        for one, token in zip(tokens, more, strict=True):
-            one.extend([token] if token >= 0 else [])
-        fresh = made.batch(
-            [LogitsRow(state=state, tokens=one, prompt_len=1) for state, one in zip(states, tokens, strict=True)]
+        for output, token in zip(tokens, more, strict=True):
+            output.extend([token] if token >= 0 else [])
+        fresh = thinking_budget.batch(
+            [LogitsRow(state=state, tokens=output, prompt_len=1) for state, output in zip(states, tokens, strict=True)]
         )
         logits, counts = torch.randn(len(rows), len(PIECES)), [len(token_id) - 1 for token_id in tokens]
         assert torch.equal(batch.apply(logits.clone(), counts), fresh.apply(logits.clone(), counts)), step
 
 
 def test_kinds_of_reasoning_that_come_later_do_not_disturb_earlier_ones() -> None:
-    made = processor()
-    batch = made.batch([LogitsRow(state=prepared(made, OPEN, 0), tokens=[4], prompt_len=1)])
+    thinking_budget = processor()
+    batch = thinking_budget.batch([LogitsRow(state=prepared(thinking_budget, OPEN, 0), tokens=[4], prompt_len=1)])
     for block in (CHANNELS, TAGGED):
-        prepared(made, block, 1)
-        found = batch.apply(torch.randn(1, len(PIECES)), [0])
-        assert int(found.argmax()) == CLOSING[0] and int((found > -torch.inf).sum()) == 1
+        prepared(thinking_budget, block, 1)
+        logits = batch.apply(torch.randn(1, len(PIECES)), [0])
+        assert int(logits.argmax()) == CLOSING[0] and int((logits > -torch.inf).sum()) == 1
 
 
 def test_without_the_texts_of_tokens_the_usual_tokens_are_known() -> None:
-    made = ThinkingBudget(None, len(PIECES), CPU, None)
-    state = prepared(made, OPEN, 2)
+    thinking_budget = ThinkingBudget(None, len(PIECES), CPU, None)
+    state = prepared(thinking_budget, OPEN, 2)
     tokens = [4, *letters(b"a"), *of(b"</")]
-    found = made.batch([LogitsRow(state=state, tokens=tokens, prompt_len=1)]).apply(torch.zeros(1, len(PIECES)), [2])
-    assert int(found.argmax()) == PIECES.index(b"think")
+    logits = thinking_budget.batch([LogitsRow(state=state, tokens=tokens, prompt_len=1)]).apply(
+        torch.zeros(1, len(PIECES)), [2]
+    )
+    assert int(logits.argmax()) == PIECES.index(b"think")
 
 
 def test_requests_that_have_nothing_to_limit_do_not_use_it() -> None:
-    made = processor()
-    assert prepared(made, OPEN, None) is None
-    assert prepared(made, None, None) is None
-    assert prepared(made, ReasoningBlock(()), 3) is None, "the output has no reasoning"
-    assert prepared(made, OPEN, 99) is None, "the output is not longer"
+    thinking_budget = processor()
+    assert prepared(thinking_budget, OPEN, None) is None
+    assert prepared(thinking_budget, None, None) is None
+    assert prepared(thinking_budget, ReasoningBlock(()), 3) is None, "the output has no reasoning"
+    assert prepared(thinking_budget, OPEN, 99) is None, "the output is not longer"
     with pytest.raises(ValueError, match="^thinking_budget: .* needs --reasoning-parser"):
-        prepared(made, None, 3)
+        prepared(thinking_budget, None, 3)
     with pytest.raises(ValueError, match="^thinking_budget: .* ends with the stop token"):
-        prepared(made, OPEN, 3, stops=[CLOSING[1]])
+        prepared(thinking_budget, OPEN, 3, stops=[CLOSING[1]])
     with pytest.raises(ValueError, match="must be at least 0, got -1"):
         ThinkingBudgetFields(thinking_budget=-1)
 

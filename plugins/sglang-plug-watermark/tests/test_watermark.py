@@ -24,8 +24,8 @@ VOCABULARY = 500
 
 def test_it_keeps_the_contract() -> None:
     cases = [
-        SamplingParams(processor_fields={"watermark": given})
-        for given in ({}, {"gamma": 0.6, "delta": 5.0}, {"key": -(1 << 62)})
+        SamplingParams(processor_fields={"watermark": fields})
+        for fields in ({}, {"gamma": 0.6, "delta": 5.0}, {"key": -(1 << 62)})
     ]
     check_logits_processor(Watermark, cases, settings=WatermarkSettings(), request_fields=WatermarkFields)
 
@@ -40,14 +40,16 @@ def test_green_tokens_are_those_that_are_detected(key: int) -> None:
     processor = Watermark(WatermarkSettings(), VOCABULARY, CPU)
     options = WatermarkOptions(gamma=0.4, delta=3.0, key=key)
     batch = processor.batch([LogitsRow(state=options, tokens=[5, 77], prompt_len=1)])
-    found = batch.apply(torch.zeros(1, VOCABULARY), [1])[0]
-    assert (found > 0).tolist() == [is_green(key, 77, token, 0.4) for token in range(VOCABULARY)]
-    assert set(found.tolist()) == {0.0, 3.0}
-    assert float((found > 0).float().mean()) == pytest.approx(0.4, abs=0.08)
+    logits = batch.apply(torch.zeros(1, VOCABULARY), [1])[0]
+    assert (logits > 0).tolist() == [is_green(key, 77, token, 0.4) for token in range(VOCABULARY)]
+    assert set(logits.tolist()) == {0.0, 3.0}
+    assert float((logits > 0).float().mean()) == pytest.approx(0.4, abs=0.08)
 
 
 def test_which_tokens_are_green_depends_on_the_key_and_on_the_token_before() -> None:
-    lists = {(key, last): [is_green(key, last, one, 0.5) for one in range(200)] for key in (1, 2) for last in (3, 4)}
+    lists = {
+        (key, last): [is_green(key, last, token, 0.5) for token in range(200)] for key in (1, 2) for last in (3, 4)
+    }
     assert len({tuple(tokens) for tokens in lists.values()}) == 4
 
 
@@ -94,7 +96,7 @@ def test_the_command_reads_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(("text", "message"), [("x", "is not JSON"), ('["a"]', "is not a list of token ids")])
-def test_what_cannot_be_read_is_told(tmp_path: Path, text: str, message: str) -> None:
+def test_what_cannot_be_read_is_reported(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "tokens.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):
@@ -104,6 +106,6 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, text: str, message: str) ->
 
 
 def test_it_declares_a_processor_and_a_command() -> None:
-    (processor,), (found,) = register_logits_processors(), register_commands()
+    (processor,), (command,) = register_logits_processors(), register_commands()
     assert (processor.kind, processor.name) == ("logits-processor", "watermark")
-    assert (found.kind, found.name) == ("command", "detect-watermark")
+    assert (command.kind, command.name) == ("command", "detect-watermark")

@@ -36,8 +36,8 @@ def entry(piece: str | bytes) -> dict[str, Any]:
 def test_what_made_a_text(pieces: list[Any], text: str, made: list[Any], left: list[Any]) -> None:
     trail = trail_of(*pieces)
     assert trail.take(text) == [entry(one) for one in made]
-    assert trail.rest() == [entry(one) for one in left]
-    assert trail.rest() == []
+    assert trail.take_all() == [entry(one) for one in left]
+    assert trail.take_all() == []
 
 
 def test_texts_follow_each_other() -> None:

@@ -168,7 +168,7 @@ def options(out: Path, command: str = "check", **changed: Any) -> Namespace:
 
 
 def test_order_of_the_parts(tmp_path: Path) -> None:
-    parts = [" ".join(part) for part in gpu.wanted_parts(options(tmp_path, backends=["triton", "flashinfer"]))]
+    parts = [" ".join(part) for part in gpu.selected_parts(options(tmp_path, backends=["triton", "flashinfer"]))]
     first = ["environment", "modules", "kernels", "quantized", "recurrent", "sampling", "launches"]
     first += ["conformance triton bfloat16"]
     assert parts[: len(first)] == first
@@ -178,7 +178,7 @@ def test_order_of_the_parts(tmp_path: Path) -> None:
     assert not any(part.startswith("parity flashinfer") for part in parts)  # it has no float32
     assert parts[-1] == "conformance flashinfer float16"
     args = options(tmp_path, "bench", backends=["flashinfer", "triton"], shapes=["llama-1B", "llama-8B"])
-    parts = [" ".join(part) for part in gpu.wanted_parts(args)]
+    parts = [" ".join(part) for part in gpu.selected_parts(args)]
     assert parts[-1] == "moe"
     assert parts[:4] == ["environment", "ceilings", "speed llama-1B flashinfer", "speed llama-8B flashinfer"]
     assert parts[4:6] == ["step llama-8B flashinfer", "prefix llama-8B flashinfer"]
@@ -232,7 +232,7 @@ def test_parts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     args = options(tmp_path, backends=["triton", "flashinfer"], jobs=2)
     outcomes = gpu.run_all(args)
     assert most == 2 and not beside_memory
-    assert [outcome["part"] for outcome in outcomes] == [" ".join(part) for part in gpu.wanted_parts(args)]
+    assert [outcome["part"] for outcome in outcomes] == [" ".join(part) for part in gpu.selected_parts(args)]
 
 
 def test_a_backend_that_does_not_run_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

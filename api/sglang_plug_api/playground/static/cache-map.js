@@ -33,9 +33,9 @@ const age = (seconds) =>
 /** Returns the map for what `/activity` says of the prefix cache. */
 export function mapView({ tokens, runs }) {
   const { nodes, roots } = treeOf(runs);
-  const shown = nodes.reduce((sum, node) => sum + node.tokens, 0);
-  const more = tokens - shown;
-  const counts = `${tokens.toLocaleString()} tokens are cached; the map shows ${nodes.length} runs with ${shown.toLocaleString()} of them.`;
+  const mapped = nodes.reduce((sum, node) => sum + node.tokens, 0);
+  const more = tokens - mapped;
+  const counts = `${tokens.toLocaleString()} tokens are cached; the map shows ${nodes.length} runs with ${mapped.toLocaleString()} of them.`;
   const note = element("p", { className: "statistics" }, tokens === 0 ? "Nothing is cached." : counts);
   if (nodes.length === 0) {
     if (more > 0) note.append(" This prefix cache does not show its tree.");
@@ -72,7 +72,7 @@ function box(node, left, width, level) {
 
 /** Returns a table of the largest runs. */
 export function listing({ runs }) {
-  const largest = treeOf(runs).nodes.sort((one, other) => other.total - one.total).slice(0, LISTED);
+  const largest = treeOf(runs).nodes.sort((a, b) => b.total - a.total).slice(0, LISTED);
   const rows = largest.map((node) =>
     row([node.tokens, node.total, node.hits, age(node.idle), node.locked ? "yes" : "no", node.children]),
   );

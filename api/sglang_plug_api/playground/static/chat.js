@@ -13,7 +13,7 @@ const NEAR_END = 80; // pixels from the end of the conversation in which it foll
 /** Starts the chat and returns its panel for the tabs. */
 export function startChat({ model, options, code, images }) {
   const chat = new Chat(model, options, code, images ? new Images() : null);
-  return { name: "chat", shown: () => code.show(() => chat.request()) };
+  return { name: "chat", onShow: () => code.show(() => chat.request()) };
 }
 
 class Chat {

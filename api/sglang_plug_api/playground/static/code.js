@@ -40,8 +40,8 @@ export class CodeView {
     } catch (error) {
       this.#text = error.message;
     }
-    byId("code-text").textContent = this.#text.replace(/base64,[A-Za-z0-9+/=]+/g, (found) =>
-      found.length > LONGEST_SHOWN ? `${found.slice(0, LONGEST_SHOWN)}… (Copy copies all of it)` : found,
+    byId("code-text").textContent = this.#text.replace(/base64,[A-Za-z0-9+/=]+/g, (data) =>
+      data.length > LONGEST_SHOWN ? `${data.slice(0, LONGEST_SHOWN)}… (Copy copies all of it)` : data,
     );
   }
 
@@ -105,10 +105,10 @@ function python(path, body) {
   const others = Object.entries(body).filter(([name]) => !CLIENT_FIELDS.has(name));
   const all = isStreamed(path) ? [...known, ["stream", true]] : known;
   if (others.length) all.push(["extra_body", Object.fromEntries(others)]);
-  const given = all.map(([name, value]) => `    ${name}=${pythonLiteral(value, "    ")},\n`).join("");
+  const parameters = all.map(([name, value]) => `    ${name}=${pythonLiteral(value, "    ")},\n`).join("");
   const client = `client = OpenAI(base_url=${JSON.stringify(address("v1"))}, api_key=${key})\n`;
   const use = PYTHON_USES[method];
-  return `${imports}from openai import OpenAI\n\n${client}answer = client.${method}.create(\n${given})\n${use}`;
+  return `${imports}from openai import OpenAI\n\n${client}answer = client.${method}.create(\n${parameters})\n${use}`;
 }
 
 const PYTHON_USES = {

@@ -52,5 +52,5 @@ export function startCompletion({ model, options, code }) {
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") stopping?.abort();
   });
-  return { name: "completion", shown: () => code.show(request) };
+  return { name: "completion", onShow: () => code.show(request) };
 }

@@ -40,7 +40,7 @@ export class Answer {
   }
 
   get seconds() {
-    return { first: this.#first && (this.#first - this.#started) / 1000, rest: (this.#last - this.#first) / 1000 };
+    return { first: this.#first && (this.#first - this.#started) / 1000, decode: (this.#last - this.#first) / 1000 };
   }
 
   /** The message that continues the conversation after this answer. */
@@ -122,7 +122,7 @@ export class Conversation {
 
   /** Returns the `messages` of a request. An answer without content, such as one that failed, is left out. */
   requestMessages(system) {
-    const sent = this.messages.filter((one) => one.role !== "assistant" || one.content || one.calls.length > 0);
+    const sent = this.messages.filter((message) => message.role !== "assistant" || message.content || message.calls.length > 0);
     return [...(system ? [{ role: "system", content: system }] : []), ...sent.map(plainMessage)];
   }
 

@@ -41,7 +41,7 @@ function contentView(path, method, operation) {
   if (operation.description) view.append(element("p", {}, operation.description));
   const parameters = operation.parameters ?? [];
   if (parameters.length) {
-    const rows = parameters.map((one) => row([one.name, one.in, typeName(one.schema ?? {}, document_), need(one.required)]));
+    const rows = parameters.map((parameter) => row([parameter.name, parameter.in, typeName(parameter.schema ?? {}, document_), need(parameter.required)]));
     view.append(table("Parameters", ["name", "place", "type", ""], rows));
   }
   const fields = schema ? fieldsOf(schema, document_) : [];
@@ -58,7 +58,7 @@ const need = (required) => (required ? "required" : "");
 
 /** Returns the form that calls a route. */
 function tryView(path, method, { parameters, fields, mediaType, schema }) {
-  const inputs = parameters.map((one) => [one, labelled(`${one.name} (${one.in})`, element("input", { type: "text" }))]);
+  const inputs = parameters.map((parameter) => [parameter, labelled(`${parameter.name} (${parameter.in})`, element("input", { type: "text" }))]);
   const parts = mediaType === FORM ? fields.map((field) => [field, formField(field, schema)]) : [];
   const body = mediaType === JSON_TYPE ? labelled("Body", element("textarea", { rows: 10, spellcheck: false })) : null;
   if (body) body.field.value = JSON.stringify(bodyExample(schema), null, 2);
@@ -68,10 +68,10 @@ function tryView(path, method, { parameters, fields, mediaType, schema }) {
     const query = new URLSearchParams();
     const headers = {};
     let target = path.slice(1);
-    for (const [one, { field }] of inputs) {
-      if (one.in === "path") target = target.replace(`{${one.name}}`, encodeURIComponent(field.value));
-      else if (field.value && one.in === "header") headers[one.name] = field.value;
-      else if (field.value) query.set(one.name, field.value);
+    for (const [parameter, { field }] of inputs) {
+      if (parameter.in === "path") target = target.replace(`{${parameter.name}}`, encodeURIComponent(field.value));
+      else if (field.value && parameter.in === "header") headers[parameter.name] = field.value;
+      else if (field.value) query.set(parameter.name, field.value);
     }
     const options = { method: method.toUpperCase(), headers };
     if (body) {
@@ -80,7 +80,7 @@ function tryView(path, method, { parameters, fields, mediaType, schema }) {
     } else if (mediaType === FORM) options.body = formData(parts);
     run(query.size ? `${target}?${query}` : target, options, { send, state, answer });
   }, { className: "primary" });
-  const made = [...inputs, ...parts].map(([, one]) => one.element);
+  const made = [...inputs, ...parts].map(([, input]) => input.element);
   return element("section", {}, element("h3", {}, "Try it"), ...made, ...(body ? [body.element] : []),
     element("div", { className: "actions" }, send), state, answer);
 }
@@ -175,11 +175,11 @@ function showRoutes() {
 }
 
 function filter() {
-  const wanted = byId("filter").value.trim().toLowerCase();
+  const text = byId("filter").value.trim().toLowerCase();
   for (const section of byId("routes").children) {
     const routes = [...section.querySelectorAll(".route")];
-    for (const one of routes) one.hidden = !one.dataset.text.includes(wanted);
-    section.hidden = routes.every((one) => one.hidden);
+    for (const route of routes) route.hidden = !route.dataset.text.includes(text);
+    section.hidden = routes.every((route) => route.hidden);
   }
 }
 

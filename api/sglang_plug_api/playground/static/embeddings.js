@@ -21,12 +21,12 @@ export function startEmbeddings({ model, code }) {
     }
   });
   byId("embeddings-input").addEventListener("input", () => code.refresh());
-  return { name: "embeddings", shown: () => code.show(request) };
+  return { name: "embeddings", onShow: () => code.show(request) };
 }
 
 function show(output, texts, answer) {
   const vectors = answer.data.map((item) => item.embedding);
-  const beginnings = vectors.map((vector) => `${vector.slice(0, SHOWN).map((one) => one.toFixed(4)).join(", ")}, …`);
+  const beginnings = vectors.map((vector) => `${vector.slice(0, SHOWN).map((value) => value.toFixed(4)).join(", ")}, …`);
   const rows = texts.map((text, index) => row([index + 1, text, vectors[index].length, beginnings[index]]));
   const names = texts.map((_, index) => String(index + 1));
   const similarities = vectors.map((vector, index) =>
@@ -39,7 +39,7 @@ function show(output, texts, answer) {
   );
 }
 
-function cosine(one, other) {
+function cosine(a, b) {
   const dot = (left, right) => left.reduce((sum, value, index) => sum + value * right[index], 0);
-  return dot(one, other) / Math.sqrt(dot(one, one) * dot(other, other) || 1);
+  return dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b) || 1);
 }

@@ -27,14 +27,14 @@ export class Images {
   }
 
   #show() {
-    const shown = this.#attached.map((image) => {
+    const previews = this.#attached.map((image) => {
       const picture = element("img", { src: image.url, alt: image.name });
       return removable(picture, image.name, () => {
         this.#attached = this.#attached.filter((other) => other !== image);
         this.#show();
       });
     });
-    byId("attached").replaceChildren(...shown);
+    byId("attached").replaceChildren(...previews);
   }
 }
 

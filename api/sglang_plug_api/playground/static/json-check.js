@@ -18,8 +18,8 @@ export function parseJson(text) {
   } catch {
     const index = faultIndex(text);
     const before = text.slice(0, index).split("\n");
-    const what = index < text.length ? `${JSON.stringify(text[index])} cannot stand here` : "the text ends too early";
-    return { error: `line ${before.length}, column ${before.at(-1).length + 1}: ${what}` };
+    const problem = index < text.length ? `${JSON.stringify(text[index])} cannot stand here` : "the text ends too early";
+    return { error: `line ${before.length}, column ${before.at(-1).length + 1}: ${problem}` };
   }
 }
 

@@ -12,15 +12,15 @@ class Reader {
 
   next() {
     TOKEN.lastIndex = this.at;
-    const found = TOKEN.exec(this.text);
-    this.token = found && (found[1] ?? (found[2] === undefined ? "value" : "string"));
-    this.start = found ? TOKEN.lastIndex - found[0].trimStart().length : this.at + /^\s*/.exec(this.text.slice(this.at))[0].length;
-    this.at = found ? TOKEN.lastIndex : this.at;
+    const match = TOKEN.exec(this.text);
+    this.token = match && (match[1] ?? (match[2] === undefined ? "value" : "string"));
+    this.start = match ? TOKEN.lastIndex - match[0].trimStart().length : this.at + /^\s*/.exec(this.text.slice(this.at))[0].length;
+    this.at = match ? TOKEN.lastIndex : this.at;
   }
 
-  /** Goes on if the next token is one of `wanted`; otherwise the text is wrong at its start. */
-  take(...wanted) {
-    if (!wanted.includes(this.token)) throw new RangeError("no JSON");
+  /** Goes on if the next token is one of `expected`; otherwise the text is wrong at its start. */
+  take(...expected) {
+    if (!expected.includes(this.token)) throw new RangeError("no JSON");
     const taken = this.token;
     this.next();
     return taken;

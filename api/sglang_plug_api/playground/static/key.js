@@ -30,12 +30,12 @@ function showDialog(message) {
   input.focus();
   return new Promise((resolve) => {
     const form = dialog.querySelector("form");
-    const done = (given) => {
+    const done = (confirmed) => {
       form.removeEventListener("submit", submit);
       dialog.removeEventListener("close", closed);
       input.value = "";
       if (dialog.open) dialog.close();
-      resolve(given);
+      resolve(confirmed);
     };
     const submit = (event) => {
       event.preventDefault();

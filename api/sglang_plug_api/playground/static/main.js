@@ -39,7 +39,7 @@ async function hasYesAndNo(model) {
   if (!model.tasks.includes("generate")) return false;
   try {
     const { tokens } = await postJson("tokenize", { prompt: ["yes", "no"], add_special_tokens: false });
-    return tokens.every((one) => one.length === 1);
+    return tokens.every((token) => token.length === 1);
   } catch (error) {
     if (error.status === 401) throw error;
     return false; // there is no tokenizer, or no route for it

@@ -138,7 +138,7 @@ export function statistics({ usage, cached, seconds, finish }) {
   }
   if (seconds.first !== null) parts.push(`first token after ${seconds.first.toFixed(2)} s`);
   const later = (usage?.completion_tokens ?? 0) - 1;
-  if (later > 0 && seconds.rest > 0) parts.push(`${(later / seconds.rest).toFixed(1)} tokens/s`);
+  if (later > 0 && seconds.decode > 0) parts.push(`${(later / seconds.decode).toFixed(1)} tokens/s`);
   if (finish) parts.push(FINISHES[finish] ?? finish);
   return parts.join(" · ");
 }
@@ -151,8 +151,8 @@ const FINISHES = {
   error: "failed",
 };
 
-/** Returns a button that removes `shown` and calls `onRemove`. */
-export function removable(shown, name, onRemove) {
+/** Returns a button that removes `content` and calls `onRemove`. */
+export function removable(content, name, onRemove) {
   const remove = button("✕", onRemove, { "aria-label": `Remove ${name}` });
-  return element("span", { className: "removable" }, shown, remove);
+  return element("span", { className: "removable" }, content, remove);
 }

@@ -36,7 +36,7 @@ export function quantile(before, after, name, part) {
   if (now === undefined) return null;
   const old = before.histograms.get(name) ?? new Map();
   const buckets = [...now].map(([upper, count]) => ({ upper, count: count - (old.get(upper) ?? 0) }));
-  buckets.sort((one, other) => one.upper - other.upper);
+  buckets.sort((a, b) => a.upper - b.upper);
   const total = buckets.at(-1).count;
   if (!(total > 0)) return null;
   let lower = { upper: 0, count: 0 };

@@ -47,14 +47,14 @@ export class Plot {
     );
     this.drawing.replaceChildren(...this.#axes(top, y, span), ...lines);
     const latest = this.points.at(-1).values;
-    const described = this.names.map((name, index) => `${name} ${this.#shown(latest[index])}`);
+    const described = this.names.map((name, index) => `${name} ${this.#label(latest[index])}`);
     this.drawing.setAttribute("aria-label", `${this.title}: ${described.join(", ")}`);
     this.legend.replaceChildren(
       ...described.map((text, index) => element("span", { className: `key series-${index + 1}` }, text)),
     );
   }
 
-  #shown(value) {
+  #label(value) {
     return value === null ? "–" : `${shortNumber(value)}${this.unit ? ` ${this.unit}` : ""}`;
   }
 

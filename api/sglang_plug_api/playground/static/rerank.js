@@ -25,5 +25,5 @@ export function startRerank({ model, code }) {
     }
   });
   for (const id of ["rerank-query", "rerank-documents"]) byId(id).addEventListener("input", () => code.refresh());
-  return { name: "rerank", shown: () => code.show(request) };
+  return { name: "rerank", onShow: () => code.show(request) };
 }

@@ -31,11 +31,11 @@ export function slotsView({ slots, callers }) {
 function callerOwners(running, callers) {
   const owning = callers.filter((caller) => caller.slots > 0);
   if (owning.length <= 1) return [{ name: "running requests", count: running, look: "caller-0" }];
-  const shown = owning.slice(0, SHOWN_CALLERS).map(({ caller, slots }, index) => ({
+  const owners = owning.slice(0, SHOWN_CALLERS).map(({ caller, slots }, index) => ({
     name: `running, caller ${caller.slice(0, 8) || "without key"}`,
     count: slots,
     look: `caller-${index % 3}`,
   }));
-  const others = running - shown.reduce((sum, { count }) => sum + count, 0);
-  return others > 0 ? [...shown, { name: "running, other callers", count: others, look: "caller-0" }] : shown;
+  const others = running - owners.reduce((sum, { count }) => sum + count, 0);
+  return others > 0 ? [...owners, { name: "running, other callers", count: others, look: "caller-0" }] : owners;
 }

@@ -14,18 +14,18 @@ export function requestsView({ running, waiting, counts }) {
   const heads = ["request", "caller", "age", "prompt", "cached", "generated", "at most", "KV slots", "retracted"];
   if (running.length) views.push(table("Running", heads, running.map(requestRow)));
   if (waiting.length) views.push(table("Waiting, in the order of arrival", heads, waiting.map(requestRow)));
-  const left = counts.running + counts.waiting - running.length - waiting.length;
-  if (left > 0) views.push(note(`${left} further requests are not listed.`));
+  const unlisted = counts.running + counts.waiting - running.length - waiting.length;
+  if (unlisted > 0) views.push(note(`${unlisted} further requests are not listed.`));
   return views;
 }
 
-function requestRow(one) {
-  const id = element("code", { title: one.id }, one.id.slice(0, 16));
-  const progress = one.computed_tokens < one.prompt_tokens ? ` (${one.computed_tokens} computed)` : "";
-  const room = one.most_tokens - one.prompt_tokens;
-  const prompt = `${one.prompt_tokens}${progress}`;
-  const cells = [id, caller(one.caller), seconds(one.age), prompt, one.cached_tokens ?? "–", one.generated_tokens];
-  return row([...cells, room, one.slots, one.retractions]);
+function requestRow(request) {
+  const id = element("code", { title: request.id }, request.id.slice(0, 16));
+  const progress = request.computed_tokens < request.prompt_tokens ? ` (${request.computed_tokens} computed)` : "";
+  const room = request.most_tokens - request.prompt_tokens;
+  const prompt = `${request.prompt_tokens}${progress}`;
+  const cells = [id, caller(request.caller), seconds(request.age), prompt, request.cached_tokens ?? "–", request.generated_tokens];
+  return row([...cells, room, request.slots, request.retractions]);
 }
 
 /** Returns the table of batches with their progress. */
@@ -42,14 +42,14 @@ export function batchesView(batches) {
 
 /** Returns the table of the plugins that contain `filter`, with what each declares, or why it failed. */
 export function pluginsView({ plugins, components, failures = [] }, filter) {
-  const wanted = filter.trim().toLowerCase();
+  const text = filter.trim().toLowerCase();
   const declared = new Map(failures.map(({ name, error }) => [name, [error]]));
-  for (const one of components) {
-    declared.set(one.plugin, [...(declared.get(one.plugin) ?? []), `${one.kind}:${one.name}`]);
+  for (const component of components) {
+    declared.set(component.plugin, [...(declared.get(component.plugin) ?? []), `${component.kind}:${component.name}`]);
   }
   const rows = plugins
-    .map((one) => ({ ...one, declares: (declared.get(one.name) ?? []).join(", ") }))
-    .filter((one) => !wanted || JSON.stringify(Object.values(one)).toLowerCase().includes(wanted))
-    .map((one) => row([one.name, one.distribution ?? one.file ?? "–", one.version ?? "–", one.status, one.declares]));
+    .map((plugin) => ({ ...plugin, declares: (declared.get(plugin.name) ?? []).join(", ") }))
+    .filter((plugin) => !text || JSON.stringify(Object.values(plugin)).toLowerCase().includes(text))
+    .map((plugin) => row([plugin.name, plugin.distribution ?? plugin.file ?? "–", plugin.version ?? "–", plugin.status, plugin.declares]));
   return [table(`${rows.length} plugins`, ["plugin", "distribution", "version", "status", "declares"], rows)];
 }

@@ -2,7 +2,7 @@
 
 import { byId } from "./dom.js";
 
-/** Shows the tabs of `panels`, objects with the `name` of a panel and `shown()`, and selects the first. */
+/** Shows the tabs of `panels`, objects with the `name` of a panel and `onShow()`, and selects the first. */
 export function startTabs(panels) {
   const tabs = panels.map((panel) => byId(`tab-${panel.name}`));
   const list = byId("tabs");
@@ -17,7 +17,7 @@ export function startTabs(panels) {
     });
     document.body.dataset.panel = panels[index].name;
     if (focus) tabs[index].focus();
-    panels[index].shown();
+    panels[index].onShow();
   };
 
   tabs.forEach((tab, index) => {
