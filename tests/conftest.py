@@ -73,10 +73,11 @@ from .surroundings import forget_the_callers_options, seed
 # Triton decides when it is imported whether kernels are compiled. Here they are; see ``interpreted_process``.
 os.environ.setdefault("TRITON_INTERPRET", "0")
 
-# How long an example takes depends on what else the machine does. What is drawn is always the same, unless asked for.
+# How long an example takes depends on the load of the machine. The examples are the same each time, but not in
+# ``make fuzz``.
 unhurried: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("unhurried", **unhurried, derandomize=True, database=None)
-settings.register_profile("drawn", **unhurried, derandomize=False)
+settings.register_profile("random", **unhurried, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 
 REAPER = pytest.StashKey[Reaper]()
@@ -98,7 +99,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     gc.unfreeze()  # libraries that count what is left at the end find nothing
 
 
-WHOLE_ENGINE = frozenset({"serve", "tiny_model", "app", "apps", "seeing"})
+WHOLE_ENGINE = frozenset({"serve", "tiny_model", "app", "apps", "vision_model", "vision_server"})
 """Fixtures that serve a model, or make one of a family."""
 
 

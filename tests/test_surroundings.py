@@ -24,7 +24,7 @@ left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], 
 print(left.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-DRAWN: set[tuple[float, float]] = set()
+NUMBERS: set[tuple[float, float]] = set()
 
 
 def is_gone(pid: int) -> bool:
@@ -53,6 +53,6 @@ def test_the_callers_options_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("turn", range(3))
-def test_what_is_drawn_does_not_depend_on_the_tests_before(turn: int) -> None:
-    DRAWN.add((random.random(), float(torch.rand(1))))
-    assert len(DRAWN) == 1
+def test_random_numbers_do_not_depend_on_the_tests_before(turn: int) -> None:
+    NUMBERS.add((random.random(), float(torch.rand(1))))
+    assert len(NUMBERS) == 1

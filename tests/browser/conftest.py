@@ -12,9 +12,9 @@ import pytest
 
 from tests.api.routes.pooling.conftest import tiny
 from tests.e2e.conftest import encoder, environment, pytest_runtest_makereport, server, shared_launcher
-from tests.e2e.seeing_models import make_seeing
 from tests.e2e.servers import Server
 from tests.e2e.test_reasoned_constraints import PARSER
+from tests.e2e.vision_models import make_vision_model
 
 __all__ = ["encoder", "environment", "pytest_runtest_makereport", "server", "shared_launcher", "tiny"]
 
@@ -54,9 +54,9 @@ def keyed(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Ser
 
 
 @pytest.fixture(scope="session")
-def seeing(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Server:
+def vision_server(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Server:
     """A vision-language model with random weights, whose outputs take a minute or more unless they are stopped."""
-    model = make_seeing("qwen2.5-vl", tmp_path_factory.mktemp("qwen2.5-vl-tiny"))
+    model = make_vision_model("qwen2.5-vl", tmp_path_factory.mktemp("qwen2.5-vl-tiny"))
     path = model.path / "config.json"
     config = json.loads(path.read_text())
     config["text_config"]["max_position_embeddings"] = 100_000

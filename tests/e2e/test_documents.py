@@ -17,7 +17,7 @@ from sglang_plug_lang.utils import _free_port
 
 from .document_checks import CHECKS, Notebook, check
 from .document_models import make_models
-from .seeing_models import make_seeing, png
+from .vision_models import make_vision_model, png
 
 requests = pytest.importorskip("requests", reason="the documents' cells use it; it comes with the 'test' extra")
 
@@ -64,8 +64,8 @@ STARTS_WITHIN = 300.0
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     folder = tmp_path_factory.mktemp("models")
-    seeing = make_seeing("qwen2.5-vl", folder / "qwen2.5-vl")
-    return {**make_models(folder), "Qwen/Qwen2.5-VL-7B-Instruct": seeing.path}
+    vision_model = make_vision_model("qwen2.5-vl", folder / "qwen2.5-vl")
+    return {**make_models(folder), "Qwen/Qwen2.5-VL-7B-Instruct": vision_model.path}
 
 
 @pytest.fixture

@@ -209,12 +209,12 @@ VALUES = st.sampled_from([b"0", b"5", LENGTH, b"+5", b"chunked", b"xchunked", b"
 LINES = st.builds(lambda *parts: b"".join(parts), NAMES, BLANKS, st.just(b":"), BLANKS, VALUES, BLANKS)
 ENDS = st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n", b"\r"])
 BODIES = st.sampled_from([BODY, CHUNK + b"0\r\n\r\n", b"0\r\n\r\n", SIZE + b";\r\n" + BODY + b"\r\n0\r\n\r\n", b""])
-DRAWN = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+RANDOM_EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@settings(DRAWN)
+@settings(RANDOM_EXAMPLES)
 @given(lines=st.lists(st.tuples(LINES, ENDS), max_size=3), body=BODIES, pieces=st.integers(1, 5))
-def test_drawn_framings_never_get_more_answers_than_requests(
+def test_random_framings_never_get_more_answers_than_requests(
     server: Any, lines: list[tuple[bytes, bytes]], body: bytes, pieces: int
 ) -> None:
     head = START + b"".join(line + end for line, end in lines) + b"\r\n"

@@ -13,8 +13,8 @@ from typing import Any
 import openai
 import pytest
 
-from .seeing_models import QWEN_IMAGE, SeeingModel, make_seeing, png
 from .servers import until
+from .vision_models import QWEN_IMAGE, VisionModel, make_vision_model, png
 
 CHAT, GENERATE, TOKENIZE, MESSAGES = "/v1/chat/completions", "/generate", "/tokenize", "/v1/messages"
 QUESTION = "What is in the image?"
@@ -52,8 +52,8 @@ def site() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> SeeingModel:
-    return make_seeing("qwen2.5-vl", tmp_path_factory.mktemp("qwen2.5-vl-surfaces"))
+def model(tmp_path_factory: pytest.TempPathFactory) -> VisionModel:
+    return make_vision_model("qwen2.5-vl", tmp_path_factory.mktemp("qwen2.5-vl-surfaces"))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def seeing(model: SeeingModel, site: str, folder: Path, module_launcher: Any) -> Any:
+def vision_server(model: VisionModel, site: str, folder: Path, module_launcher: Any) -> Any:
     flags = ["--model-path", str(model.path), "--enable-cache-report", "--dtype", "float32"]
     flags += ["--max-image-bytes", str(MOST), "--plugins-dir", str(PLUGINS)]
     flags += ["--allowed-media-domains", site.removeprefix("http://"), "--allowed-media-networks", "127.0.0.1/32"]
@@ -77,8 +77,8 @@ def seeing(model: SeeingModel, site: str, folder: Path, module_launcher: Any) ->
 
 
 @pytest.fixture
-def client(seeing: Any) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{seeing.url}/v1", api_key="None", max_retries=0) as client:
+def client(vision_server: Any) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{vision_server.url}/v1", api_key="None", max_retries=0) as client:
         yield client
 
 
@@ -121,7 +121,7 @@ def prompt(*parts: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def expected(model: SeeingModel) -> Callable[..., tuple[str, int]]:
+def expected(model: VisionModel) -> Callable[..., tuple[str, int]]:
     """Transformers' greedy answer to a text with images, and the length of the prompt."""
 
     def compute(text: str, *images: bytes) -> tuple[str, int]:
@@ -188,9 +188,9 @@ def test_files_that_are_no_images_to_show(client: openai.OpenAI) -> None:
         client.batches.create(input_file_id=text.id, endpoint="/v1/chat/completions", completion_window="24h")
 
 
-def test_responses_leave_out_old_images(client: Any, seeing: Any, expected: Any) -> None:
+def test_responses_leave_out_old_images(client: Any, vision_server: Any, expected: Any) -> None:
     """``truncation`` counts what images take."""
-    most = seeing.info()["context_length"] - TOKENS
+    most = vision_server.info()["context_length"] - TOKENS
 
     def turns(words: int) -> list[Any]:
         return [*shown("word " * words, TALL), {"role": "assistant", "content": "Yes."}, *shown(WIDE, QUESTION)]
@@ -219,13 +219,13 @@ def test_tools_may_answer_with_images(client: openai.OpenAI, expected: Any) -> N
     assert found.output_text == expected(said, WIDE)[0]
 
 
-def test_tokenize_counts_what_chat_counts(seeing: Any, expected: Any) -> None:
+def test_tokenize_counts_what_chat_counts(vision_server: Any, expected: Any) -> None:
     messages = chat((address(WIDE),), QUESTION)
-    found = seeing.post(TOKENIZE, {"messages": messages, "return_token_strs": True}).json()
-    usage = seeing.post(CHAT, {"messages": messages, "max_tokens": 1}).json()["usage"]
+    found = vision_server.post(TOKENIZE, {"messages": messages, "return_token_strs": True}).json()
+    usage = vision_server.post(CHAT, {"messages": messages, "max_tokens": 1}).json()["usage"]
     assert found["count"] == len(found["tokens"]) == len(found["token_strs"]) == usage["prompt_tokens"]
     assert found["count"] == expected(prompt(QWEN_IMAGE, QUESTION), WIDE)[1]
-    refused = seeing.post(TOKENIZE, {"messages": chat(("data:image/png;base64,YQ==",))})
+    refused = vision_server.post(TOKENIZE, {"messages": chat(("data:image/png;base64,YQ==",))})
     assert refused.status_code == 400 and refused.json()["param"] == "messages.0.content.0"
 
 
@@ -248,7 +248,7 @@ def test_batches(client: openai.OpenAI, expected: Any) -> None:
     assert "messages.0.content.0: it cannot be read as an image" in client.files.content(batch.error_file_id).text
 
 
-def test_anthropics_messages(seeing: Any, site: str, expected: Any) -> None:
+def test_anthropics_messages(vision_server: Any, site: str, expected: Any) -> None:
     text, length = expected(prompt(QWEN_IMAGE, QUESTION), WIDE)
     sources = [
         {"type": "base64", "media_type": "image/png", "data": encoded(WIDE)},
@@ -257,38 +257,38 @@ def test_anthropics_messages(seeing: Any, site: str, expected: Any) -> None:
     for source in sources:
         content = [{"type": "image", "source": source}, {"type": "text", "text": QUESTION}]
         body = {"model": "any", "messages": [{"role": "user", "content": content}]}
-        counted = seeing.post(f"{MESSAGES}/count_tokens", body).json()
+        counted = vision_server.post(f"{MESSAGES}/count_tokens", body).json()
         assert counted == {"input_tokens": length}
-        answer = seeing.post(MESSAGES, {**body, "max_tokens": TOKENS, "temperature": 0}).json()
+        answer = vision_server.post(MESSAGES, {**body, "max_tokens": TOKENS, "temperature": 0}).json()
         assert text.startswith(answer["content"][0]["text"]) and answer["content"][0]["text"]
         usage = answer["usage"]
         assert usage["input_tokens"] + usage["cache_read_input_tokens"] == length
     source["url"] = f"{site}/none.png"
-    refused = seeing.post(MESSAGES, {**body, "max_tokens": 1})
+    refused = vision_server.post(MESSAGES, {**body, "max_tokens": 1})
     assert refused.status_code == 400 and refused.json()["error"]["type"] == "invalid_request_error"
     assert "messages.0.content.0: 127.0.0.1 answers with status 404" in refused.text
 
 
-def test_anthropics_own_client(seeing: Any, expected: Any) -> None:
+def test_anthropics_own_client(vision_server: Any, expected: Any) -> None:
     anthropic = pytest.importorskip("anthropic")
     source = {"type": "base64", "media_type": "image/png", "data": encoded(WIDE)}
     content = [{"type": "image", "source": source}, {"type": "text", "text": QUESTION}]
     text, _ = expected(prompt(QWEN_IMAGE, QUESTION), WIDE)
     asked: Any = {"model": "any", "max_tokens": TOKENS, "messages": [{"role": "user", "content": content}]}
-    with anthropic.Anthropic(base_url=seeing.url, api_key="none", max_retries=0) as client:
+    with anthropic.Anthropic(base_url=vision_server.url, api_key="none", max_retries=0) as client:
         with client.messages.stream(**asked, extra_body={"temperature": 0}) as stream:
             assert text.startswith("".join(stream.text_stream))
 
 
-def test_addresses_and_local_files(seeing: Any, site: str, folder: Path, expected: Any) -> None:
+def test_addresses_and_local_files(vision_server: Any, site: str, folder: Path, expected: Any) -> None:
     text, length = expected(prompt(QWEN_IMAGE, QUESTION), WIDE)
     for given in (f"{site}/wide.png", f"file://{folder}/wide.png"):
         body = {"messages": chat((given,), QUESTION), "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
-        found = seeing.post(CHAT, body).json()
+        found = vision_server.post(CHAT, body).json()
         assert (found["choices"][0]["message"]["content"], found["usage"]["prompt_tokens"]) == (text, length)
         params = {"temperature": 0, "max_new_tokens": TOKENS, "ignore_eos": True}
         native = {"text": prompt(QWEN_IMAGE, QUESTION), "image_data": given, "sampling_params": params}
-        assert seeing.generate(native)["text"] == text
+        assert vision_server.generate(native)["text"] == text
 
 
 @pytest.mark.parametrize(
@@ -307,13 +307,13 @@ def test_addresses_and_local_files(seeing: Any, site: str, folder: Path, expecte
         ("file://FOLDER/link.png", "a link stands in its way"),
     ],
 )
-def test_what_is_not_fetched(seeing: Any, site: str, folder: Path, given: str, words: str) -> None:
+def test_what_is_not_fetched(vision_server: Any, site: str, folder: Path, given: str, words: str) -> None:
     url = given.replace("SITE", site).replace("FOLDER", str(folder))
-    answer = seeing.post(CHAT, {"messages": chat("Well?", (address(WIDE),), (url,))})
+    answer = vision_server.post(CHAT, {"messages": chat("Well?", (address(WIDE),), (url,))})
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert words in error["message"] and error["param"] == "messages.0.content.2"
 
 
-def test_nothing_is_left(seeing: Any) -> None:
-    seeing.wait_whole()
+def test_nothing_is_left(vision_server: Any) -> None:
+    vision_server.wait_whole()

@@ -13,8 +13,8 @@ from sglang_plug import EngineConfig, LogprobOptions, Media, Plugins, Request, R
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ParallelOptions, ScheduleOptions
 from sglang_plug_backends.avx512 import library
 
-from .seeing_families import FAMILIES
-from .seeing_models import SeeingModel, make_seeing, png
+from .vision_families import FAMILIES
+from .vision_models import VisionModel, make_vision_model, png
 
 pytestmark = pytest.mark.whole_engine
 
@@ -35,12 +35,12 @@ RECURRENT = {"qwen3.5", "qwen3.5-moe"}
 
 
 @pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SeeingModel]:
-    made: dict[str, SeeingModel] = {}
+def vision_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], VisionModel]:
+    made: dict[str, VisionModel] = {}
 
-    def make(family: str) -> SeeingModel:
+    def make(family: str) -> VisionModel:
         if family not in made:
-            made[family] = make_seeing(family, tmp_path_factory.mktemp(family))
+            made[family] = make_vision_model(family, tmp_path_factory.mktemp(family))
         return made[family]
 
     return make
@@ -55,7 +55,7 @@ def config(path: Path, *, pool: int = 4096, chunk: int = 2048, attention: str = 
     )
 
 
-def request(model: SeeingModel, case: str, name: str, new_tokens: int = NEW_TOKENS) -> Request:
+def request(model: VisionModel, case: str, name: str, new_tokens: int = NEW_TOKENS) -> Request:
     text, images = CASES[case]
     found = model.prompt(text, images)
     return Request(
@@ -67,7 +67,7 @@ def request(model: SeeingModel, case: str, name: str, new_tokens: int = NEW_TOKE
     )
 
 
-def check(model: SeeingModel, engine: Any, name: str, new_tokens: int = NEW_TOKENS) -> list[Any]:
+def check(model: VisionModel, engine: Any, name: str, new_tokens: int = NEW_TOKENS) -> list[Any]:
     """Every case at once equals transformers; returns the outputs."""
     requests = [request(model, case, name, new_tokens) for case in CASES]
     outputs = engine.outputs(requests)
@@ -83,9 +83,9 @@ def check(model: SeeingModel, engine: Any, name: str, new_tokens: int = NEW_TOKE
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("chunk", [2048, 7])
 def test_prompts_cold_and_cached(
-    family: str, chunk: int, seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]
+    family: str, chunk: int, vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
 ) -> None:
-    model = seeing(family)
+    model = vision_model(family)
     engine = serve(config(model.path, chunk=chunk))
     assert engine.info["inputs"] == ["image", "text"]
     check(model, engine, "cold")
@@ -94,9 +94,11 @@ def test_prompts_cold_and_cached(
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - RECURRENT))
-def test_ranks_share_the_decoder(family: str, seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]) -> None:
+def test_ranks_share_the_decoder(
+    family: str, vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
+) -> None:
     """Rank 0 looks at the images, and tells the other one what it saw."""
-    model = seeing(family)
+    model = vision_model(family)
     two = ParallelOptions(tp_size=2, executor="threads")
     engine = serve(replace(config(model.path, chunk=7), parallel=two))
     check(model, engine, "cold")
@@ -105,9 +107,9 @@ def test_ranks_share_the_decoder(family: str, seeing: Callable[[str], SeeingMode
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_retracted_prompts_are_seen_again(
-    family: str, seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]
+    family: str, vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
 ) -> None:
-    model = seeing(family)
+    model = vision_model(family)
     lengths = [len(request(model, case, "length").tokens) for case in CASES]
     pool = sum(lengths) + 120
     engine = serve(config(model.path, pool=pool, chunk=64))
@@ -116,13 +118,13 @@ def test_retracted_prompts_are_seen_again(
 
 
 def test_recorded_decode_steps_count_positions_as_the_model_does(
-    seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]
+    vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
 ) -> None:
     """In bfloat16 transformers is no measure: recorded steps equal those that are not recorded, bit by bit."""
     plugins = Plugins.discover()
     if "avx512" not in plugins.names("attention") or library.why_not():
         pytest.skip("no backend here records decode steps")
-    model = seeing("qwen2.5-vl")
+    model = vision_model("qwen2.5-vl")
     found = []
     for disabled in (False, True):
         options = config(model.path, dtype="bfloat16", attention="avx512")
@@ -136,9 +138,9 @@ def test_recorded_decode_steps_count_positions_as_the_model_does(
 
 @pytest.mark.parametrize("family", sorted(RECURRENT))
 def test_states_behind_images_are_reused(
-    family: str, seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]
+    family: str, vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
 ) -> None:
-    model, text = seeing(family), "Which of these is taller than all of the others, and why is it? " * 3
+    model, text = vision_model(family), "Which of these is taller than all of the others, and why is it? " * 3
     engine, found = serve(config(model.path)), []
     for images in ([WIDE, TALL], [WIDE, TALL], [WIDE, png(30, 70, 9)]):
         prompt = model.prompt(f"{PAD}{PAD}{text}", images)
@@ -154,9 +156,9 @@ def test_states_behind_images_are_reused(
     assert found[0] == 0 and found[1] >= 64 and found[2] < found[1], found
 
 
-def test_an_image_is_told_by_its_content(seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]) -> None:
+def test_an_image_is_told_by_its_content(vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]) -> None:
     """The same prompt with another image of that size shares only what stands before it, in chunks too."""
-    model = seeing("qwen2.5-vl")
+    model = vision_model("qwen2.5-vl")
     engine = serve(config(model.path, chunk=9))
     text = f"Look: {PAD} What is it?"
     for name, image in (("first", png(48, 48, 1)), ("second", png(48, 48, 2)), ("again", png(48, 48, 1))):
@@ -179,9 +181,9 @@ MANGLED: dict[str, tuple[Callable[[Media], Media], str]] = {
 
 @pytest.mark.parametrize("case", MANGLED)
 def test_media_that_no_processor_made_are_refused(
-    case: str, seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]
+    case: str, vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
 ) -> None:
-    model = seeing("qwen2.5-vl")
+    model = vision_model("qwen2.5-vl")
     engine = serve(config(model.path))
     change, words = MANGLED[case]
     asked = request(model, "one image", case)
@@ -191,7 +193,7 @@ def test_media_that_no_processor_made_are_refused(
 
 
 def test_a_model_of_text_refuses_media(
-    seeing: Callable[[str], SeeingModel], serve: Callable[..., Any], tiny_model: Callable[..., Any]
+    vision_model: Callable[[str], VisionModel], serve: Callable[..., Any], tiny_model: Callable[..., Any]
 ) -> None:
     engine = serve(config(tiny_model("qwen2.5-0.5b").path))
     with pytest.raises(RequestError, match="takes text only"):
@@ -199,9 +201,9 @@ def test_a_model_of_text_refuses_media(
 
 
 def test_the_engine_bounds_what_images_take(
-    seeing: Callable[[str], SeeingModel], serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    vision_model: Callable[[str], VisionModel], serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = seeing("qwen2.5-vl")
+    model = vision_model("qwen2.5-vl")
     asked = request(model, "one image", "bounded", 1)
     for most, refused in ((asked.media[0].size, False), (asked.media[0].size - 1, True)):
         monkeypatch.setattr("sglang_plug_backends.multimodal.extension.MOST_BYTES", most)

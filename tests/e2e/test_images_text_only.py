@@ -13,7 +13,7 @@ from transformers import AyaVisionConfig, AyaVisionForConditionalGeneration
 from sglang_plug import EngineConfig, LogprobOptions, Media, Request, RequestError, SamplingParams
 from sglang_plug.config import ModelOptions
 
-from .seeing_families import TEXT
+from .vision_families import TEXT
 
 SIZES: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from .drawn_schemas import annotated_schemas, drawn_schemas, long_texts, openapi_schemas
+from .random_schemas import annotated_schemas, long_texts, openapi_schemas, random_schemas
 from .written_schemas import BOUNDED, UNBOUNDED, Schema
 
-COUNT = int(os.environ.get("DRAWN_SCHEMAS", "192"))
+COUNT = int(os.environ.get("RANDOM_SCHEMAS", "192"))
 BATCH = 16
 MOST_TOKENS = 1500
 CHECKER = Draft202012Validator.FORMAT_CHECKER
@@ -45,7 +45,7 @@ def ended(answer: Any) -> bool:
 
 
 def test_bounded_schemas_are_finished_and_kept_to(random_server: Any) -> None:
-    schemas = [*BOUNDED, *drawn_schemas(COUNT)]
+    schemas = [*BOUNDED, *random_schemas(COUNT)]
     for schema, answer in outputs(random_server, schemas, MOST_TOKENS):
         assert ended(answer), (schema, answer["text"], answer["meta_info"]["finish_reason"])
         check(schema, answer)

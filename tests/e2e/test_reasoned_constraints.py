@@ -89,7 +89,7 @@ def test_an_output_that_is_cut_off_while_it_thinks(client: openai.OpenAI) -> Non
     assert message.reasoning_content
 
 
-def test_several_outputs_that_are_drawn(client: openai.OpenAI) -> None:
+def test_several_sampled_outputs(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(**{**ASK, "temperature": 1.3, "seed": 5, "n": 4, "logprobs": True})
     ended = [choice for choice in answer.choices if choice.finish_reason == "stop"]
     assert ended

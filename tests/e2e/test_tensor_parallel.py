@@ -117,7 +117,7 @@ def test_short_of_slots(tiny_model: Callable[[str], Any], serve: Callable[..., A
     check(model, engine, "short")
 
 
-def test_drawn_tokens_are_those_of_one_rank(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
+def test_sampled_tokens_are_those_of_one_rank(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
     params = SamplingParams(max_new_tokens=12, temperature=1.0, top_p=0.9, frequency_penalty=0.3, seed=11)
     asked = [Request(id=str(index), tokens=tuple(tokens), params=params) for index, tokens in enumerate(prompts())]
     path = tiny_model("qwen3-0.6b").path

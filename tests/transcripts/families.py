@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.seeing_families import FAMILIES as SEEING
-from tests.e2e.seeing_models import png
+from tests.e2e.vision_families import FAMILIES as VISION_FAMILIES
+from tests.e2e.vision_models import png
 
 from .exchanges import Output
 from .models import POOLING, makers
@@ -48,7 +48,7 @@ def _job(name: str, folder: str) -> dict[str, Any]:
     """What the offline engine does with a checkpoint."""
     job: dict[str, Any] = {"family": name, "path": folder, "pooling": name in POOLING}
     if name.endswith(" with images"):
-        family = SEEING[name.removesuffix(" with images")]
+        family = VISION_FAMILIES[name.removesuffix(" with images")]
         job["prompt"] = f"{family.in_text}Who is in the image?"
         job["image"] = base64.b64encode(png(64, 24, 1)).decode()
     else:

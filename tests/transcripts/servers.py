@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.seeing_models import QWEN_IMAGE, make_seeing, png
+from tests.e2e.vision_models import QWEN_IMAGE, make_vision_model, png
 
 from .exchanges import Talk, uncovered
 from .generation import CHAT, COMPLETIONS, FRANCE, GENERATE, PIXEL, PROMPT, SAMPLED, STORY, ask_generation
@@ -68,8 +68,8 @@ def recorded(tree: Tree, models: Path) -> Iterator[Recorded]:
     classifier = make_pooling(models / "classifier", "qwen2-classifier", tokenizer=True)
     yield Recorded("classifier", ("--model-path", str(classifier)), ask_pooling_model)
     yield Recorded("recurrent", ("--model-path", str(make_recurrent(models / "recurrent"))), ask_small)
-    seeing = make_seeing("qwen2.5-vl", models / "seeing").path
-    yield Recorded("seeing", ("--model-path", str(seeing), "--dtype", "float32"), ask_about_images)
+    vision = make_vision_model("qwen2.5-vl", models / "vision").path
+    yield Recorded("vision", ("--model-path", str(vision), "--dtype", "float32"), ask_about_images)
 
 
 def ask_everything(talk: Talk) -> None:

@@ -10,14 +10,14 @@ import pytest
 
 from sglang_plug import EngineConfig, Media, MediaArray, PluginOptions, Request, RequestError, SamplingParams
 from sglang_plug.config import CacheOptions, ModelOptions
-from tests.e2e.seeing_families import FAMILIES
-from tests.e2e.seeing_models import make_seeing, png
+from tests.e2e.vision_families import FAMILIES
+from tests.e2e.vision_models import make_vision_model, png
 
 FAMILY = "qwen2.5-vl"
 
 
 def test_requests_with_media_are_refused_by_name(serve: Callable[..., Any], tmp_path: Path) -> None:
-    model = make_seeing(FAMILY, tmp_path)
+    model = make_vision_model(FAMILY, tmp_path)
     engine = serve(
         EngineConfig(
             model=ModelOptions(path=str(model.path), device="cpu"),

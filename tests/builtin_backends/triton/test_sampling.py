@@ -1,4 +1,4 @@
-"""Drawing of tokens: interpreted and compiled, against the distribution that the definition states."""
+"""Sampling of tokens: interpreted and compiled, against the distribution that the definition states."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def check_not_finite() -> None:
 
 
 @pytest.mark.interpreted
-def test_what_is_drawn_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampled_tokens_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     check_exact(monkeypatch, width=70, block=32, some=0, every=5)
 
 
 @pytest.mark.slow
 @pytest.mark.interpreted
 @pytest.mark.parametrize(("width", "block"), [(5, 8), (70, 32), (300, 128), (1000, 1024)])
-def test_what_is_drawn_in_many_widths_interpreted(width: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampled_tokens_in_many_widths_interpreted(width: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check_exact(monkeypatch, width=width, block=block, some=2, every=1)
 
 
@@ -87,7 +87,7 @@ class TestCompiled:
     def test_frequencies_and_masks(self, width: int, draws: int) -> None:
         check_sampling(made(), device=device, width=width, draws=draws)
 
-    def test_what_is_drawn(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_sampled_tokens(self, monkeypatch: pytest.MonkeyPatch) -> None:
         check_exact(monkeypatch, width=32000, block=2048, some=50, every=1)
 
     def test_rows_that_are_not_finite_end(self) -> None:

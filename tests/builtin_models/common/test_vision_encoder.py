@@ -14,7 +14,7 @@ from torch import Tensor
 from sglang_plug import BuildEnv, Media, MediaArray, Model, Plugins, RequestError, SupportsImages, WeightError
 from sglang_plug.testing import check_model
 from sglang_plug_backends.torch_native.attention import TorchAttention
-from tests.e2e.seeing_families import FAMILIES, TEXT, Ids
+from tests.e2e.vision_families import FAMILIES, TEXT, Ids
 
 IDS = Ids(start=92, image=90, end=93, video=91)
 SIZES = [(64, 24), (30, 70)]

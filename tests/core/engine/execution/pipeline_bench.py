@@ -55,7 +55,7 @@ class Device:
         """Numbers of steps that fail on the device."""
         self.bad_rows = set[tuple[int, str]]()
         """Numbers of steps and ids whose logits are not finite."""
-        self._drawn: dict[int, dict[int, tuple[int, ...]]] = {}
+        self._sampled: dict[int, dict[int, tuple[int, ...]]] = {}
 
     def launch(
         self, shares: list[ScheduledChunk], before: LaunchedStep | None = None
@@ -67,7 +67,7 @@ class Device:
         self.asked.append([share.sequence.request.id for share in shares])
         if number in self.unlaunchable:
             raise MemoryError(f"no memory for {number}")
-        known = {} if before is None else self._drawn[id(before.results)]
+        known = {} if before is None else self._sampled[id(before.results)]
         self.steps.begin([held for share in shares if (held := held_state(share.sequence)) is not None])
         tokens = [self._write(share, known) for share in shares]
         self.steps.end(shares)
@@ -99,7 +99,7 @@ class Device:
     def _choose(
         self, number: int, shares: Ordered[ScheduledChunk], tokens: list[tuple[int, ...]], complete: list[bool]
     ) -> LaunchedStep:
-        drawn: dict[int, tuple[int, ...]] = {}
+        tokens_of: dict[int, tuple[int, ...]] = {}
         found = []
         for share, history, wanted in zip(shares, tokens, complete, strict=True):
             one = share.sequence
@@ -111,7 +111,7 @@ class Device:
                 assert history == tuple(one.tokens), "chosen before the step ahead of it is committed"
                 sampled = constrained(history, one.limit)
             assert sampled.token is not None
-            drawn[id(one)] = (*history, sampled.token)
+            tokens_of[id(one)] = (*history, sampled.token)
             bad = (number, one.request.id) in self.bad_rows
             found.append(StepResult(error="not finite") if bad else sampled)
 
@@ -121,8 +121,8 @@ class Device:
                 raise RuntimeError(f"step {number} broke")
             return found
 
-        self._drawn = {id(results): drawn}
-        return LaunchedStep([share.sequence for share in shares if id(share.sequence) in drawn], None, results)
+        self._sampled = {id(results): tokens_of}
+        return LaunchedStep([share.sequence for share in shares if id(share.sequence) in tokens_of], None, results)
 
 
 class Box:

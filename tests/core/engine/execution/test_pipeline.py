@@ -301,7 +301,7 @@ def test_the_watchdog_sees_who_waits_for_results() -> None:
             busy.append(bench.loop.heartbeat.busy_for)
             return launched.results()
 
-        bench.device._drawn = {id(results): next(iter(bench.device._drawn.values()))}
+        bench.device._sampled = {id(results): next(iter(bench.device._sampled.values()))}
         return replace(launched, results=results)
 
     bench.device.launch = watched  # type: ignore[method-assign]

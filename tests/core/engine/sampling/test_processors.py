@@ -147,12 +147,12 @@ def test_sequences_may_leave_while_their_tokens_are_on_the_device() -> None:
         expected = [read(Sampler().draw(logits[[row]], [known[row]]))[0][0] for row in rows]
         for row, token in zip(rows, expected, strict=True):
             known[row].tokens.append(token)
-        drawn = sampler.draw(logits[rows], [ahead[row] for row in rows], ahead=[int(pending is not None)] * len(rows))
+        step = sampler.draw(logits[rows], [ahead[row] for row in rows], ahead=[int(pending is not None)] * len(rows))
         if pending is not None:
             for row, token in zip(pending[0], read(pending[1])[0], strict=True):
                 ahead[row].tokens.append(token)
-        pending = rows, drawn
-        assert read(drawn)[0] == expected and not any(result.error for result in drawn.results())
+        pending = rows, step
+        assert read(step)[0] == expected and not any(result.error for result in step.results())
 
 
 ASKED = """

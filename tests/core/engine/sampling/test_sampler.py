@@ -21,7 +21,7 @@ from sglang_plug.engine.sampling import sampler as module
 from sglang_plug.engine.sampling.logprobs import describe, report
 from sglang_plug.engine.sampling.sampler import Sampler, SamplingBatch
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.ops import sampling as drawing
+from sglang_plug.ops import sampling
 
 from .sampling_cases import read, sample, sequence_of
 
@@ -81,7 +81,7 @@ def test_frequencies_follow_the_distribution() -> None:
 
 
 def test_a_flat_distribution_wider_than_the_candidates_is_sorted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "CANDIDATES", 4)
+    monkeypatch.setattr(sampling, "CANDIDATES", 4)
     logits = torch.zeros(1, VOCABULARY)
     found = support(logits, 600, top_p=0.5)
     assert len(found) > 30  # about half of the vocabulary, far more than the four candidates
@@ -187,7 +187,7 @@ def test_a_token_that_was_not_taken_does_not_count() -> None:
     assert [read(sampler.draw(logits.clone(), [one]))[0] for _ in range(3)] == [[5]] * 3
 
 
-def test_what_is_drawn_ahead_is_what_is_drawn_when_its_tokens_are_known() -> None:
+def test_sampling_ahead_is_like_sampling_when_its_tokens_are_known() -> None:
     kinds: list[dict[str, Any]] = [
         {"temperature": 1.5},
         {"top_p": 0.9, "frequency_penalty": 0.7, "repetition_penalty": 1.3},
@@ -259,7 +259,7 @@ def test_an_endless_temperature_draws_only_what_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("params", [{"repetition_penalty": 1e-308}, {"logit_bias": {3: 1e308}}], ids=str)
-def test_numbers_beyond_float32_leave_logits_that_can_be_drawn_from(params: dict[str, Any]) -> None:
+def test_numbers_beyond_float32_leave_logits_that_can_be_sampled_from(params: dict[str, Any]) -> None:
     logits = torch.zeros(1, VOCABULARY)
     logits[0, 3] = 2.0
     assert draw(logits, [make(temperature=0.0, **params)]) == [3]

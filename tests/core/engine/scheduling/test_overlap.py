@@ -185,12 +185,12 @@ def test_constraints_among_others(graphs: bool) -> None:
         engine.submit("regex", QUESTIONS[1], constraint=colours, max_new_tokens=30)
         engine.submit("schema", QUESTIONS[3], constraint=schema, max_new_tokens=40)
         penalties = {"frequency_penalty": 0.8, "presence_penalty": 0.4}
-        drawn = {"temperature": 1.0, "seed": 5, **penalties}
-        engine.submit("drawn", QUESTIONS[2], constraint=letters, max_new_tokens=80, **drawn)
+        sampled = {"temperature": 1.0, "seed": 5, **penalties}
+        engine.submit("sampled", QUESTIONS[2], constraint=letters, max_new_tokens=80, **sampled)
         reported = LogprobOptions(start=-1, top=2)
         engine.submit("reported", QUESTIONS[3], constraint=colours, max_new_tokens=9, logprobs=reported)
         engine.submit("long", "A long one. " * 12, constraint=colours, max_new_tokens=20)
-        while {"regex", "schema", "drawn"} - engine.outputs.keys():
+        while {"regex", "schema", "sampled"} - engine.outputs.keys():
             engine.step()
         engine.submit("late", QUESTIONS[1], constraint=colours, max_new_tokens=20)
 

@@ -13,7 +13,7 @@ from sglang_plug import ConfigError, EngineConfig, LogprobOptions, Request, Samp
 from sglang_plug.config import AdapterOptions, BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 from tests.peft_adapters import linears, make_lora
 
-from .seeing_models import make_seeing, png
+from .vision_models import make_vision_model, png
 
 PAD = "<|vision_start|><|image_pad|><|vision_end|>"
 IMAGE = png(64, 24, 1)
@@ -32,7 +32,7 @@ def config(path: Path, *adapters: str) -> EngineConfig:
 
 @pytest.mark.parametrize("family", ["qwen2.5-vl", "gemma3"])
 def test_the_language_model_is_adapted(tmp_path: Path, serve: Callable[..., Any], family: str) -> None:
-    model = make_seeing(family, tmp_path)
+    model = make_vision_model(family, tmp_path)
     lora = make_lora(tmp_path / "lora", model.reference, linears(model.reference, r".*language_model.*_proj"))
     merged = replace(model, reference=lora.merged(model.reference))
     engine = serve(config(model.path, f"mine={lora.path}"))
@@ -52,7 +52,7 @@ def test_the_language_model_is_adapted(tmp_path: Path, serve: Callable[..., Any]
 
 
 def test_what_sees_is_not(tmp_path: Path, serve: Callable[..., Any]) -> None:
-    model = make_seeing("gemma3", tmp_path)
+    model = make_vision_model("gemma3", tmp_path)
     lora = make_lora(tmp_path / "lora", model.reference, linears(model.reference, r".*(vision|language).*q_proj"))
     with pytest.raises(ConfigError, match=r"cannot be adapted in this model: 'model.vision_tower.*q_proj'"):
         serve(config(model.path, str(lora.path)))

@@ -18,7 +18,7 @@ from transformers import AutoImageProcessor, AutoTokenizer, PreTrainedModel
 from sglang_plug import MediaProcessor, MediaPrompt, MediaSource, Plugins
 
 from .document_models import demo
-from .seeing_families import FAMILIES, SPECIAL, TEXT, Family, Ids
+from .vision_families import FAMILIES, SPECIAL, TEXT, Family, Ids
 
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
@@ -29,7 +29,7 @@ TEMPLATE = (
 )
 QWEN_IMAGE = FAMILIES["qwen2-vl"].in_text
 SQUARE = 8
-"""Side of what one token of the tiny Mistral sees, in pixels."""
+"""Side of an image patch of one token of the tiny Mistral, in pixels."""
 
 
 def png(width: int, height: int, seed: int = 0, form: str = "PNG") -> bytes:
@@ -41,7 +41,7 @@ def png(width: int, height: int, seed: int = 0, form: str = "PNG") -> bytes:
 
 
 @dataclass(frozen=True)
-class SeeingModel:
+class VisionModel:
     """A checkpoint, and transformers' model of it."""
 
     path: Path
@@ -107,7 +107,7 @@ class SeeingModel:
         return {"mm_token_type_ids": (ids == config.image_token_id).int()} if "image_grid_thw" in given else {}
 
 
-def make_seeing(name: str, folder: Path) -> SeeingModel:
+def make_vision_model(name: str, folder: Path) -> VisionModel:
     """A model of the family ``name``, with random weights and the demo's tokenizer."""
     family = FAMILIES[name]
     of_tokenizer = {name: SPECIAL[index] for name, index in family.of_tokenizer.items()}
@@ -128,4 +128,4 @@ def make_seeing(name: str, folder: Path) -> SeeingModel:
     if family.named:
         named = {name: SPECIAL[index] for name, index in family.named.items()}
         (folder / "processor_config.json").write_text(json.dumps(named))
-    return SeeingModel(folder, family, model, tokenizer)
+    return VisionModel(folder, family, model, tokenizer)
