@@ -77,20 +77,20 @@ class RandomSchema:
         if depth > 0 and draw.random() < 0.4:
             nested: list[Callable[[int], Schema]] = [self._object, self._array, self._union, self._reference]
             return draw.choice(nested)(depth - 1)
-        found = draw.choice([self._text, self.number, self._choice, self._flag])()
+        schema = draw.choice([self._text, self.number, self._choice, self._flag])()
         if draw.random() < 0.2:
-            found["description"] = "What the model is told about this field."
-        return found
+            schema["description"] = "What the model is told about this field."
+        return schema
 
     def _object(self, depth: int) -> Schema:
         draw = self._random
         names = draw.sample(NAMES, draw.randint(1, 5))
-        found: Schema = {"type": "object", "properties": {name: self.part(depth) for name in names}}
+        schema: Schema = {"type": "object", "properties": {name: self.part(depth) for name in names}}
         if draw.random() < 0.8:
-            found["required"] = draw.sample(names, draw.randint(1, len(names)))
+            schema["required"] = draw.sample(names, draw.randint(1, len(names)))
         if draw.random() < 0.6:
-            found["additionalProperties"] = False
-        return found
+            schema["additionalProperties"] = False
+        return schema
 
     def _array(self, depth: int) -> Schema:
         draw = self._random
@@ -176,10 +176,10 @@ def openapi_schemas(count: int) -> Iterator[tuple[Schema, Schema]]:
         read = {name: {"anyOf": [plain[name], {"type": "null"}]} if name in chosen else plain[name] for name in names}
         tags = draw.sample(["card", "cash", "transfer", "voucher"], draw.randint(2, 3))
         variants = {tag: {**_object({"amount": generator.number()}), "title": tag} for tag in tags}
-        one, other = _tagged_union(variants, draw)
-        definitions = {"$defs": {**generator.definitions, **one.pop("$defs")}}
+        tagged, other = _tagged_union(variants, draw)
+        definitions = {"$defs": {**generator.definitions, **tagged.pop("$defs")}}
         yield (
-            {**_object({**written, "payment": one}), **definitions},
+            {**_object({**written, "payment": tagged}), **definitions},
             {**_object({**read, "payment": other}), **definitions},
         )
 
@@ -203,7 +203,7 @@ def _tagged_union(variants: dict[str, Schema], draw: random.Random) -> tuple[Sch
         strict.append({**variant, "properties": properties, "required": list(properties)})
     mapping = {tag: f"#/$defs/{tag}" for tag in variants}
     discriminator = {"propertyName": "type", **({"mapping": mapping} if draw.random() < 0.7 else {})}
-    references = [{"$ref": one} for one in mapping.values()]
+    references = [{"$ref": target} for target in mapping.values()]
     union = {draw.choice(["oneOf", "anyOf"]): references, "discriminator": discriminator, "$defs": definitions}
     return union, {"oneOf": strict}
 
@@ -212,6 +212,6 @@ def long_texts(count: int) -> Iterator[Schema]:
     """Objects with a text of up to some hundred characters, half of them a level deeper."""
     for seed in range(count):
         text = RandomSchema(seed).long_text()
-        found: Schema = {"type": "object", "properties": {"biography": text}, "additionalProperties": False}
-        found["required"] = ["biography"]
-        yield {"type": "array", "items": found, "minItems": 1, "maxItems": 2} if seed % 2 else found
+        schema: Schema = {"type": "object", "properties": {"biography": text}, "additionalProperties": False}
+        schema["required"] = ["biography"]
+        yield {"type": "array", "items": schema, "minItems": 1, "maxItems": 2} if seed % 2 else schema

@@ -36,19 +36,19 @@ def test_the_language_model_is_adapted(tmp_path: Path, serve: Callable[..., Any]
     lora = make_lora(tmp_path / "lora", model.reference, linears(model.reference, r".*language_model.*_proj"))
     merged = replace(model, reference=lora.merged(model.reference))
     engine = serve(config(model.path, f"mine={lora.path}"))
-    asked = []
+    requests = []
     for index, (text, images) in enumerate(CASES):
         prompt = model.prompt(text, images)
         for name in (None, "mine"):
             params = SamplingParams(max_new_tokens=5, temperature=0.0)
-            one = Request(id=f"{index}-{name}", tokens=tuple(prompt.tokens), media=prompt.media, params=params)
-            asked.append(replace(one, adapter=name, logprobs=LogprobOptions()))
-    for request, output in zip(asked, engine.outputs(asked), strict=True):
+            plain = Request(id=f"{index}-{name}", tokens=tuple(prompt.tokens), media=prompt.media, params=params)
+            requests.append(replace(plain, adapter=name, logprobs=LogprobOptions()))
+    for request, output in zip(requests, engine.outputs(requests), strict=True):
         reference = model if request.adapter is None else merged
         images = CASES[int(request.id[0])][1]
         tokens, logprobs = reference.predicted(request.tokens, images, output.tokens)
         assert list(output.tokens) == tokens, request.id
-        assert [one.logprob for one in output.logprobs] == pytest.approx(logprobs, abs=1e-3), request.id
+        assert [entry.logprob for entry in output.logprobs] == pytest.approx(logprobs, abs=1e-3), request.id
 
 
 def test_what_sees_is_not(tmp_path: Path, serve: Callable[..., Any]) -> None:

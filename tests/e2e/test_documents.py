@@ -87,8 +87,8 @@ def book(models: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def cells_of(document: str) -> list[tuple[str, str, str]]:
     """Name, language and text of a document's cells."""
-    found = CELL.findall((FOLDER / f"{document}.md").read_text(encoding="utf-8"))
-    return [(name, language, text) for name, language, text in found]
+    cells = CELL.findall((FOLDER / f"{document}.md").read_text(encoding="utf-8"))
+    return [(name, language, text) for name, language, text in cells]
 
 
 def translated(text: str, models: Mapping[str, Path], port: int) -> str:
@@ -96,7 +96,7 @@ def translated(text: str, models: Mapping[str, Path], port: int) -> str:
     for pattern, replacement in {**MODULES, **OTHERS, r"\b30000\b": str(port)}.items():
         text = re.sub(pattern, replacement, text)
     names = "|".join(re.escape(name) for name in sorted(models, key=len, reverse=True))
-    return re.sub(names, lambda found: str(models[found[0]]), text)
+    return re.sub(names, lambda match: str(models[match[0]]), text)
 
 
 @pytest.mark.slow

@@ -50,9 +50,12 @@ def part(data: bytes) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded(data)}"}}
 
 
-def asked(*parts: Any) -> list[dict[str, Any]]:
+def user_messages(*parts: Any) -> list[dict[str, Any]]:
     return [
-        {"role": "user", "content": [{"type": "text", "text": one} if isinstance(one, str) else one for one in parts]}
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": item} if isinstance(item, str) else item for item in parts],
+        }
     ]
 
 
@@ -62,14 +65,18 @@ def prompt(*parts: str) -> str:
 
 def expected(model: VisionModel, text: str, *images: bytes, count: int = 8) -> tuple[str, int]:
     """Transformers' greedy answer, and the length of the prompt."""
-    found = model.prompt(text, images)
-    tokens, _ = model.greedy(found.tokens, images, count)
-    return model.tokenizer.decode(tokens, skip_special_tokens=True), len(found.tokens)
+    media_prompt = model.prompt(text, images)
+    tokens, _ = model.greedy(media_prompt.tokens, images, count)
+    return model.tokenizer.decode(tokens, skip_special_tokens=True), len(media_prompt.tokens)
 
 
 def test_openai_chat(client: openai.OpenAI, model: VisionModel) -> None:
     answer = client.chat.completions.create(
-        model="any", messages=asked(part(WIDE), QUESTION), max_tokens=8, temperature=0, extra_body={"ignore_eos": True}
+        model="any",
+        messages=user_messages(part(WIDE), QUESTION),
+        max_tokens=8,
+        temperature=0,
+        extra_body={"ignore_eos": True},
     )
     text, length = expected(model, prompt(QWEN_IMAGE, QUESTION), WIDE)
     assert answer.choices[0].message.content == text
@@ -78,9 +85,9 @@ def test_openai_chat(client: openai.OpenAI, model: VisionModel) -> None:
 
 def test_two_images_in_two_turns_and_a_stream(client: openai.OpenAI, model: VisionModel) -> None:
     messages: Any = [
-        *asked("First: ", part(TALL)),
+        *user_messages("First: ", part(TALL)),
         {"role": "assistant", "content": "Noise."},
-        *asked("And ", part(WIDE), "this?"),
+        *user_messages("And ", part(WIDE), "this?"),
     ]
     stream = client.chat.completions.create(
         model="any", messages=messages, max_tokens=8, temperature=0, stream=True, n=2, extra_body={"ignore_eos": True}
@@ -89,23 +96,23 @@ def test_two_images_in_two_turns_and_a_stream(client: openai.OpenAI, model: Visi
     for chunk in stream:
         for choice in chunk.choices:
             texts[choice.index] += choice.delta.content or ""
-    said = f"<|im_start|>user\nFirst: {QWEN_IMAGE}<|im_end|>\n<|im_start|>assistant\nNoise.<|im_end|>\n"
-    text, _ = expected(model, said + prompt("And ", QWEN_IMAGE, "this?"), TALL, WIDE)
+    history = f"<|im_start|>user\nFirst: {QWEN_IMAGE}<|im_end|>\n<|im_start|>assistant\nNoise.<|im_end|>\n"
+    text, _ = expected(model, history + prompt("And ", QWEN_IMAGE, "this?"), TALL, WIDE)
     assert texts == {0: text, 1: text}
 
 
 def test_generate_takes_image_data_in_every_form(vision_server: Any, model: VisionModel) -> None:
-    one, two = f"{QWEN_IMAGE}Who?", f"{QWEN_IMAGE} or {QWEN_IMAGE}"
+    single, two = f"{QWEN_IMAGE}Who?", f"{QWEN_IMAGE} or {QWEN_IMAGE}"
     params = {**GREEDY, "ignore_eos": True}
-    wide, both = expected(model, one, WIDE), expected(model, two, WIDE, TALL)
-    for given in (encoded(WIDE), [encoded(WIDE)], f"data:image/png;base64,{encoded(WIDE)}"):
-        found = vision_server.generate({"text": one, "image_data": given, "sampling_params": params})
-        assert (found["text"], found["meta_info"]["prompt_tokens"]) == wide
-    batch = {"text": [one, two, "No image"], "image_data": [encoded(WIDE), [encoded(WIDE), encoded(TALL)], None]}
-    found = vision_server.generate({**batch, "sampling_params": params})
-    assert [one["text"] for one in found] == [wide[0], both[0], expected(model, "No image")[0]]
+    wide, both = expected(model, single, WIDE), expected(model, two, WIDE, TALL)
+    for images in (encoded(WIDE), [encoded(WIDE)], f"data:image/png;base64,{encoded(WIDE)}"):
+        answer = vision_server.generate({"text": single, "image_data": images, "sampling_params": params})
+        assert (answer["text"], answer["meta_info"]["prompt_tokens"]) == wide
+    batch = {"text": [single, two, "No image"], "image_data": [encoded(WIDE), [encoded(WIDE), encoded(TALL)], None]}
+    answer = vision_server.generate({**batch, "sampling_params": params})
+    assert [entry["text"] for entry in answer] == [wide[0], both[0], expected(model, "No image")[0]]
     ids = vision_server.generate(
-        {"input_ids": model.tokens(one), "image_data": encoded(WIDE), "sampling_params": params}
+        {"input_ids": model.tokens(single), "image_data": encoded(WIDE), "sampling_params": params}
     )
     assert ids["text"] == wide[0]
 
@@ -115,8 +122,8 @@ def test_only_the_same_image_shares_its_prefix(vision_server: Any) -> None:
     vision_server.post("/flush_cache")
 
     def cached(data: bytes) -> int:
-        found = vision_server.generate({"text": text, "image_data": encoded(data), "sampling_params": GREEDY})
-        return found["meta_info"]["cached_tokens"]
+        answer = vision_server.generate({"text": text, "image_data": encoded(data), "sampling_params": GREEDY})
+        return answer["meta_info"]["cached_tokens"]
 
     same_size = png(64, 24, 9)
     assert cached(WIDE) == 0
@@ -158,16 +165,16 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize("given, words", REFUSED)
-def test_bad_images_are_refused_by_name(vision_server: Any, given: Any, words: str) -> None:
-    chat = {"messages": [{"role": "system", "content": "Look."}, *asked("Well?", part(WIDE), part(TALL))]}
-    chat["messages"][1]["content"][2]["image_url"]["url"] = given
+@pytest.mark.parametrize("image, words", REFUSED)
+def test_bad_images_are_refused_by_name(vision_server: Any, image: Any, words: str) -> None:
+    chat = {"messages": [{"role": "system", "content": "Look."}, *user_messages("Well?", part(WIDE), part(TALL))]}
+    chat["messages"][1]["content"][2]["image_url"]["url"] = image
     answer = vision_server.post(CHAT, chat)
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert words in error["message"] and error["param"] == "messages.1.content.2"
-    if given:
-        answer = vision_server.post(GENERATE, {"text": QWEN_IMAGE * 2, "image_data": [encoded(WIDE), given]})
+    if image:
+        answer = vision_server.post(GENERATE, {"text": QWEN_IMAGE * 2, "image_data": [encoded(WIDE), image]})
         assert answer.status_code == 400 and "image_data.1" in answer.text and words in answer.text
 
 
@@ -192,12 +199,12 @@ def test_images_that_do_not_fit_the_prompt_are_refused(vision_server: Any, body:
 
 
 def test_other_parts_are_refused(vision_server: Any) -> None:
-    answer = vision_server.post(CHAT, {"messages": asked({"type": "input_audio", "input_audio": {}})})
+    answer = vision_server.post(CHAT, {"messages": user_messages({"type": "input_audio", "input_audio": {}})})
     assert answer.status_code == 400 and "'input_audio'" in answer.text
 
 
 def test_a_model_of_text_refuses_images(server: Any) -> None:
-    answer = server.post(CHAT, {"messages": asked("What?", part(WIDE))})
+    answer = server.post(CHAT, {"messages": user_messages("What?", part(WIDE))})
     assert answer.status_code == 400
     assert answer.json()["error"]["message"] == (
         "messages: message 0 has a content part of type 'image_url'; this model takes text parts only"
@@ -211,6 +218,6 @@ def test_the_offline_engine(model: VisionModel, tmp_path: Path) -> None:
     with Engine(str(model.path), **options) as engine:
         (tmp_path / "wide.png").write_bytes(WIDE)
         files = (tmp_path / "wide.png", str(tmp_path / "wide.png"))
-        for given in (WIDE, encoded(WIDE), *files, [Image.open(files[0])]):
-            found: Any = engine.generate(f"{QWEN_IMAGE}Who?", {**GREEDY, "ignore_eos": True}, image_data=given)
-            assert (found["text"], found["meta_info"]["prompt_tokens"]) == (text, length)
+        for image in (WIDE, encoded(WIDE), *files, [Image.open(files[0])]):
+            answer: Any = engine.generate(f"{QWEN_IMAGE}Who?", {**GREEDY, "ignore_eos": True}, image_data=image)
+            assert (answer["text"], answer["meta_info"]["prompt_tokens"]) == (text, length)

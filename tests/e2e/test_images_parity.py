@@ -57,11 +57,11 @@ def config(path: Path, *, pool: int = 4096, chunk: int = 2048, attention: str = 
 
 def request(model: VisionModel, case: str, name: str, new_tokens: int = NEW_TOKENS) -> Request:
     text, images = CASES[case]
-    found = model.prompt(text, images)
+    media_prompt = model.prompt(text, images)
     return Request(
         id=f"{name} {case}",
-        tokens=tuple(found.tokens),
-        media=found.media,
+        tokens=tuple(media_prompt.tokens),
+        media=media_prompt.media,
         params=SamplingParams(max_new_tokens=new_tokens, temperature=0.0),
         logprobs=LogprobOptions(),
     )
@@ -71,11 +71,11 @@ def check(model: VisionModel, engine: Any, name: str, new_tokens: int = NEW_TOKE
     """Every case at once equals transformers; returns the outputs."""
     requests = [request(model, case, name, new_tokens) for case in CASES]
     outputs = engine.outputs(requests)
-    for case, asked, output in zip(CASES, requests, outputs, strict=True):
+    for case, submitted, output in zip(CASES, requests, outputs, strict=True):
         assert len(output.tokens) == new_tokens
-        tokens, logprobs = model.predicted(asked.tokens, CASES[case][1], output.tokens)
+        tokens, logprobs = model.predicted(submitted.tokens, CASES[case][1], output.tokens)
         assert list(output.tokens) == tokens, (name, case)
-        assert [one.logprob for one in output.logprobs] == pytest.approx(logprobs, abs=1e-3), (name, case)
+        assert [entry.logprob for entry in output.logprobs] == pytest.approx(logprobs, abs=1e-3), (name, case)
     engine.control("check")
     return list(outputs)
 
@@ -125,15 +125,15 @@ def test_recorded_decode_steps_count_positions_as_the_model_does(
     if "avx512" not in plugins.names("attention") or library.why_not():
         pytest.skip("no backend here records decode steps")
     model = vision_model("qwen2.5-vl")
-    found = []
+    results = []
     for disabled in (False, True):
         options = config(model.path, dtype="bfloat16", attention="avx512")
         options = replace(options, backends=replace(options.backends, disable_cuda_graph=disabled))
         engine = serve(options)
-        asked = [request(model, case, f"{disabled}", 24) for case in CASES]
-        outputs = [engine.outputs([one])[0] for one in asked]
-        found.append([(output.tokens, [one.logprob for one in output.logprobs]) for output in outputs])
-    assert found[0] == found[1]
+        requests = [request(model, case, f"{disabled}", 24) for case in CASES]
+        outputs = [engine.outputs([request])[0] for request in requests]
+        results.append([(output.tokens, [entry.logprob for entry in output.logprobs]) for output in outputs])
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("family", sorted(RECURRENT))
@@ -141,19 +141,19 @@ def test_states_behind_images_are_reused(
     family: str, vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
 ) -> None:
     model, text = vision_model(family), "Which of these is taller than all of the others, and why is it? " * 3
-    engine, found = serve(config(model.path)), []
+    engine, cached = serve(config(model.path)), []
     for images in ([WIDE, TALL], [WIDE, TALL], [WIDE, png(30, 70, 9)]):
         prompt = model.prompt(f"{PAD}{PAD}{text}", images)
-        asked = Request(
-            id=str(len(found)),
+        request = Request(
+            id=str(len(cached)),
             tokens=tuple(prompt.tokens),
             media=prompt.media,
             params=SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0),
         )
-        (output,) = engine.outputs([asked])
+        (output,) = engine.outputs([request])
         assert list(output.tokens) == model.greedy(prompt.tokens, images, NEW_TOKENS)[0]
-        found.append(output.cached_tokens)
-    assert found[0] == 0 and found[1] >= 64 and found[2] < found[1], found
+        cached.append(output.cached_tokens)
+    assert cached[0] == 0 and cached[1] >= 64 and cached[2] < cached[1], cached
 
 
 def test_an_image_is_told_by_its_content(vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]) -> None:
@@ -162,20 +162,20 @@ def test_an_image_is_told_by_its_content(vision_model: Callable[[str], VisionMod
     engine = serve(config(model.path, chunk=9))
     text = f"Look: {PAD} What is it?"
     for name, image in (("first", png(48, 48, 1)), ("second", png(48, 48, 2)), ("again", png(48, 48, 1))):
-        found = model.prompt(text, [image])
+        media_prompt = model.prompt(text, [image])
         params = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0)
-        asked = Request(id=name, tokens=tuple(found.tokens), media=found.media, params=params)
-        (output,) = engine.outputs([asked])
-        assert list(output.tokens) == model.greedy(found.tokens, [image], NEW_TOKENS)[0], name
-        wanted = {"first": 0, "second": found.media[0].start, "again": len(found.tokens) - 1}
-        assert output.cached_tokens == wanted[name]
+        request = Request(id=name, tokens=tuple(media_prompt.tokens), media=media_prompt.media, params=params)
+        (output,) = engine.outputs([request])
+        assert list(output.tokens) == model.greedy(media_prompt.tokens, [image], NEW_TOKENS)[0], name
+        expected = {"first": 0, "second": media_prompt.media[0].start, "again": len(media_prompt.tokens) - 1}
+        assert output.cached_tokens == expected[name]
 
 
 MANGLED: dict[str, tuple[Callable[[Media], Media], str]] = {
-    "places beyond the prompt": (lambda one: replace(one, start=one.start + 500), "of a prompt of"),
-    "no places": (lambda one: replace(one, count=0), "of a prompt of"),
-    "other places than the grid's": (lambda one: replace(one, count=one.count - 1), "has"),
-    "other arrays": (lambda one: replace(one, arrays={}), "no arrays"),
+    "places beyond the prompt": (lambda media: replace(media, start=media.start + 500), "of a prompt of"),
+    "no places": (lambda media: replace(media, count=0), "of a prompt of"),
+    "other places than the grid's": (lambda media: replace(media, count=media.count - 1), "has"),
+    "other arrays": (lambda media: replace(media, arrays={}), "no arrays"),
 }
 
 
@@ -186,9 +186,9 @@ def test_media_that_no_processor_made_are_refused(
     model = vision_model("qwen2.5-vl")
     engine = serve(config(model.path))
     change, words = MANGLED[case]
-    asked = request(model, "one image", case)
+    submitted = request(model, "one image", case)
     with pytest.raises(RequestError, match=words):
-        engine.outputs([replace(asked, media=tuple(map(change, asked.media)))])
+        engine.outputs([replace(submitted, media=tuple(map(change, submitted.media)))])
     engine.control("check")
 
 
@@ -204,14 +204,14 @@ def test_the_engine_bounds_what_images_take(
     vision_model: Callable[[str], VisionModel], serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = vision_model("qwen2.5-vl")
-    asked = request(model, "one image", "bounded", 1)
-    for most, refused in ((asked.media[0].size, False), (asked.media[0].size - 1, True)):
+    submitted = request(model, "one image", "bounded", 1)
+    for most, refused in ((submitted.media[0].size, False), (submitted.media[0].size - 1, True)):
         monkeypatch.setattr("sglang_plug_backends.multimodal.extension.MOST_BYTES", most)
         engine = serve(config(model.path))
         if not refused:
-            engine.outputs([asked])
-            engine.outputs([asked])
+            engine.outputs([submitted])
+            engine.outputs([submitted])
             continue
         with pytest.raises(RequestError, match="Too many images") as caught:
-            engine.outputs([asked])
+            engine.outputs([submitted])
         assert caught.value.status == 503

@@ -257,5 +257,5 @@ def test_what_cannot_be_served_is_refused(flags: tuple[str, ...], message: str) 
 def test_a_secret_of_the_user_is_used(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("short")
-    said = refused_start(*PAIR, "--set", f"transfer.secret_file={file}")
-    assert "needs a secret of at least 16 bytes, which has 5 bytes" in said
+    output = refused_start(*PAIR, "--set", f"transfer.secret_file={file}")
+    assert "needs a secret of at least 16 bytes, which has 5 bytes" in output

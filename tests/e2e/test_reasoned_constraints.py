@@ -66,8 +66,8 @@ def test_reasoning_and_then_json(client: openai.OpenAI) -> None:
     assert len(message.reasoning_content) > 1 and message.reasoning_content.endswith(".")
     assert list(json.loads(message.content)) == NAMES
     pieces = [chunk.choices[0].delta for chunk in client.chat.completions.create(**ASK, stream=True)]
-    assert "".join(one.content or "" for one in pieces) == message.content
-    assert "".join(getattr(one, "reasoning_content", None) or "" for one in pieces) == message.reasoning_content
+    assert "".join(piece.content or "" for piece in pieces) == message.content
+    assert "".join(getattr(piece, "reasoning_content", None) or "" for piece in pieces) == message.reasoning_content
 
 
 def test_reasoning_is_part_of_the_text_if_nobody_wants_it_apart(client: openai.OpenAI) -> None:

@@ -89,9 +89,9 @@ async def others(server: Any, count: int = 10) -> list[str]:
 @pytest.mark.slow
 async def test_a_thousand_streams_at_once(server: Any) -> None:
     expected = text_of(server)
-    found = await asyncio.gather(*(read_stream(server, SHORT) for _ in range(STREAMS)))
-    assert {events[-1]["text"] for events in found} == {expected}
-    assert {events[-1]["meta_info"]["finish_reason"]["type"] for events in found} == {"length"}
+    streams = await asyncio.gather(*(read_stream(server, SHORT) for _ in range(STREAMS)))
+    assert {events[-1]["text"] for events in streams} == {expected}
+    assert {events[-1]["meta_info"]["finish_reason"]["type"] for events in streams} == {"length"}
     server.wait_whole()
 
 
@@ -254,7 +254,7 @@ async def test_very_long_texts_delay_nobody(server: Any) -> None:
     async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
         refused = [asyncio.create_task(client.post("/generate", json=body)) for body in bodies]
         assert await others(server) == [expected] * 10
-        answers = [await one for one in refused]
+        answers = [await task for task in refused]
     assert [answer.status_code for answer in answers] == [400, 400, 400]
     messages = [answer.json()["error"]["message"] for answer in answers]
     assert "longer than the model's context length" in messages[0]
