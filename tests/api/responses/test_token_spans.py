@@ -11,7 +11,7 @@ from sglang_plug_api.responses.token_spans import TokenSpans
 
 def trail_of(*pieces: str | bytes) -> TokenSpans:
     trail = TokenSpans()
-    trail.add(entry(one) for one in pieces)
+    trail.add(entry(piece) for piece in pieces)
     return trail
 
 
@@ -20,7 +20,7 @@ def entry(piece: str | bytes) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("pieces", "text", "made", "left"),
+    ("pieces", "text", "made", "remaining"),
     [
         (["a", "b", "c"], "ab", ["a", "b"], ["c"]),
         (["</think>", "a"], "a", ["a"], []),
@@ -33,10 +33,10 @@ def entry(piece: str | bytes) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_what_made_a_text(pieces: list[Any], text: str, made: list[Any], left: list[Any]) -> None:
+def test_what_made_a_text(pieces: list[Any], text: str, made: list[Any], remaining: list[Any]) -> None:
     trail = trail_of(*pieces)
-    assert trail.take(text) == [entry(one) for one in made]
-    assert trail.rest() == [entry(one) for one in left]
+    assert trail.take(text) == [entry(piece) for piece in made]
+    assert trail.rest() == [entry(piece) for piece in remaining]
     assert trail.rest() == []
 
 
