@@ -159,9 +159,9 @@ def test_the_next_turn(app: Any) -> None:
 
 def test_two_branches_from_one_response(app: Any) -> None:
     root = create(app)
-    first, two = (create(app, text, previous_response_id=root["id"]) for text in ("And of Japan?", "And of Italy?"))
-    assert first["usage"]["input_tokens"] == two["usage"]["input_tokens"]
-    assert text_of(first) != text_of(two)
+    first, second = (create(app, text, previous_response_id=root["id"]) for text in ("And of Japan?", "And of Italy?"))
+    assert first["usage"]["input_tokens"] == second["usage"]["input_tokens"]
+    assert text_of(first) != text_of(second)
 
 
 def test_retrieve_and_delete(app: Any) -> None:
