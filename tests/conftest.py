@@ -570,26 +570,26 @@ class Served:
 
     def outputs(self, requests: Sequence[Request]) -> list[Output]:
         """Serve all at once; one merged output for each. Raises the first error."""
-        found: list[Any] = self.outcomes(requests)
-        for one in found:
-            if isinstance(one, BaseException):
-                raise one
-        return found
+        outcomes: list[Any] = self.outcomes(requests)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return outcomes
 
     def outcomes(self, requests: Sequence[Request]) -> list[Output | BaseException]:
         """The same, with each request's error in its place."""
 
-        async def one(request: Request) -> Output:
+        async def outcome_of(request: Request) -> Output:
             from sglang_plug.clients.pending import merge
 
-            found: Output | None = None
+            whole: Output | None = None
             async for output in self.client.submit(request):
-                found = output if found is None else merge(found, output)
-            assert found is not None
-            return found
+                whole = output if whole is None else merge(whole, output)
+            assert whole is not None
+            return whole
 
         async def every() -> list[Output | BaseException]:
-            return await asyncio.gather(*map(one, requests), return_exceptions=True)
+            return await asyncio.gather(*map(outcome_of, requests), return_exceptions=True)
 
         return self.runner.run(every())
 

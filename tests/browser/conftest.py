@@ -49,8 +49,8 @@ def keyed(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Ser
     """A server with a key, whose model's first sentence is its reasoning."""
     file: Path = tmp_path_factory.mktemp("parser") / "sentence.py"
     file.write_text(PARSER)
-    found: Server = shared_launcher("--api-key", KEY, "--plugin", str(file), "--reasoning-parser", "sentence")
-    return found
+    launched: Server = shared_launcher("--api-key", KEY, "--plugin", str(file), "--reasoning-parser", "sentence")
+    return launched
 
 
 @pytest.fixture(scope="session")
@@ -61,14 +61,14 @@ def vision_server(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory
     config = json.loads(path.read_text())
     config["text_config"]["max_position_embeddings"] = 100_000
     path.write_text(json.dumps(config))
-    found: Server = shared_launcher(
+    launched: Server = shared_launcher(
         "--model-path", str(model.path), "--dtype", "float32", "--max-total-tokens", "110000"
     )
-    return found
+    return launched
 
 
 @pytest.fixture(scope="session")
 def reranker(shared_launcher: Any, tiny: Callable[[str], Any]) -> Server:
     """A cross-encoder with random weights."""
-    found: Server = shared_launcher("--model-path", str(tiny("bert-reranker").path), "--is-embedding")
-    return found
+    launched: Server = shared_launcher("--model-path", str(tiny("bert-reranker").path), "--is-embedding")
+    return launched

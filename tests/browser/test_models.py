@@ -61,7 +61,7 @@ def test_embeddings(page: Page, encoder: Any) -> None:
     page.all("#embeddings-form button")[0].click()
     page.until(lambda: len(page.all("#embeddings-output table")) == 2, "the embeddings")
     rows = [
-        one.text.split() for one in page.all("#embeddings-output table")[1].find_elements("css selector", "tbody tr")
+        row.text.split() for row in page.all("#embeddings-output table")[1].find_elements("css selector", "tbody tr")
     ]
     assert float(rows[0][2]) > float(rows[0][3]), "the similar sentences are closer"
     assert rows[0][1] == "1.000"

@@ -26,9 +26,9 @@ def record_families(tree: Tree, output: Output, placeholders: Placeholders) -> N
     """Write all checkpoints, serve one after the other in one process of the tree, and record the answers."""
     folder = tree.folder("families")
     jobs = [_job(name, str(make())) for name, make in makers(folder).items()]
-    plan, found = folder / "plan.json", folder / "found.jsonl"
+    plan, results = folder / "plan.json", folder / "found.jsonl"
     plan.write_text(json.dumps(jobs), encoding="utf-8")
-    command = [tree.python, str(ENGINE), str(plan), str(found)]
+    command = [tree.python, str(ENGINE), str(plan), str(results)]
     log = folder / "log.txt"
     with log.open("wb") as errors:
         done = subprocess.run(
@@ -38,7 +38,7 @@ def record_families(tree: Tree, output: Output, placeholders: Placeholders) -> N
         raise RuntimeError(
             f"the offline engine ended with {done.returncode}:\n{log.read_text(errors='replace')[-3000:]}"
         )
-    for line in found.read_text(encoding="utf-8").splitlines():
+    for line in results.read_text(encoding="utf-8").splitlines():
         (text,) = placeholders.exchange("", line)
         record = json.loads(text)
         output.write(f"family/{record.pop('family')}", record)

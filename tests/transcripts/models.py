@@ -73,22 +73,22 @@ FURTHER: dict[str, tuple[str, str]] = {
 
 def cases(module: str) -> dict[str, tuple[str, PretrainedConfig]]:
     """The configurations that the tests of a family have."""
-    found = importlib.import_module("tests.builtin_models." + module.replace("/", "."))
-    return dict(found.CASES)
+    tests = importlib.import_module("tests.builtin_models." + module.replace("/", "."))
+    return dict(tests.CASES)
 
 
 def makers(folder: Path) -> dict[str, Callable[[], Path]]:
     """Every tiny model by name; calling writes its checkpoint and returns the folder."""
-    found: dict[str, Callable[[], Path]] = {
+    models: dict[str, Callable[[], Path]] = {
         name: partial(make_text, folder / name, config) for name, config in families().items()
     }
     for name, (module, case) in FURTHER.items():
-        found[name] = partial(make_case, folder / name, *cases(module)[case])
+        models[name] = partial(make_case, folder / name, *cases(module)[case])
     for name in POOLING:
-        found[name] = partial(make_pooling, folder / name, name, tokenizer=False)
+        models[name] = partial(make_pooling, folder / name, name, tokenizer=False)
     for name in VISION_FAMILIES:
-        found[f"{name} with images"] = partial(_make_vision_model, name, folder / f"{name}-vision")
-    return found
+        models[f"{name} with images"] = partial(_make_vision_model, name, folder / f"{name}-vision")
+    return models
 
 
 def _make_vision_model(name: str, folder: Path) -> Path:

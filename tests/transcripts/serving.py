@@ -42,9 +42,9 @@ class Tree:
 
     def folder(self, name: str) -> Path:
         """A new folder in the scratch folder."""
-        found = self.scratch / name
-        found.mkdir(parents=True, exist_ok=True)
-        return found
+        path = self.scratch / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
 
 
 @contextlib.contextmanager
