@@ -26,12 +26,12 @@ def test_requests_with_media_are_refused_by_name(serve: Callable[..., Any], tmp_
         )
     )
     prompt = model.prompt(f"what? {FAMILIES[FAMILY].in_text}", [png(16, 16)])
-    given = Media.given(0, MediaArray("float32", (1, 2), bytes(8)))
+    media = Media.given(0, MediaArray("float32", (1, 2), bytes(8)))
     params = SamplingParams(max_new_tokens=3, temperature=0.0)
     (text,) = engine.outputs([Request(id="text", tokens=(5, 6, 7), params=params)])
     assert len(text.tokens) == 3
     image = Request(id="image", tokens=tuple(prompt.tokens), media=prompt.media, params=params)
-    states = Request(id="states", tokens=(0,), media=(given,), params=params)
+    states = Request(id="states", tokens=(0,), media=(media,), params=params)
     for request in (image, states):
         with pytest.raises(RequestError, match="media: no step extension that serves this field") as refused:
             engine.outputs([request])

@@ -42,8 +42,8 @@ def check_exact(monkeypatch: pytest.MonkeyPatch, *, width: int, block: int, some
         tokens = torch.cat((edges, kept[torch.randperm(len(kept), generator=generator)[:some]]))
         logits = case.logits.expand(len(tokens), -1).contiguous().to(device)
         options = SamplingOptions.of([case.params] * len(tokens), width, lambda tensor: tensor.to(device))
-        found = draw.sample_tokens(logits, options, middles[tokens].to(device)).cpu()
-        assert torch.equal(found, tokens), (case.name, found.tolist(), tokens.tolist())
+        sampled = draw.sample_tokens(logits, options, middles[tokens].to(device)).cpu()
+        assert torch.equal(sampled, tokens), (case.name, sampled.tolist(), tokens.tolist())
 
 
 def check_not_finite() -> None:
@@ -51,10 +51,10 @@ def check_not_finite() -> None:
     logits[0, 3], logits[1, 4], logits[2], logits[3] = torch.nan, torch.inf, torch.nan, -torch.inf
     for params in (SamplingParams(), SamplingParams(top_k=3, top_p=0.5, min_p=0.1)):
         options = SamplingOptions.of([params] * 4, 50, lambda tensor: tensor.to(device))
-        found = draw.sample_tokens(
+        tokens = draw.sample_tokens(
             logits.to(device), options, torch.full((4,), 0.5, dtype=torch.float64, device=device)
         )
-        assert found.shape == (4,) and found.dtype == torch.int64
+        assert tokens.shape == (4,) and tokens.dtype == torch.int64
 
 
 @pytest.mark.interpreted

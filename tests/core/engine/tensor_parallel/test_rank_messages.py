@@ -48,8 +48,8 @@ class Line(Collectives):
             x.copy_(tensor)
 
 
-class Told(RankGroup):
-    """Keeps what is sent."""
+class RecordingGroup(RankGroup):
+    """Records the messages that are sent."""
 
     def __init__(self) -> None:
         self.sent: list[Tensor] = []
@@ -83,7 +83,7 @@ class Bench:
     """Rank 0's runner, the lines to a worker rank, and this one."""
 
     def __init__(self) -> None:
-        self.group = Told()
+        self.group = RecordingGroup()
         self.ranks = Ranks(self.group)
         backend: Any = None
         self.runner = Runner(backend, backend, None, device=CPU, page_size=1)
