@@ -20,8 +20,8 @@ import os, signal, subprocess, sys
 sys.path.insert(0, sys.argv[1])
 from reaper import Reaper
 reaper = Reaper()
-left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-print(left.pid, flush=True)
+process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 NUMBERS: set[tuple[float, float]] = set()

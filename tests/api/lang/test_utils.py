@@ -34,9 +34,9 @@ from sglang_plug_lang.utils import (
 FAMILY = """
 import signal, subprocess, sys, time
 child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
-one = subprocess.Popen([sys.executable, "-c", child], start_new_session=True, stdout=subprocess.PIPE)
-one.stdout.readline()
-open(sys.argv[1], "w").write(str(one.pid))
+process = subprocess.Popen([sys.executable, "-c", child], start_new_session=True, stdout=subprocess.PIPE)
+process.stdout.readline()
+open(sys.argv[1], "w").write(str(process.pid))
 time.sleep(600)
 """
 
