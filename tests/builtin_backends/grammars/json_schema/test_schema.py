@@ -115,8 +115,8 @@ def test_what_the_masks_allow_is_valid(converter: Any, schema: Any, good: list[s
     for text in (*map(json.dumps, VALUES), *(json.dumps(value, ensure_ascii=False) for value in VALUES), *TEXTS):
         if compiled.accepts(text):
             assert validator.is_valid(json.loads(text)), text
-    for text in compiled.random_outputs(15):
-        assert validator.is_valid(json.loads(text.decode())), text
+    for output in compiled.random_outputs(15):
+        assert validator.is_valid(json.loads(output.decode())), output
 
 
 @pytest.mark.parametrize("format", FORMATS)
