@@ -75,10 +75,10 @@ os.environ.setdefault("TRITON_INTERPRET", "0")
 
 # How long an example takes depends on the load of the machine. The examples are the same each time, but not in
 # ``make fuzz``.
-unhurried: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("unhurried", **unhurried, derandomize=True, database=None)
-settings.register_profile("random", **unhurried, derandomize=False)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
+without_deadline: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeatable", **without_deadline, derandomize=True, database=None)
+settings.register_profile("random", **without_deadline, derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 REAPER = pytest.StashKey[Reaper]()
 INTERPRETED = pytest.StashKey[InterpretedProcess]()

@@ -31,7 +31,7 @@ def in_time(holds: Any, description: str) -> None:
         raise TooLate(f"over before the test came to it, {TIMES} times: {description}")
 
 
-def seen_in_time(holds: Callable[[], Any], description: str, seconds: float = 30.0) -> Any:
+def wait_in_time(holds: Callable[[], Any], description: str, seconds: float = 30.0) -> Any:
     """Ask again and again until the answer is true, and return it. Raises ``TooLate`` after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not (answer := holds()):

@@ -20,7 +20,7 @@ import openai
 import pytest
 from openai.types import Batch
 
-from .replaying import in_time, replayed, seen_in_time
+from .replaying import in_time, replayed, wait_in_time
 from .servers import NO_GRAMMARS
 
 CHAT = "/v1/chat/completions"
@@ -277,7 +277,7 @@ def test_a_busy_server_starts_no_lines(server: Any, user: Client) -> None:
         bodies = [{"text": "Once", "rid": f"busy-{place}", "sampling_params": params} for place in range(2)]
         busy = [pool.submit(client.post, "/generate", json=body) for body in bodies]
         try:
-            seen_in_time(lambda: server.load()[0] == 2, "both requests run")
+            wait_in_time(lambda: server.load()[0] == 2, "both requests run")
             id = user.start([chat(number) for number in range(5)]).id
             user.wait(id, lambda batch: batch.status != "validating")
             samples = [(done(user.get(id)), server.load()[1]) for _ in range(5)]

@@ -75,8 +75,8 @@ def book(models: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name, value in {**ENVIRONMENT, "XDG_STATE_HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "example_image.png").write_bytes(png(64, 48))
-    patient = functools.partial(wait_for_server, timeout=STARTS_WITHIN)
-    monkeypatch.setattr("sglang_plug_lang.utils.wait_for_server", patient)
+    wait_longer = functools.partial(wait_for_server, timeout=STARTS_WITHIN)
+    monkeypatch.setattr("sglang_plug_lang.utils.wait_for_server", wait_longer)
     book = Notebook(models)
     yield book
     set_default_backend(None)

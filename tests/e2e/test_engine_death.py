@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from .replaying import in_time, replayed, seen_in_time, within
+from .replaying import in_time, replayed, wait_in_time, within
 from .servers import PATIENCE
 
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}}
@@ -35,7 +35,7 @@ def test_the_engine_is_killed(launch: Any) -> None:
     with server.client.stream("POST", "/generate", json={**LONG, "stream": True, "incremental": True}) as stream:
         lines = stream.iter_lines()
         next(lines)
-        seen_in_time(lambda: server.load()[0] == 2, "both requests run")
+        wait_in_time(lambda: server.load()[0] == 2, "both requests run")
         with within(SERVED_ON, "it still answers, though its engine is gone"):
             os.kill(server.engine_pid, signal.SIGKILL)
             events = [line for line in lines if line]

@@ -33,7 +33,7 @@ from sglang_plug_lang import (
 )
 from sglang_plug_lang.lang.chat_template import get_chat_template
 
-from .replaying import TooLate, in_time, replayed, seen_in_time
+from .replaying import TooLate, in_time, replayed, wait_in_time
 
 PAGE = Path(__file__).parents[2] / "docs" / "frontend-language.md"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -111,7 +111,7 @@ def test_forks_run_at_the_same_time(endpoint: Any, server: Any) -> None:
                 + gen("detailed_tip", max_tokens=250, ignore_eos=True)
             )
         with contextlib.suppress(TooLate):
-            together.append(seen_in_time(lambda: server.load()[0] == 2, "two forks run"))
+            together.append(wait_in_time(lambda: server.load()[0] == 2, "two forks run"))
         s += assistant("Tip 1:" + forks[0]["detailed_tip"] + "\n")
         s += assistant("Tip 2:" + forks[1]["detailed_tip"] + "\n")
         s += assistant("To summarize the above two tips, I can say:\n" + gen("summary", max_tokens=64))

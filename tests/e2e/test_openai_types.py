@@ -21,7 +21,7 @@ from openai.types.responses import Response, ResponseItemList, ResponseStreamEve
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 from pydantic import TypeAdapter
 
-from .replaying import in_time, replayed, seen_in_time
+from .replaying import in_time, replayed, wait_in_time
 from .servers import until
 from .weather import ASK, FLAT_WEATHER, nested
 
@@ -294,7 +294,7 @@ def test_a_full_queue_says_when_to_come_again(client: openai.OpenAI, guarded: An
         busy = [pool.submit(client.completions.create, **long) for _ in range(2)]
         try:
             info = functools.partial(guarded.client.get, "/server_info", headers=admin)
-            seen_in_time(lambda: info().json()["waiting"] == 1, "one request runs and one waits")
+            wait_in_time(lambda: info().json()["waiting"] == 1, "one request runs and one waits")
             with pytest.raises(openai.InternalServerError) as caught:
                 in_time(not client.completions.create(model="demo", prompt="a", max_tokens=1), "the queue is full")
         finally:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .replaying import in_time, replayed, seen_in_time
+from .replaying import in_time, replayed, wait_in_time
 from .servers import PATIENCE, Launcher, Server, ThreadServer, refused_start, until
 from .test_replicas import is_whole
 
@@ -198,7 +198,7 @@ def test_an_engine_is_killed_with_requests_in_flight(single: ThreadServer, paire
         async with httpx.AsyncClient(base_url=paired.url, timeout=PATIENCE) as client:
             tasks = [asyncio.create_task(client.post("/generate", json=body)) for body in requests]
             await asyncio.to_thread(
-                seen_in_time,
+                wait_in_time,
                 lambda: stores(paired)[1]["tiers"]["transfer"]["stored_blocks"] > computed,
                 "prompts are computed",
             )

@@ -20,7 +20,7 @@ ALLOWED = {"type": "allowed_tools", "mode": "required", "tools": [NAMED]}
 ASK = {"input": "?", "max_output_tokens": 400, "tools": [WEATHER, CLOCK]}
 ARGUMENTS = '{"city": "Boston"}'
 CALL = f'<tool_call>\n{{"name": "weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
-PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,YQ=="}
+IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,YQ=="}
 TIME = '<tool_call>\n{"name": "clock"}\n</tool_call>'
 CALL_IDS = {"id": re.compile(r"fc_[0-9a-f]{32}\Z"), "call_id": re.compile(r"call_[0-9a-f]{24}\Z")}
 
@@ -287,7 +287,7 @@ def function(**fields: Any) -> dict[str, Any]:
             "No tool call found for function call output with call_id 'call_1'.", "input",
         ),
         (
-            {"input": [{"type": "function_call_output", "call_id": "x", "output": [PICTURE]}]},
+            {"input": [{"type": "function_call_output", "call_id": "x", "output": [IMAGE]}]},
             "'input_image'", "input.0.output",
         ),
     ],

@@ -17,13 +17,13 @@ from tests.core.engine.scheduling.scheduler_bench import VOCABULARY
 
 from .pipeline_bench import Bench, expected, follow, under_grammar
 
-Asked = tuple[list[int], int, tuple[int, ...]]
+RequestSpec = tuple[list[int], int, tuple[int, ...]]
 """Prompt, limit and stop tokens."""
 
 
-def traffic(bench: Bench, draw: Callable[..., Any]) -> tuple[dict[str, Asked], set[str]]:
+def traffic(bench: Bench, draw: Callable[..., Any]) -> tuple[dict[str, RequestSpec], set[str]]:
     """Things happen to ``bench``; returns what was asked, and the ids of what was perhaps aborted."""
-    requests: dict[str, Asked] = {}
+    requests: dict[str, RequestSpec] = {}
     aborted = set[str]()
     for number in range(draw(st.integers(1, 25))):
         match draw(st.sampled_from(["submit", "submit", "step", "steps", "abort", "control", "fail"])):

@@ -155,7 +155,7 @@ def test_sequences_may_leave_while_their_tokens_are_on_the_device() -> None:
         assert read(step)[0] == expected and not any(result.error for result in step.results())
 
 
-ASKED = """
+DECLARING = """
 from dataclasses import dataclass
 
 from sglang_plug import LogitsBatch, LogitsProcessor, LogitsProcessorSpec, hookimpl
@@ -165,16 +165,16 @@ from sglang_plug import LogitsBatch, LogitsProcessor, LogitsProcessorSpec, hooki
 def register_logits_processors():
     names = {"name": "any"}, {"name": "param", "sampling_params": ("logit_bias",)}
     names += ({"name": "both", "sampling_params": ("min_new_tokens",), "request_fields": f"{__name__}:Fields"},)
-    for given in names:
-        yield LogitsProcessorSpec(target=f"{__name__}:Asked", **given)
+    for fields in names:
+        yield LogitsProcessorSpec(target=f"{__name__}:NoSteps", **fields)
 
 
 @dataclass
 class Fields:
-    asked_field: int = 7
+    declared_field: int = 7
 
 
-class Asked(LogitsProcessor):
+class NoSteps(LogitsProcessor):
     def prepare(self, request):
         return request.fields or 1
 
@@ -189,19 +189,19 @@ class Asked(LogitsProcessor):
         ({}, {"any": None}),
         ({"logit_bias": {3: 1.0}}, {"any": None, "param": None}),
         ({"min_new_tokens": 1}, {"any": None, "both": 7}),
-        ({"processor_fields": {"asked_field": 2}}, {"any": None, "both": 2}),
+        ({"processor_fields": {"declared_field": 2}}, {"any": None, "both": 2}),
     ],
 )
 def test_processors_are_asked_by_requests_that_set_what_they_declare(
     tmp_path: Path, params: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    file = tmp_path / "asked_processors.py"
-    file.write_text(ASKED)
+    file = tmp_path / "declaring_processors.py"
+    file.write_text(DECLARING)
     built_in = tuple(f"logits-processor:{name}" for name in ("logit-bias", "min-new-tokens", "penalties"))
     plugins = Plugins.discover(PluginOptions(files=(str(file),), block=built_in))
     processors = LogitsProcessors.build(plugins, VOCABULARY, torch.device("cpu"))
     uses = processors.admit(Request(id="a", tokens=(1,), params=SamplingParams(**params)))
-    assert {use.loaded.name: getattr(use.state, "asked_field", None) for use in uses} == expected
+    assert {use.loaded.name: getattr(use.state, "declared_field", None) for use in uses} == expected
 
 
 def test_processors_know_of_tokens_that_a_grammar_forces(ask: Callable[..., list[Any]]) -> None:

@@ -283,7 +283,7 @@ def test_the_time_in_the_queue_is_told_when_a_request_begins_and_not_again(monke
     assert emitted_len[0] == [0.5]
 
 
-def sighted(scheduler: Scheduler, id: str, tokens: list[int], *images: range, **options: Any) -> Sequence:
+def submit_images(scheduler: Scheduler, id: str, tokens: list[int], *images: range, **options: Any) -> Sequence:
     """A request whose images must not be cut."""
     submit(scheduler, id, tokens, **options)
     sequence = scheduler.waiting[-1]
@@ -295,7 +295,7 @@ def sighted(scheduler: Scheduler, id: str, tokens: list[int], *images: range, **
 def test_images_that_see_each_other_are_computed_in_one_step(page_size: int) -> None:
     scheduler, device = make(page_size=page_size, chunk_size=8), Device()
     prompt = list(range(100, 150))
-    sequence = sighted(scheduler, "a", prompt, range(5, 15), range(20, 23), range(26, 48))
+    sequence = submit_images(scheduler, "a", prompt, range(5, 15), range(20, 23), range(26, 48))
     ends = []
     while sequence.computed < len(prompt):
         shares = scheduler.plan()
@@ -320,14 +320,14 @@ def test_no_prefix_ends_within_an_image_that_sees_all_of_itself(page_size: int) 
         ("another image from its middle on", [*first[:10], *range(200, 212)], 5 // page_size * page_size),
         ("the prompt ends with the image", first[:15], 5 // page_size * page_size),
     ):
-        sequence = sighted(scheduler, id, prompt, image)
+        sequence = submit_images(scheduler, id, prompt, image)
         finish(scheduler, device)
         assert sequence.service.cached == reused, id
 
 
 def test_one_image_longer_than_a_step_makes_room_for_itself() -> None:
     scheduler, device = make(chunk_size=4), Device()
-    sighted(scheduler, "a", list(range(100, 140)), range(2, 38))
+    submit_images(scheduler, "a", list(range(100, 140)), range(2, 38))
     submit(scheduler, "b", list(range(200, 210)))
     shares = scheduler.plan()
     assert [share.count for share in shares] == [38]

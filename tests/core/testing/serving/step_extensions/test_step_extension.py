@@ -98,7 +98,7 @@ class Replayed(Surrounds, GraphPhase):
         return 0
 
 
-class Untold(Surrounds, GraphPhase, RankPhase):
+class GraphsWithoutRankStep(Surrounds, GraphPhase, RankPhase):
     def graph_input(self, chunk: ChunkView) -> int | None:
         return None
 
@@ -311,7 +311,7 @@ class Fails(StepExtension, AdmissionPhase):
         (Offers("content"), "of another content, or of a sequence with another salt"),
         (Offers("changed"), "did not return the tensor that was put"),
         (Offers("endless"), "a tensor that is never done"),
-        (Untold(), "rank_step.. must return a RankStep for each step with a context"),
+        (GraphsWithoutRankStep(), "rank_step.. must return a RankStep for each step with a context"),
         (Polls(), "must return more than 0 seconds"),
     ],
 )
