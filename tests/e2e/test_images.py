@@ -102,17 +102,20 @@ def test_two_images_in_two_turns_and_a_stream(client: openai.OpenAI, model: Visi
 
 
 def test_generate_takes_image_data_in_every_form(vision_server: Any, model: VisionModel) -> None:
-    single, two = f"{QWEN_IMAGE}Who?", f"{QWEN_IMAGE} or {QWEN_IMAGE}"
+    one_image, two_images = f"{QWEN_IMAGE}Who?", f"{QWEN_IMAGE} or {QWEN_IMAGE}"
     params = {**GREEDY, "ignore_eos": True}
-    wide, both = expected(model, single, WIDE), expected(model, two, WIDE, TALL)
+    wide, both = expected(model, one_image, WIDE), expected(model, two_images, WIDE, TALL)
     for images in (encoded(WIDE), [encoded(WIDE)], f"data:image/png;base64,{encoded(WIDE)}"):
-        answer = vision_server.generate({"text": single, "image_data": images, "sampling_params": params})
+        answer = vision_server.generate({"text": one_image, "image_data": images, "sampling_params": params})
         assert (answer["text"], answer["meta_info"]["prompt_tokens"]) == wide
-    batch = {"text": [single, two, "No image"], "image_data": [encoded(WIDE), [encoded(WIDE), encoded(TALL)], None]}
+    batch = {
+        "text": [one_image, two_images, "No image"],
+        "image_data": [encoded(WIDE), [encoded(WIDE), encoded(TALL)], None],
+    }
     answer = vision_server.generate({**batch, "sampling_params": params})
     assert [entry["text"] for entry in answer] == [wide[0], both[0], expected(model, "No image")[0]]
     ids = vision_server.generate(
-        {"input_ids": model.tokens(single), "image_data": encoded(WIDE), "sampling_params": params}
+        {"input_ids": model.tokens(one_image), "image_data": encoded(WIDE), "sampling_params": params}
     )
     assert ids["text"] == wide[0]
 

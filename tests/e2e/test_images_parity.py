@@ -99,8 +99,8 @@ def test_ranks_share_the_decoder(
 ) -> None:
     """Rank 0 looks at the images, and tells the other one what it saw."""
     model = vision_model(family)
-    two = ParallelOptions(tp_size=2, executor="threads")
-    engine = serve(replace(config(model.path, chunk=7), parallel=two))
+    two_ranks = ParallelOptions(tp_size=2, executor="threads")
+    engine = serve(replace(config(model.path, chunk=7), parallel=two_ranks))
     check(model, engine, "cold")
     assert all(output.cached_tokens > 0 for output in check(model, engine, "warm"))
 

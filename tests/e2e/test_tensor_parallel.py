@@ -121,8 +121,8 @@ def test_sampled_tokens_are_those_of_one_rank(tiny_model: Callable[[str], Any], 
     params = SamplingParams(max_new_tokens=12, temperature=1.0, top_p=0.9, frequency_penalty=0.3, seed=11)
     batch = [Request(id=str(index), tokens=tuple(tokens), params=params) for index, tokens in enumerate(prompts())]
     path = tiny_model("qwen3-0.6b").path
-    single, two = (serve(config(path, size)).outputs(batch) for size in (1, 2))
-    assert [output.tokens for output in single] == [output.tokens for output in two]
+    one_rank, two_ranks = (serve(config(path, size)).outputs(batch) for size in (1, 2))
+    assert [output.tokens for output in one_rank] == [output.tokens for output in two_ranks]
 
 
 def test_with_drafts(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:

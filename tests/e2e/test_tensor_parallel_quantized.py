@@ -97,5 +97,5 @@ def test_ranks_share_random_weights_in_a_format(
     model = dataclasses.replace(options.model, load_format="dummy", overrides=overrides)
     alone = dataclasses.replace(options, model=model)
     shared = dataclasses.replace(alone, parallel=ParallelOptions(tp_size=2, executor="threads"))
-    (single, tokens), (two, others) = (answer(serve(each)) for each in (alone, shared))
-    assert single == pytest.approx(two, abs=3e-4, rel=1e-4) and tokens == others
+    (one_rank, tokens), (two_ranks, others) = (answer(serve(each)) for each in (alone, shared))
+    assert one_rank == pytest.approx(two_ranks, abs=3e-4, rel=1e-4) and tokens == others
