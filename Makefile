@@ -19,8 +19,8 @@ QUICK_TESTS ?= tests/policy tests/core tests/api tests/builtin_backends/eviction
 VENV_STAMP := $(VENV)/.made
 SERVE_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
-# Tests whose examples Hypothesis draws: the same ones each time, but for `make fuzz`.
-DRAWING = $(shell grep -rl "from hypothesis import" tests --include="test_*.py")
+# Tests whose examples Hypothesis generates: the same ones each time, except in `make fuzz`.
+RANDOMIZED = $(shell grep -rl "from hypothesis import" tests --include="test_*.py")
 DOCS_STAMP := $(VENV)/.installed-docs
 # The programs that write pages from the code, and those that need the tests, and what the tests need, as well.
 PAGE_PROGRAMS := $(addprefix docs/generate_,hooks.py contracts.py kinds.py structured_outputs.py config.py api.py \
@@ -161,10 +161,10 @@ browser: $(BROWSER_STAMP) ## Test the web pages in headless Chromium (Debian: ap
 screenshots: $(BROWSER_STAMP) ## Take the screenshots of the documentation anew
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.browser.screenshots
 
-fuzz: $(DEV_STAMP) ## Send what a fuzzer makes of the OpenAPI document for ten minutes (FUZZ_SECONDS), and draw much more
-	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} DRAWN_SCHEMAS=$${DRAWN_SCHEMAS:-1000} $(BIN)/python -m pytest \
+fuzz: $(DEV_STAMP) ## Send what a fuzzer makes of the OpenAPI document for ten minutes (FUZZ_SECONDS), and more random examples
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} RANDOM_SCHEMAS=$${RANDOM_SCHEMAS:-1000} $(BIN)/python -m pytest \
 		tests/e2e/test_fuzz.py tests/e2e/test_realistic_schemas.py $(ARGS)
-	HYPOTHESIS_PROFILE=drawn $(BIN)/python -m pytest -n $(WORKERS) $(DRAWING) $(ARGS)
+	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -n $(WORKERS) $(RANDOMIZED) $(ARGS)
 
 clean: ## Remove what was built, the environment too
 	rm -rf $(VENV) $(CLIENTS) $(AGENTS) $(OLDEST) build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info

@@ -2,7 +2,7 @@
 
 The rows come from the plugin registry. What was checked comes from the tests themselves: each module under
 ``tests/builtin_models`` has a table ``CASES`` of ``name: (architecture, configuration)``, and ``families()`` of
-``tests/conftest.py`` lists the models that are served end to end. ``FAMILIES`` of ``tests/e2e/seeing_families.py``
+``tests/conftest.py`` lists the models that are served end to end. ``FAMILIES`` of ``tests/e2e/vision_families.py``
 lists the vision-language models, which are compared with and without images, and served.
 
 ``--check`` writes nothing and fails if the page is not what would be written.
@@ -135,7 +135,7 @@ def compared(folders: Iterator[Path]) -> dict[str, list[str]]:
 def vision_models() -> dict[str, list[str]]:
     """For each vision-language architecture, the names of the models that are compared and served."""
     names: dict[str, list[str]] = {}
-    for name, family in load(TESTS / "e2e" / "seeing_families.py").FAMILIES.items():
+    for name, family in load(TESTS / "e2e" / "vision_families.py").FAMILIES.items():
         names.setdefault(family.architecture, []).append(f"{name} with images")
     return names
 

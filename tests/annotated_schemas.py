@@ -58,7 +58,7 @@ def _inside(key: str, value: Any, draw: random.Random, rate: float) -> Any:
     if key in ONE:
         return annotated(value, draw, rate)
     if key in LISTS:
-        return [annotated(one, draw, rate) for one in value]
+        return [annotated(item, draw, rate) for item in value]
     if key in NAMED:
-        return {name: annotated(one, draw, rate) for name, one in value.items()}
+        return {name: annotated(item, draw, rate) for name, item in value.items()}
     return value

@@ -73,11 +73,12 @@ from .surroundings import forget_the_callers_options, seed
 # Triton decides when it is imported whether kernels are compiled. Here they are; see ``interpreted_process``.
 os.environ.setdefault("TRITON_INTERPRET", "0")
 
-# How long an example takes depends on what else the machine does. What is drawn is always the same, unless asked for.
-unhurried: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("unhurried", **unhurried, derandomize=True, database=None)
-settings.register_profile("drawn", **unhurried, derandomize=False)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
+# How long an example takes depends on the load of the machine. The examples are the same each time, but not in
+# ``make fuzz``.
+without_deadline: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeatable", **without_deadline, derandomize=True, database=None)
+settings.register_profile("random", **without_deadline, derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 REAPER = pytest.StashKey[Reaper]()
 INTERPRETED = pytest.StashKey[InterpretedProcess]()
@@ -98,7 +99,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     gc.unfreeze()  # libraries that count what is left at the end find nothing
 
 
-WHOLE_ENGINE = frozenset({"serve", "tiny_model", "app", "apps", "seeing"})
+WHOLE_ENGINE = frozenset({"serve", "tiny_model", "app", "apps", "vision_model", "vision_server"})
 """Fixtures that serve a model, or make one of a family."""
 
 
@@ -569,26 +570,26 @@ class Served:
 
     def outputs(self, requests: Sequence[Request]) -> list[Output]:
         """Serve all at once; one merged output for each. Raises the first error."""
-        found: list[Any] = self.outcomes(requests)
-        for one in found:
-            if isinstance(one, BaseException):
-                raise one
-        return found
+        outcomes: list[Any] = self.outcomes(requests)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return outcomes
 
     def outcomes(self, requests: Sequence[Request]) -> list[Output | BaseException]:
         """The same, with each request's error in its place."""
 
-        async def one(request: Request) -> Output:
+        async def outcome_of(request: Request) -> Output:
             from sglang_plug.clients.pending import merge
 
-            found: Output | None = None
+            whole: Output | None = None
             async for output in self.client.submit(request):
-                found = output if found is None else merge(found, output)
-            assert found is not None
-            return found
+                whole = output if whole is None else merge(whole, output)
+            assert whole is not None
+            return whole
 
         async def every() -> list[Output | BaseException]:
-            return await asyncio.gather(*map(one, requests), return_exceptions=True)
+            return await asyncio.gather(*map(outcome_of, requests), return_exceptions=True)
 
         return self.runner.run(every())
 

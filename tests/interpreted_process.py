@@ -42,25 +42,25 @@ class InterpretedProcess:
         for line in self._channel:
             if (report := json.loads(line)) is None:
                 return
-            found: pytest.TestReport = hook.pytest_report_from_serializable(config=item.config, data=report)
-            if isinstance(found.longrepr, list):  # where and why a test was skipped, which JSON has no tuples for
-                found.longrepr = tuple(found.longrepr)
-            yield found
+            restored: pytest.TestReport = hook.pytest_report_from_serializable(config=item.config, data=report)
+            if isinstance(restored.longrepr, list):  # where and why a test was skipped, which JSON has no tuples for
+                restored.longrepr = tuple(restored.longrepr)
+            yield restored
         yield self._broken(item)
 
     def _start(self, session: pytest.Session) -> None:
         files = sorted({str(item.path) for item in session.items if is_interpreted(item)})
-        here, there = socket.socketpair()
+        here, child_end = socket.socketpair()
         self._output = tempfile.TemporaryFile()
-        with there:
+        with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(there.fileno()), *files],
+                [sys.executable, "-m", __name__, str(child_end.fileno()), *files],
                 cwd=session.config.rootpath,
                 env={**_without_pytests_own(os.environ), "TRITON_INTERPRET": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
-                pass_fds=[there.fileno()],
+                pass_fds=[child_end.fileno()],
             )
         with here:
             self._channel = here.makefile("rw", encoding="utf-8")

@@ -27,7 +27,7 @@ def oldest_versions(pyproject: Path = PYPROJECT) -> Iterator[str]:
     lines = [*project["dependencies"], *(line for name in EXTRAS for line in extras.get(name, ()))]
     for line in lines:
         requirement = Requirement(line)
-        bounds = {one.operator: one.version for one in requirement.specifier}
+        bounds = {specifier.operator: specifier.version for specifier in requirement.specifier}
         if ">=" not in bounds or "<" not in bounds:
             raise ValueError(f"{line!r} needs a lower bound (>=) and an upper bound (<)")
         if requirement.name not in LEFT_OUT:

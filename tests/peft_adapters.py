@@ -37,18 +37,18 @@ class Lora:
     @torch.no_grad()
     def merged(self, model: PreTrainedModel) -> PreTrainedModel:
         """A copy of ``model`` with ``W + scale * B @ A`` in place of each adapted ``W``."""
-        found = copy.deepcopy(model)
+        copied = copy.deepcopy(model)
         for name, (down, up) in self.targets.items():
-            module: Any = found.get_submodule(name)
+            module: Any = copied.get_submodule(name)
             change = self.scales[name] * (up.double() @ down.double()).float()
             module.weight += change.T if isinstance(module, Conv1D) else change
-        return found
+        return copied
 
 
 def linears(model: nn.Module, pattern: str) -> list[str]:
     """Paths of the matrices in ``model`` whose whole path matches."""
     kinds = (nn.Linear, Conv1D)
-    return [name for name, one in model.named_modules() if isinstance(one, kinds) and re.fullmatch(pattern, name)]
+    return [name for name, module in model.named_modules() if isinstance(module, kinds) and re.fullmatch(pattern, name)]
 
 
 def make_lora(

@@ -68,24 +68,24 @@ def words(fields: Tensor, bits: int) -> Tensor:
     each = 32 // bits
     missing = -len(fields) % each
     fields = torch.cat([fields, fields.new_zeros(missing, *fields.shape[1:])])
-    found = torch.zeros(len(fields) // each, *fields.shape[1:], dtype=torch.int64)
+    packed = torch.zeros(len(fields) // each, *fields.shape[1:], dtype=torch.int64)
     for place in range(each):
-        found |= fields[place::each] << (bits * place)
-    return (((found + 2**31) % 2**32) - 2**31).int()
+        packed |= fields[place::each] << (bits * place)
+    return (((packed + 2**31) % 2**32) - 2**31).int()
 
 
-def in_gptq(one: Coded, *, bits: int = 4, less_one: bool = True) -> dict[str, Tensor]:
+def in_gptq(quantized: Coded, *, bits: int = 4, less_one: bool = True) -> dict[str, Tensor]:
     """The tensors of a layer; ``less_one``: as the first ``checkpoint_format`` has zeros."""
-    zero = (one.zero - 1) % (1 << bits) if less_one else one.zero
+    zero = (quantized.zero - 1) % (1 << bits) if less_one else quantized.zero
     return {
-        "qweight": words(one.codes.T, bits),
+        "qweight": words(quantized.codes.T, bits),
         "qzeros": words(zero, bits).T.contiguous(),
-        "scales": one.scale.T.half().contiguous(),
-        "g_idx": one.index.int(),
+        "scales": quantized.scale.T.half().contiguous(),
+        "g_idx": quantized.index.int(),
     }
 
 
-def in_awq(one: Coded) -> dict[str, Tensor]:
+def in_awq(quantized: Coded) -> dict[str, Tensor]:
     """The tensors of a layer."""
 
     def pack(fields: Tensor) -> Tensor:
@@ -94,27 +94,31 @@ def in_awq(one: Coded) -> dict[str, Tensor]:
         )
         return words(shuffled, 4).T.contiguous()
 
-    return {"qweight": pack(one.codes.T), "qzeros": pack(one.zero.T), "scales": one.scale.T.half().contiguous()}
+    return {
+        "qweight": pack(quantized.codes.T),
+        "qzeros": pack(quantized.zero.T),
+        "scales": quantized.scale.T.half().contiguous(),
+    }
 
 
 def in_compressed_words(
-    one: Coded, *, bits: int = 4, symmetric: bool = True, ordered: bool = True
+    quantized: Coded, *, bits: int = 4, symmetric: bool = True, ordered: bool = True
 ) -> dict[str, Tensor]:
     """The tensors of a layer in the format ``pack-quantized``."""
-    found = {
-        "weight_packed": words(one.codes.T, bits).T.contiguous(),
-        "weight_scale": one.scale.clone(),
-        "weight_shape": torch.tensor(one.codes.shape),
+    tensors = {
+        "weight_packed": words(quantized.codes.T, bits).T.contiguous(),
+        "weight_scale": quantized.scale.clone(),
+        "weight_shape": torch.tensor(quantized.codes.shape),
     }
     if not symmetric:
-        found["weight_zero_point"] = words(one.zero, bits)
-    return found if ordered else {**found, "weight_g_idx": one.index.int()}
+        tensors["weight_zero_point"] = words(quantized.zero, bits)
+    return tensors if ordered else {**tensors, "weight_g_idx": quantized.index.int()}
 
 
-def in_compressed_int8(one: Coded, *, symmetric: bool = True) -> dict[str, Tensor]:
+def in_compressed_int8(quantized: Coded, *, symmetric: bool = True) -> dict[str, Tensor]:
     """The tensors of a layer in the format ``int-quantized``."""
-    found = {"weight": (one.codes - 128).to(torch.int8), "weight_scale": one.scale.clone()}
-    return found if symmetric else {**found, "weight_zero_point": (one.zero - 128).to(torch.int8)}
+    tensors = {"weight": (quantized.codes - 128).to(torch.int8), "weight_scale": quantized.scale.clone()}
+    return tensors if symmetric else {**tensors, "weight_zero_point": (quantized.zero - 128).to(torch.int8)}
 
 
 def in_fp8_blocks(
@@ -142,7 +146,7 @@ def apart(experts: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for number in range(len(down)):
         gate, up = gate_up[number].chunk(2)
         yield from (
-            (f"{number}.{name}_proj", one) for name, one in (("gate", gate), ("up", up), ("down", down[number]))
+            (f"{number}.{name}_proj", tensor) for name, tensor in (("gate", gate), ("up", up), ("down", down[number]))
         )
 
 
@@ -163,7 +167,7 @@ def write(model: Any, folder: Path, config: Mapping[str, Any], pack: Packer, *, 
     for name, weight in matrices(reference, head):
         packed, back = pack(name, weight)
         del tensors[f"{name}.weight"]
-        tensors |= {f"{name}.{part}": one for part, one in packed.items()}
+        tensors |= {f"{name}.{part}": tensor for part, tensor in packed.items()}
         weight.copy_(back)
     save_file(tensors, folder / "model.safetensors")
     settings = json.loads((model.path / "config.json").read_text())

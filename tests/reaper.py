@@ -39,15 +39,15 @@ def marked(name: str) -> Iterator[int]:
     start = name.encode() + b"="
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            if any(one.startswith(start) for one in environment.read_bytes().split(b"\0")):
+            if any(variable.startswith(start) for variable in environment.read_bytes().split(b"\0")):
                 yield int(environment.parent.name)
 
 
 def main(name: str) -> None:
     """Wait for the end of the input; then kill until nobody is left."""
     sys.stdin.buffer.read()
-    while found := list(marked(name)):
-        for pid in found:
+    while pids := list(marked(name)):
+        for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)

@@ -69,15 +69,15 @@ class SteeringBatch(LogitsBatch):
         from sglang_plug import upload
 
         self._states = states
-        self._tokens = upload([one.steer.token for one in states], torch.int64, device)[:, None]
-        self._strengths = upload([one.steer.strength for one in states], torch.float32, device)[:, None]
+        self._tokens = upload([state.steer.token for state in states], torch.int64, device)[:, None]
+        self._strengths = upload([state.steer.strength for state in states], torch.float32, device)[:, None]
 
     def apply(self, logits: Any, generated: Sequence[int]) -> Any:
         from sglang_plug import upload
 
-        if any(one.steer.token == 14 for one in self._states):
+        if any(state.steer.token == 14 for state in self._states):
             raise RuntimeError("fourteen")
-        on = [float(count < one.steer_until) for one, count in zip(self._states, generated, strict=True)]
+        on = [float(count < state.steer_until) for state, count in zip(self._states, generated, strict=True)]
         return logits.scatter_add(1, self._tokens, self._strengths * upload(on, logits.dtype, logits.device)[:, None])
 
 

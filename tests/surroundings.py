@@ -26,6 +26,6 @@ def forget_the_callers_options() -> None:
 
 
 def seed() -> None:
-    """What is drawn is the same whatever ran before."""
+    """Make random numbers independent of the tests that ran before."""
     random.seed(SEED)
     torch.manual_seed(SEED)

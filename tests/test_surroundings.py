@@ -20,11 +20,11 @@ import os, signal, subprocess, sys
 sys.path.insert(0, sys.argv[1])
 from reaper import Reaper
 reaper = Reaper()
-left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-print(left.pid, flush=True)
+process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-DRAWN: set[tuple[float, float]] = set()
+NUMBERS: set[tuple[float, float]] = set()
 
 
 def is_gone(pid: int) -> bool:
@@ -53,6 +53,6 @@ def test_the_callers_options_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("turn", range(3))
-def test_what_is_drawn_does_not_depend_on_the_tests_before(turn: int) -> None:
-    DRAWN.add((random.random(), float(torch.rand(1))))
-    assert len(DRAWN) == 1
+def test_random_numbers_do_not_depend_on_the_tests_before(turn: int) -> None:
+    NUMBERS.add((random.random(), float(torch.rand(1))))
+    assert len(NUMBERS) == 1

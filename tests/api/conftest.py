@@ -85,7 +85,7 @@ class Letters:
         return list(map(ord, text))
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
-        return "".join(chr(one) for one in tokens if not skip_special or one >= 32 or one == 10)
+        return "".join(chr(token) for token in tokens if not skip_special or token >= 32 or token == 10)
 
     def piece(self, token: int) -> str:
         return chr(token)
@@ -152,7 +152,7 @@ class ScriptedEngine(EngineClient):
         stops = [place for place, token in enumerate(tokens) if token in params.stop_token_ids]
         end = min([*stops, params.max_new_tokens - 1])
         finish = Finish("stop", tokens[end]) if end in stops else Finish("length")
-        wanted = request.logprobs
+        options = request.logprobs
         finished = False
         try:
             for at in range(0, end + 1, self.burst) or [0]:
@@ -167,7 +167,7 @@ class ScriptedEngine(EngineClient):
                     tokens=part,
                     finish=finish if finished else None,
                     cached_tokens=2,
-                    logprobs=tuple(_logprob(token, wanted) for token in part) if wanted else (),
+                    logprobs=tuple(_logprob(token, options) for token in part) if options else (),
                     prompt_logprobs=_prompt_logprobs(request) if at == 0 else (),
                     drafts=self.drafts if finished else None,
                 )
@@ -192,18 +192,18 @@ class ScriptedEngine(EngineClient):
         pass
 
 
-def _logprob(token: int, wanted: LogprobOptions) -> TokenLogprob:
-    top = tuple((other, -0.5 - other / 1000) for other in range(token, token + wanted.top))
-    return TokenLogprob(token, -0.5, top, tuple((other, float("-inf")) for other in wanted.ids))
+def _logprob(token: int, options: LogprobOptions) -> TokenLogprob:
+    top = tuple((other, -0.5 - other / 1000) for other in range(token, token + options.top))
+    return TokenLogprob(token, -0.5, top, tuple((other, float("-inf")) for other in options.ids))
 
 
 def _prompt_logprobs(request: Request) -> tuple[TokenLogprob, ...]:
-    wanted = request.logprobs
-    if wanted is None or wanted.start < 0:
+    options = request.logprobs
+    if options is None or options.start < 0:
         return ()
-    found = [_logprob(token, wanted) for token in request.tokens]
-    found[0] = TokenLogprob(request.tokens[0], None)
-    return tuple(found[wanted.start :])
+    logprobs = [_logprob(token, options) for token in request.tokens]
+    logprobs[0] = TokenLogprob(request.tokens[0], None)
+    return tuple(logprobs[options.start :])
 
 
 @pytest.fixture

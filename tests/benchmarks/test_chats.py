@@ -24,7 +24,7 @@ def test_an_answer_is_held_against_the_schema(text: str, valid: bool) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     """Return the requests to a server that finishes every other answer."""
     results: list[dict[str, Any]] = []
 
@@ -41,13 +41,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("schema", [False, True])
-async def test_a_round(asked: list[dict[str, Any]], schema: bool) -> None:
+async def test_a_round(requests: list[dict[str, Any]], schema: bool) -> None:
     result = await measure("http://server", "name", schema=schema, seed=5)
     count = TOGETHER * TIMES
     assert (result.chats, result.tokens, result.finished) == (count, 20 * count, count // 2)
     assert result.valid == (count // 2 if schema else 0) and result.rate > 0
-    assert len({item["messages"][0]["content"] for item in asked}) == count
-    for request in asked:
+    assert len({item["messages"][0]["content"] for item in requests}) == count
+    for request in requests:
         assert request["max_tokens"] == MOST_TOKENS and ("ignore_eos" in request) is not schema
         assert not schema or request["response_format"]["json_schema"]["schema"] == SCHEMA
 

@@ -42,7 +42,7 @@ def test_the_unfairness_of_a_short_day_is_bounded_and_without_sharing_it_is_not(
     first_come, _, _ = simulate_day("fcfs", ACCELERATOR, trace)
     assert 0 < shared.unfairness <= shared.bound < first_come.unfairness
     assert 10 * shared.light_median < first_come.light_median and shared.light_p99 < first_come.light_p99
-    assert all(one.finished for one in served)
+    assert all(request.finished for request in served)
 
 
 @pytest.mark.parametrize("costs", sorted(COSTS))
@@ -77,16 +77,16 @@ def test_the_account_of_the_simulation_counts_each_token_once() -> None:
     simulation = Simulation(engine(ACCELERATOR), FairShare())
     served = simulation.run(HEAVY)
     for caller in "ab":
-        own = [one.arrival for one in served if one.arrival.caller == caller]
-        assert simulation.service.computed[caller] == sum(one.prompt_len for one in own)
-        assert simulation.service.generated[caller] == sum(one.output_len for one in own)
+        own = [request.arrival for request in served if request.arrival.caller == caller]
+        assert simulation.service.computed[caller] == sum(request.prompt_len for request in own)
+        assert simulation.service.generated[caller] == sum(request.output_len for request in own)
 
 
 def test_a_day_has_a_night() -> None:
     trace = day(600.0, ACCELERATOR)
-    hours = [int(one.time * 24 / 600) for one in trace]
+    hours = [int(arrival.time * 24 / 600) for arrival in trace]
     assert sum(14 <= hour < 17 for hour in hours) > 3 * sum(2 <= hour < 5 for hour in hours)
-    assert len({one.caller for one in trace}) > 10 * BURSTS
+    assert len({arrival.caller for arrival in trace}) > 10 * BURSTS
 
 
 def test_plots_are_small_and_well_formed(tmp_path: Path) -> None:

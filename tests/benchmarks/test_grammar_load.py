@@ -10,8 +10,8 @@ from benchmarks.grammar_load import schema
 
 
 def test_generated_schemas_are_valid_distinct_and_deterministic() -> None:
-    drawn = [schema(random.Random(seed)) for seed in range(20)]
-    for item in drawn:
+    schemas = [schema(random.Random(seed)) for seed in range(20)]
+    for item in schemas:
         Draft202012Validator.check_schema(item)
-    assert drawn == [schema(random.Random(seed)) for seed in range(20)]
-    assert len({str(entry) for entry in drawn}) == 20
+    assert schemas == [schema(random.Random(seed)) for seed in range(20)]
+    assert len({str(entry) for entry in schemas}) == 20

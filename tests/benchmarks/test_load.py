@@ -57,8 +57,8 @@ class FakeServer:
 
     def lines(self, body: dict[str, Any], path: str) -> list[bytes]:
         if path == "/generate":
-            wanted = body["sampling_params"]["max_new_tokens"] - (self.mode == "short")
-            counts = [*range(self.tokens_per_event, wanted, self.tokens_per_event), wanted]
+            limit = body["sampling_params"]["max_new_tokens"] - (self.mode == "short")
+            counts = [*range(self.tokens_per_event, limit, self.tokens_per_event), limit]
             results = [self.native(body, count) for count in counts]
             if self.mode == "error":
                 results = [*results[:1], {"error": {"message": "the step failed"}}]

@@ -25,7 +25,7 @@ from benchmarks.soak import (
 )
 
 
-def test_calls_are_drawn_alike_and_of_every_kind() -> None:
+def test_calls_are_reproducible_and_of_every_kind() -> None:
     first, second = ([random_call(generator) for _ in range(400)] for generator in (random.Random(3), random.Random(3)))
     assert first == second
     assert {call.status for call in first} == {200, 400}

@@ -12,9 +12,9 @@ import pytest
 
 from tests.api.routes.pooling.conftest import tiny
 from tests.e2e.conftest import encoder, environment, pytest_runtest_makereport, server, shared_launcher
-from tests.e2e.seeing_models import make_seeing
 from tests.e2e.servers import Server
 from tests.e2e.test_reasoned_constraints import PARSER
+from tests.e2e.vision_models import make_vision_model
 
 __all__ = ["encoder", "environment", "pytest_runtest_makereport", "server", "shared_launcher", "tiny"]
 
@@ -49,26 +49,26 @@ def keyed(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Ser
     """A server with a key, whose model's first sentence is its reasoning."""
     file: Path = tmp_path_factory.mktemp("parser") / "sentence.py"
     file.write_text(PARSER)
-    found: Server = shared_launcher("--api-key", KEY, "--plugin", str(file), "--reasoning-parser", "sentence")
-    return found
+    launched: Server = shared_launcher("--api-key", KEY, "--plugin", str(file), "--reasoning-parser", "sentence")
+    return launched
 
 
 @pytest.fixture(scope="session")
-def seeing(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Server:
+def vision_server(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Server:
     """A vision-language model with random weights, whose outputs take a minute or more unless they are stopped."""
-    model = make_seeing("qwen2.5-vl", tmp_path_factory.mktemp("qwen2.5-vl-tiny"))
+    model = make_vision_model("qwen2.5-vl", tmp_path_factory.mktemp("qwen2.5-vl-tiny"))
     path = model.path / "config.json"
     config = json.loads(path.read_text())
     config["text_config"]["max_position_embeddings"] = 100_000
     path.write_text(json.dumps(config))
-    found: Server = shared_launcher(
+    launched: Server = shared_launcher(
         "--model-path", str(model.path), "--dtype", "float32", "--max-total-tokens", "110000"
     )
-    return found
+    return launched
 
 
 @pytest.fixture(scope="session")
 def reranker(shared_launcher: Any, tiny: Callable[[str], Any]) -> Server:
     """A cross-encoder with random weights."""
-    found: Server = shared_launcher("--model-path", str(tiny("bert-reranker").path), "--is-embedding")
-    return found
+    launched: Server = shared_launcher("--model-path", str(tiny("bert-reranker").path), "--is-embedding")
+    return launched

@@ -90,10 +90,10 @@ class Page:
         """The value of a script that the test runs."""
         return self.browser.execute_script(code, *arguments)
 
-    def until(self, holds: Callable[[], Any], what: str) -> Any:
+    def until(self, holds: Callable[[], Any], description: str) -> Any:
         """Ask again and again until the answer is true; returns it."""
         return WebDriverWait(self.browser, PATIENCE, poll_frequency=0.05).until(
-            lambda _: holds(), f"never came: {what}"
+            lambda _: holds(), f"never came: {description}"
         )
 
     def press(self, name: str) -> None:
@@ -137,7 +137,11 @@ class Page:
     def requested_hosts(self) -> set[str]:
         """The hosts of all requests since the last call."""
         messages = [json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")]
-        sent = [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+        sent = [
+            message["params"]["request"]["url"]
+            for message in messages
+            if message["method"] == "Network.requestWillBeSent"
+        ]
         return {urlsplit(url).netloc for url in sent if url.startswith(("http", "ws"))}
 
     def check(self) -> None:

@@ -71,7 +71,12 @@ def test_tools_are_checked_called_and_answered(page: Page, server: Any) -> None:
     page.all(".results textarea")[0].send_keys('{"temperature": 21}')
     page.all(".results button")[0].click()
     page.answer(2)
-    assert [one.get_attribute("aria-label") for one in page.all(".message")] == ["You", "Model", "Tool result", "Model"]
+    assert [element.get_attribute("aria-label") for element in page.all(".message")] == [
+        "You",
+        "Model",
+        "Tool result",
+        "Model",
+    ]
     assert page.all(".results") == []
 
 

@@ -13,7 +13,7 @@ def open_route(page: Page, url: str, method: str, path: str) -> Any:
     page.open(url, "/docs")
     page.until(lambda: len(page.all(".route")) > 30, "the routes")
     page.write("filter", f"{method} {path}".lower())
-    (route,) = [one for one in page.all(".route") if one.is_displayed() and path_of(one) == path]
+    (route,) = [element for element in page.all(".route") if element.is_displayed() and path_of(element) == path]
     route.find_element(By.TAG_NAME, "summary").click()
     return page.until(lambda: route.find_elements(By.TAG_NAME, "section"), "the form")[0]
 
@@ -67,6 +67,6 @@ def test_the_key_is_asked_for_and_sent(page: Page, keyed: Any) -> None:
 
 
 def open_route_again(page: Page, path: str) -> Any:
-    (route,) = [one for one in page.all(".route") if path_of(one) == path]
+    (route,) = [element for element in page.all(".route") if path_of(element) == path]
     route.find_element(By.TAG_NAME, "summary").click()
     return page.until(lambda: route.find_elements(By.TAG_NAME, "section"), "the form")[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.seeing_models import png
+from tests.e2e.vision_models import png
 
 from .conftest import KEY
 from .page import Keys, Page
@@ -17,8 +17,8 @@ def tabs(page: Page) -> list[str]:
     return [tab.text for tab in page.all("#tabs button") if tab.is_displayed()]
 
 
-def test_images_are_attached_removed_and_sent(page: Page, seeing: Any, tmp_path: Path) -> None:
-    page.open_chat(seeing.url)
+def test_images_are_attached_removed_and_sent(page: Page, vision_server: Any, tmp_path: Path) -> None:
+    page.open_chat(vision_server.url)
     for name in ("first.png", "second.png"):
         (tmp_path / name).write_bytes(png(64, 48, 3))
         page.id("image-input").send_keys(str(tmp_path / name))
@@ -34,8 +34,8 @@ def test_images_are_attached_removed_and_sent(page: Page, seeing: Any, tmp_path:
 
 
 @pytest.mark.parametrize("way", ["button", "key"])
-def test_an_answer_is_stopped_in_the_page_and_in_the_engine(page: Page, seeing: Any, way: str) -> None:
-    page.open_chat(seeing.url)
+def test_an_answer_is_stopped_in_the_page_and_in_the_engine(page: Page, vision_server: Any, way: str) -> None:
+    page.open_chat(vision_server.url)
     page.write("sampling-temperature", "0")  # the likeliest tokens of this model never end an output
     page.write("message", "Tell me everything.")
     page.press("send")
@@ -45,7 +45,7 @@ def test_an_answer_is_stopped_in_the_page_and_in_the_engine(page: Page, seeing: 
     else:
         page.id("message").send_keys(Keys.ESCAPE)
     assert "stopped" in page.answer(1).text
-    seeing.wait_whole()
+    vision_server.wait_whole()
 
 
 def test_a_model_without_images_takes_none(page: Page, server: Any) -> None:
@@ -61,7 +61,7 @@ def test_embeddings(page: Page, encoder: Any) -> None:
     page.all("#embeddings-form button")[0].click()
     page.until(lambda: len(page.all("#embeddings-output table")) == 2, "the embeddings")
     rows = [
-        one.text.split() for one in page.all("#embeddings-output table")[1].find_elements("css selector", "tbody tr")
+        row.text.split() for row in page.all("#embeddings-output table")[1].find_elements("css selector", "tbody tr")
     ]
     assert float(rows[0][2]) > float(rows[0][3]), "the similar sentences are closer"
     assert rows[0][1] == "1.000"

@@ -18,16 +18,16 @@ QUESTION = "What is the capital of Peru?"
 
 
 @pytest.fixture
-def load(seeing: Any) -> Iterator[None]:
+def load(vision_server: Any) -> Iterator[None]:
     """Three requests that run as long as the test: the model's outputs end with its context."""
     body = {"messages": [{"role": "user", "content": "Tell me everything."}], "ignore_eos": True, "temperature": 0}
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for number in range(3):
-            pool.submit(seeing.post, "/v1/chat/completions", {**body, "rid": f"load-{number}"})
+            pool.submit(vision_server.post, "/v1/chat/completions", {**body, "rid": f"load-{number}"})
         yield
         for number in range(3):
-            seeing.post("/abort_request", {"rid": f"load-{number}"})
-    seeing.wait_whole()
+            vision_server.post("/abort_request", {"rid": f"load-{number}"})
+    vision_server.wait_whole()
 
 
 def open_operations(page: Page, url: str) -> Page:
@@ -36,8 +36,8 @@ def open_operations(page: Page, url: str) -> Page:
     return page
 
 
-def test_load_slots_cache_and_requests_are_shown(page: Page, seeing: Any, load: None) -> None:
-    open_operations(page, seeing.url)
+def test_load_slots_cache_and_requests_are_shown(page: Page, vision_server: Any, load: None) -> None:
+    open_operations(page, vision_server.url)
     plot = "#plots figure:first-child svg"
     page.until(lambda: page.all(plot)[0].get_attribute("aria-label") == "Requests: running 3, waiting 0", "the load")
     page.until(lambda: len(page.all("#requests tbody tr")) == 3, "the requests")
@@ -45,8 +45,10 @@ def test_load_slots_cache_and_requests_are_shown(page: Page, seeing: Any, load: 
     assert "running requests:" in page.id("slots").text
     page.until(lambda: page.all("#cache rect.locked"), "the prefix that the requests share")
     third = "#plots figure:nth-child(3)"
-    drawn = "return [...document.querySelectorAll(arguments[0])].some((path) => path.getAttribute('d').includes('L'))"
-    page.until(lambda: page.all(third + " path") and page.script(drawn, third + " path"), "a line of the throughput")
+    has_line = (
+        "return [...document.querySelectorAll(arguments[0])].some((path) => path.getAttribute('d').includes('L'))"
+    )
+    page.until(lambda: page.all(third + " path") and page.script(has_line, third + " path"), "a line of the throughput")
     assert "tokens/s" in page.all(third)[0].text
     assert "Tell me everything" not in page.browser.page_source, "prompts are not shown"
 
@@ -55,14 +57,14 @@ def test_latencies_are_drawn_while_requests_come(page: Page, server: Any) -> Non
     body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 8, "ignore_eos": True}
     open_operations(page, server.url)
     paths = "[...document.querySelectorAll(arguments[0])].map((path) => path.getAttribute('d'))"
-    drawn = f"return {paths}.filter((text) => text.includes('L')).length"
+    line_count = f"return {paths}.filter((text) => text.includes('L')).length"
     for title, figure in (("Time to first token", 5), ("Time between tokens", 6)):
         place = f"#plots figure:nth-child({figure})"
         assert title in page.all(place)[0].text
 
         def both_lines(place: str = place) -> bool:
             server.post("/v1/chat/completions", body)
-            return bool(page.script(drawn, f"{place} path") >= 2)
+            return bool(page.script(line_count, f"{place} path") >= 2)
 
         page.until(both_lines, f"median and 95 % of {title}")
         label = page.all(f"{place} svg")[0].get_attribute("aria-label")

@@ -84,7 +84,7 @@ class Compiled:
         closing = [item for item in allowed if self._texts[item] in CLOSING]
         return source.choice(closing if closing and source.random() < 0.4 else allowed)
 
-    def drawn(self, count: int, wishes: Sequence[bytes] = (), most: int = 300) -> Iterator[bytes]:
+    def random_outputs(self, count: int, wishes: Sequence[bytes] = (), most: int = 300) -> Iterator[bytes]:
         """Return the complete ones of ``count`` random outputs of at most ``most`` tokens.
 
         ``wishes``: texts that are written where possible.

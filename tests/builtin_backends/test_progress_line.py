@@ -18,11 +18,11 @@ class Terminal(io.StringIO):
 
 
 def test_a_terminal_shows_one_line(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("sys.stderr", shown := Terminal())
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
     with caplog.at_level(logging.INFO), ProgressLine(2, LOGGER) as progress:
         progress.show(1, "a long text: 1")
         progress.show(2, "short: 2")
-    assert shown.getvalue() == "\ra long text: 1\rshort: 2      \n"
+    assert terminal.getvalue() == "\ra long text: 1\rshort: 2      \n"
     assert caplog.messages == []
 
 
@@ -39,10 +39,10 @@ def test_without_a_terminal_the_log_has_a_few_lines(
 
 
 def test_nothing_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", shown := Terminal())
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
     with ProgressLine(2, LOGGER):
         pass
-    assert shown.getvalue() == ""
+    assert terminal.getvalue() == ""
 
 
 def test_the_bar_says_how_far_it_is() -> None:

@@ -12,12 +12,12 @@ from sglang_plug import launch_server
 
 
 def test_launch_server_passes_everything_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[str]] = []
-    monkeypatch.setattr(launch_server, "command_line", lambda argv: seen.append(argv) or 7)
+    calls: list[list[str]] = []
+    monkeypatch.setattr(launch_server, "command_line", lambda argv: calls.append(argv) or 7)
     assert launch_server.main(["--port", "1"]) == 7
     monkeypatch.setattr(sys, "argv", ["launch_server", "--model-path", "m"])
     assert launch_server.main() == 7
-    assert seen == [["serve", "--port", "1"], ["serve", "--model-path", "m"]]
+    assert calls == [["serve", "--port", "1"], ["serve", "--model-path", "m"]]
 
 
 def test_help_is_the_help_of_serve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

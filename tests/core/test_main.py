@@ -56,10 +56,10 @@ def test_flags_may_stand_before_the_command(greeter: str) -> None:
 
 def test_help_lists_commands_and_strange_owners(greeter: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help", "--plugin", greeter]) == 0
-    shown = capsys.readouterr().out
-    assert f"say hello ({greeter}" in shown
-    assert "serve a model over HTTP\n" in shown
-    assert "--strict-plugins" in shown
+    output = capsys.readouterr().out
+    assert f"say hello ({greeter}" in output
+    assert "serve a model over HTTP\n" in output
+    assert "--strict-plugins" in output
 
 
 def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,11 +88,11 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_mistakes_are_one_message(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert shown.err.startswith("sglang-plug: error: ")
-    assert "Traceback" not in shown.err
-    assert shown.out == ""
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.startswith("sglang-plug: error: ")
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
 
 
 def test_an_error_of_the_command_is_one_message(greeter: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,8 +112,8 @@ def test_a_command_that_cannot_be_imported_is_attributed(tmp_path: Path, capsys:
     file = tmp_path / "lost.py"
     file.write_text(COMMAND_PLUGIN.replace('f"{__name__}:command"', '"nowhere_at_all:command"'))
     assert main(["greet", "--plugin", str(file)]) == 2
-    assert "nowhere_at_all" in (shown := capsys.readouterr().err)
-    assert "plugin 'lost'" in shown
+    assert "nowhere_at_all" in (errors := capsys.readouterr().err)
+    assert "plugin 'lost'" in errors
     assert main(["version", "--plugin", str(file)]) == 0
 
 

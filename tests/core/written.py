@@ -24,7 +24,7 @@ class OneOfTexts(Grammar):
     def allowed(self) -> list[int]:
         """Tokens that may come next."""
         rests = [text[len(self.written) :] for text in self.texts if text.startswith(self.written)]
-        starts = {rest[:end] for rest in rests for end in range(1, len(rest) + 1)}
+        starts = {suffix[:end] for suffix in rests for end in range(1, len(suffix) + 1)}
         return [token for token, piece in enumerate(self.pieces) if piece in starts]
 
     def fill(self, mask: Tensor, row: int) -> None:

@@ -22,16 +22,16 @@ def instructions() -> list[tuple[str, str]]:
     """The instructions of the Dockerfile, each with its arguments."""
     text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
     lines = [line for line in CONTINUED.sub(" ", text).splitlines() if line.strip()]
-    return [(word, rest) for word, _, rest in (line.partition(" ") for line in lines)]
+    return [(word, value) for word, _, value in (line.partition(" ") for line in lines)]
 
 
 def last_stage() -> list[tuple[str, str]]:
-    found = instructions()
-    return found[max(index for index, (word, _) in enumerate(found) if word == "FROM") :]
+    steps = instructions()
+    return steps[max(index for index, (word, _) in enumerate(steps) if word == "FROM") :]
 
 
 def variables() -> dict[str, str]:
-    pairs = [part for word, rest in last_stage() if word == "ENV" for part in shlex.split(rest)]
+    pairs = [part for word, value in last_stage() if word == "ENV" for part in shlex.split(value)]
     return dict(pair.split("=", 1) for pair in pairs)
 
 
@@ -42,12 +42,12 @@ def test_every_instruction_is_one_of_docker() -> None:
 
 @pytest.mark.parametrize("word", ["ENTRYPOINT", "CMD", "VOLUME", "SHELL"])
 def test_lists_are_json(word: str) -> None:
-    (found,) = [rest for name, rest in instructions() if name == word]
-    assert all(isinstance(part, str) for part in json.loads(found))
+    (argument,) = [value for name, value in instructions() if name == word]
+    assert all(isinstance(part, str) for part in json.loads(argument))
 
 
 def test_the_server_runs_as_a_user_without_rights() -> None:
-    (user,) = [rest for word, rest in last_stage() if word == "USER"]
+    (user,) = [value for word, value in last_stage() if word == "USER"]
     assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", user)
     after = last_stage()[last_stage().index(("USER", user)) :]
     assert "RUN" not in {word for word, _ in after}
@@ -56,12 +56,12 @@ def test_the_server_runs_as_a_user_without_rights() -> None:
 def test_what_is_written_is_in_the_writable_folders() -> None:
     folders = [value for name, value in variables().items() if name in ("HOME", "HF_HOME") or name.startswith("XDG_")]
     assert len(folders) == 4 and all(folder.startswith(WRITABLE) for folder in folders)
-    (volumes,) = [json.loads(rest) for word, rest in last_stage() if word == "VOLUME"]
+    (volumes,) = [json.loads(value) for word, value in last_stage() if word == "VOLUME"]
     assert set(volumes) | {"/tmp"} == set(WRITABLE)
 
 
 def test_the_health_check_is_a_program_that_asks_the_right_path() -> None:
-    (check,) = [rest for word, rest in last_stage() if word == "HEALTHCHECK"]
+    (check,) = [value for word, value in last_stage() if word == "HEALTHCHECK"]
     python, flag, program = json.loads(check.partition(" CMD ")[2])
     assert (python, flag) == ("python", "-c")
     compile(program, "HEALTHCHECK", "exec")
@@ -71,7 +71,10 @@ def test_the_health_check_is_a_program_that_asks_the_right_path() -> None:
 def test_the_context_has_what_is_copied() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = {
-        name for word, rest in instructions() if word == "COPY" and "--from" not in rest for name in rest.split()[:-1]
+        name
+        for word, value in instructions()
+        if word == "COPY" and "--from" not in value
+        for name in value.split()[:-1]
     }
     assert copied == allowed and all((ROOT / name).exists() for name in copied)
 
@@ -79,7 +82,7 @@ def test_the_context_has_what_is_copied() -> None:
 def test_the_build_arguments_are_documented() -> None:
     page = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
     table = dict(re.findall(r"^\| `([A-Z_]+)` \| `([^`]*)` \|", page.partition("## Docker Compose")[0], re.MULTILINE))
-    arguments = [rest.partition("=") for word, rest in instructions() if word == "ARG"]
+    arguments = [value.partition("=") for word, value in instructions() if word == "ARG"]
     assert len(table) > 3
     assert {name for name, _, _ in arguments} == set(table)
     assert {name: default for name, sign, default in arguments if sign} == table
@@ -87,7 +90,7 @@ def test_the_build_arguments_are_documented() -> None:
 
 def test_pytorch_comes_from_the_index_that_the_installation_page_names() -> None:
     page = (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")
-    (index,) = {rest.partition("=")[2] for word, rest in instructions() if rest.startswith("TORCH_CPU_INDEX=")}
+    (index,) = {value.partition("=")[2] for word, value in instructions() if value.startswith("TORCH_CPU_INDEX=")}
     assert index.startswith("https://") and f"--index-url {index}\n" in page
 
 
@@ -101,5 +104,5 @@ def test_a_linter_finds_nothing() -> None:
 
 
 def test_the_cuda_image_needs_its_build_argument_only() -> None:
-    (install,) = [rest for word, rest in instructions() if word == "RUN" and "pip install" in rest]
+    (install,) = [value for word, value in instructions() if word == "RUN" and "pip install" in value]
     assert 'cuda) pip install ".[gpu,${EXTRAS}]"' in install and "cpu) " in install

@@ -28,8 +28,8 @@ VERSIONS = {
 def resources() -> Mapping[tuple[str, str], Any]:
     """The objects of the base by kind and name."""
     listed = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
-    objects = [one for name in listed for one in yaml.safe_load_all((BASE / name).read_text())]
-    return {(one["kind"], one["metadata"]["name"]): one for one in objects}
+    objects = [document for name in listed for document in yaml.safe_load_all((BASE / name).read_text())]
+    return {(resource["kind"], resource["metadata"]["name"]): resource for resource in objects}
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +50,16 @@ def rendered(folder: Path) -> list[Any]:
 def test_every_file_is_a_resource_of_a_known_kind(resources: Mapping[tuple[str, str], Any]) -> None:
     listed = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
     assert sorted(listed) == sorted(path.name for path in BASE.glob("*.yaml") if path.name != "kustomization.yaml")
-    assert all(VERSIONS[kind] == one["apiVersion"] for (kind, _), one in resources.items())
+    assert all(VERSIONS[kind] == resource["apiVersion"] for (kind, _), resource in resources.items())
 
 
 def test_names_fit_together(resources: Mapping[tuple[str, str], Any], pod: Any) -> None:
     (container,) = pod["containers"]
-    claims = {one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if "persistentVolumeClaim" in one}
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume
+    }
     assert claims == {name for kind, name in resources if kind == "PersistentVolumeClaim"}
-    assert {one["name"] for one in container["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
     assert ("ServiceAccount", pod["serviceAccountName"]) in resources
     ports = {port["name"] for port in container["ports"]}
     assert {port["targetPort"] for port in resources["Service", "llm"]["spec"]["ports"]} <= ports
@@ -74,14 +76,16 @@ def test_the_pod_has_no_rights(pod: Any) -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert pod["automountServiceAccountToken"] is False
-    assert {"/models", "/state", "/tmp"} <= {one["mountPath"] for one in container["volumeMounts"]}
+    assert {"/models", "/state", "/tmp"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
 
 
 def test_options_variables_and_times(pod: Any) -> None:
     (container,) = pod["containers"]
     arguments = container["args"]
-    assert {word for word in arguments if word.startswith("--")} <= {flag for one in options() for flag in one.flags}
-    assert {one["name"] for one in container["env"]} <= {option.variable for option in options()}
+    assert {word for word in arguments if word.startswith("--")} <= {
+        flag for option in options() for flag in option.flags
+    }
+    assert {variable["name"] for variable in container["env"]} <= {option.variable for option in options()}
     drain = int(arguments[arguments.index("--drain-timeout") + 1])
     pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod["terminationGracePeriodSeconds"] >= drain + pause + 25
@@ -89,7 +93,7 @@ def test_options_variables_and_times(pod: Any) -> None:
 
 
 def test_the_base_is_rendered_with_selectors_and_the_image() -> None:
-    objects = {one["kind"]: one for one in rendered(BASE)}
+    objects = {resource["kind"]: resource for resource in rendered(BASE)}
     labels = {"app.kubernetes.io/name": "sglang-plug"}
     deployment = objects["Deployment"]["spec"]
     assert deployment["selector"]["matchLabels"] == deployment["template"]["metadata"]["labels"] == labels
@@ -103,7 +107,7 @@ def test_the_overlay_of_the_page_is_rendered(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kustomization.yaml").write_text(overlay)
-    (deployment,) = [one for one in rendered(tmp_path / "mine") if one["kind"] == "Deployment"]
+    (deployment,) = [resource for resource in rendered(tmp_path / "mine") if resource["kind"] == "Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "registry.example.com/llm/sglang-plug:0.1.0"
     assert container["args"][:2] == ["serve", "Qwen/Qwen3-0.6B"]

@@ -85,8 +85,8 @@ def pages_with(language: str) -> list[str]:
     return list(dict.fromkeys(block.page for block in checked(language)))
 
 
-def parameters(found: Iterator[tuple[Block, str]]) -> list[Any]:
-    return [pytest.param(command, id=f"{block.page}:{command[:60]}") for block, command in found]
+def parameters(pairs: Iterator[tuple[Block, str]]) -> list[Any]:
+    return [pytest.param(command, id=f"{block.page}:{command[:60]}") for block, command in pairs]
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_every_exemption_applies_to_something() -> None:
     listed = [(block, list(block.commands())) for block in blocks() if block.language in SHELL]
     for entry in exemptions():
         about_blocks = any(block.exemption() is entry for block in blocks())
-        about_commands = any(command_exemption(command) is entry for _, found in listed for command in found)
+        about_commands = any(command_exemption(command) is entry for _, commands in listed for command in commands)
         assert about_blocks or about_commands, f"nothing is exempt by {entry}"
 
 
@@ -160,12 +160,14 @@ def test_the_tests_that_exemptions_name_exist() -> None:
     assert named and [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
-@pytest.mark.parametrize("block", [one for one in blocks() if one.language == "python"], ids=lambda one: one.place)
+@pytest.mark.parametrize(
+    "block", [block for block in blocks() if block.language == "python"], ids=lambda block: block.place
+)
 def test_python_can_be_parsed(block: Block) -> None:
     ast.parse(block.text)
 
 
-@pytest.mark.parametrize("block", checked(DATA), ids=lambda one: one.place)
+@pytest.mark.parametrize("block", checked(DATA), ids=lambda block: block.place)
 def test_data_can_be_parsed(block: Block) -> None:
     assert PARSERS[block.language](block.text)
 
@@ -179,7 +181,8 @@ def test_programs_run(page: str, addresses: Callable[[str], str], tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "command", parameters((block, one) for block, one in commands() if is_server(one) and not starts_here(one))
+    "command",
+    parameters((block, command) for block, command in commands() if is_server(command) and not starts_here(command)),
 )
 def test_options_of_other_servers_are_accepted(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They need a model, and are not started: each option exists, and its value is allowed."""
@@ -204,11 +207,11 @@ def servers() -> list[Any]:
 
 def write_plugins(folder: Path) -> None:
     """Write the plugins in one file that pages show into a folder, under the names that their commands use."""
-    shown = {
+    sources = {
         "largest_first.py": ("README.md", "from sglang_plug import EvictionSpec"),
         "followers.py": ("docs/speculative-decoding.md", "from __future__"),
     }
-    for name, (page, start) in shown.items():
+    for name, (page, start) in sources.items():
         (text,) = [block.text for block in blocks() if block.page == page and block.text.startswith(start)]
         (folder / name).write_text(text)
     for block in blocks():
@@ -240,7 +243,9 @@ def test_servers_start_and_answer(
     assert answer.status_code == 200 and answer.json()["meta_info"]["completion_tokens"] > 0
 
 
-@pytest.mark.parametrize("command", parameters((block, one) for block, one in commands() if one.startswith("make ")))
+@pytest.mark.parametrize(
+    "command", parameters((block, command) for block, command in commands() if command.startswith("make "))
+)
 def test_targets_of_make_exist(command: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = [word for word in words(command)[1:] if "=" not in word]
@@ -249,7 +254,9 @@ def test_targets_of_make_exist(command: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    parameters((block, one) for block, one in commands() if not is_server(one) and not one.startswith("make ")),
+    parameters(
+        (block, command) for block, command in commands() if not is_server(command) and not command.startswith("make ")
+    ),
 )
 def test_commands_run(command: str, addresses: Callable[[str], str], tmp_path: Path) -> None:
     curl = 'curl() { command curl --silent --show-error --fail-with-body "$@"; }'

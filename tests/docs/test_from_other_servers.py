@@ -61,8 +61,8 @@ def test_options_that_are_the_same_exist(page: str) -> None:
 @pytest.mark.parametrize("page", ACCEPTED_BY_HINT)
 def test_every_option_on_the_left_is_accepted_or_answered_with_a_hint(page: str) -> None:
     serving = {flag for option in options() for flag in option.flags}
-    left = {flag for cell, _ in rows(page) for flag in FLAG.findall(cell)}
-    assert [flag for flag in sorted(left) if flag not in serving and alias_hint(flag) is None] == []
+    flags = {flag for cell, _ in rows(page) for flag in FLAG.findall(cell)}
+    assert [flag for flag in sorted(flags) if flag not in serving and alias_hint(flag) is None] == []
 
 
 def test_the_flags_of_bench_serve_are_those_of_the_table() -> None:

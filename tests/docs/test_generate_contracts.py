@@ -25,5 +25,5 @@ def test_every_kind_and_every_class_that_a_plugin_makes_is_there() -> None:
         assert f"\n### {name}\n" in page
     for name in ("OutputParser", "CallStart", "Observer", "RequestEvent", "NodeStats", "Facts"):
         assert f"\n### {name}\n" in page and hasattr(sglang_plug, name)
-    kinds = [one.kind for one in vars(specs).values() if isinstance(one, type) and hasattr(one, "kind")]
+    kinds = [spec.kind for spec in vars(specs).values() if isinstance(spec, type) and hasattr(spec, "kind")]
     assert all(f"| `{kind}` |" in page for kind in kinds) and len(kinds) > 12

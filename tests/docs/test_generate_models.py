@@ -20,7 +20,11 @@ def test_the_page_is_what_registry_and_tests_say() -> None:
 
 def test_every_model_of_the_project_is_on_the_page() -> None:
     page = (ROOT / "docs" / "models.md").read_text()
-    own = [one.spec.name for one in Plugins.discover().all("model") if one.found.distribution == DISTRIBUTION]
+    own = [
+        component.spec.name
+        for component in Plugins.discover().all("model")
+        if component.found.distribution == DISTRIBUTION
+    ]
     assert own and all(f"| `{name}` |" in page for name in own)
 
 

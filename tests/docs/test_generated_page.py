@@ -13,9 +13,9 @@ PROGRAM = Path(__file__).parents[2] / "docs" / "generated_page.py"
 def module() -> ModuleType:
     spec = importlib.util.spec_from_file_location("generated_page", PROGRAM)
     assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_a_page_is_written_and_checked(
@@ -25,8 +25,8 @@ def test_a_page_is_written_and_checked(
 
     def run(text: str, *options: str) -> int:
         monkeypatch.setattr("sys.argv", ["program", *options])
-        found: int = module.write_or_check(path, lambda: text, "What it does.")
-        return found
+        status: int = module.write_or_check(path, lambda: text, "What it does.")
+        return status
 
     assert run("old", "--check") == 1 and not path.exists()
     assert run("old") == 0 and path.read_text() == "old"

@@ -74,7 +74,9 @@ def test_every_decision_is_in_the_index() -> None:
 def test_every_page_is_in_the_navigation() -> None:
     navigation = tomllib.loads((DOCS / "navigation.toml").read_text(encoding="utf-8"))
     listed = [f"{page}.md" for group in navigation["groups"] for page in group["pages"]]
-    below = [path.relative_to(DOCS).as_posix() for one in navigation["below"].values() for path in DOCS.glob(one)]
+    below = [
+        path.relative_to(DOCS).as_posix() for pattern in navigation["below"].values() for path in DOCS.glob(pattern)
+    ]
     pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
     assert sorted(pages) == sorted({"index.md", *listed, *below})
     assert len(listed) == len(set(listed))

@@ -79,9 +79,9 @@ def test_routes_exist(page: str) -> None:
 
 
 def test_files_to_start_from_can_be_read() -> None:
-    found = re.findall(r"^```(\w+)\n(.*?)^```$", text("deployment"), re.DOTALL | re.MULTILINE)
-    assert [language for language, _ in found] == ["ini", "yaml", "nginx", "yaml"]
-    unit, deployment, proxy, scraping = (block for _, block in found)
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", text("deployment"), re.DOTALL | re.MULTILINE)
+    assert [language for language, _ in blocks] == ["ini", "yaml", "nginx", "yaml"]
+    unit, deployment, proxy, scraping = (block for _, block in blocks)
     service = configparser.ConfigParser(interpolation=None, strict=True)
     service.optionxform = str  # type: ignore[assignment, method-assign]
     service.read_string(unit)
@@ -126,5 +126,5 @@ def test_panels_do_not_overlap_and_have_their_own_ids(dashboard: Any) -> None:
     ]
     assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
-    (chosen,) = (one for one in dashboard["templating"]["list"] if one["name"] == "model")
+    (chosen,) = (variable for variable in dashboard["templating"]["list"] if variable["name"] == "model")
     assert set(METRIC.findall(chosen["definition"])) <= samples()

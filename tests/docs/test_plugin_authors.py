@@ -31,8 +31,8 @@ def test_the_page_is_what_would_be_written(program: ModuleType) -> None:
 def test_faults_of_every_kind_are_found(program: ModuleType) -> None:
     bugs = program.planted_bugs()
     assert bugs.keys() == CHECKS.keys()
-    assert {kind: one.planted for kind, one in bugs.items() if one.planted < LEAST_PLANTED} == {}
-    assert sum(one.caught for one in bugs.values()) >= LEAST_SHARE * sum(one.planted for one in bugs.values())
+    assert {kind: bug.planted for kind, bug in bugs.items() if bug.planted < LEAST_PLANTED} == {}
+    assert sum(bug.caught for bug in bugs.values()) >= LEAST_SHARE * sum(bug.planted for bug in bugs.values())
 
 
 @pytest.mark.slow

@@ -17,5 +17,5 @@ def test_the_table_says_what_can_be_enforced() -> None:
         enforced = line.rsplit("|", 2)[1].strip()
         for name in re.findall(r"`([\w-]+)`", line.split("|")[1]):
             parser = plugins.get("tool-parser", name).load(OutputParser)
-            found = parser.structure({"f": {"type": "object"}}, required=True, parallel=True)
-            assert enforced == ("no" if found is None else "required, named, strict"), name
+            constraint = parser.structure({"f": {"type": "object"}}, required=True, parallel=True)
+            assert enforced == ("no" if constraint is None else "required, named, strict"), name

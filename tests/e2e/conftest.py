@@ -115,7 +115,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed:
         used: dict[str, Any] = getattr(item, "funcargs", {})
         own = used["launch"].servers if "launch" in used else []
-        for one in [*used.values(), *own]:
-            if isinstance(one, Server | ThreadServer):
-                report.sections.append((f"log of {' '.join(one.flags)}", one.log[-LOG_SHOWN:]))
+        for server in [*used.values(), *own]:
+            if isinstance(server, Server | ThreadServer):
+                report.sections.append((f"log of {' '.join(server.flags)}", server.log[-LOG_SHOWN:]))
     return report

@@ -77,7 +77,7 @@ def is_sampled(book: Notebook) -> None:
 def is_answered(book: Notebook) -> None:
     state = book["state"]
     assert state["answer"] and state.get_meta_info("answer")["finish_reason"]["type"] in ("stop", "length")
-    assert [one["role"] for one in state.messages()] == ["system", "user", "assistant"]
+    assert [message["role"] for message in state.messages()] == ["system", "user", "assistant"]
 
 
 def is_story(book: Notebook) -> None:
@@ -107,23 +107,25 @@ def is_cancelled(book: Notebook) -> None:
 
 
 def is_embedding(book: Notebook) -> None:
-    given = book["response_json"]["embedding"]
-    assert len(given) == 32
+    actual = book["response_json"]["embedding"]
+    assert len(actual) == 32
     expected = embedding(book.models["Alibaba-NLP/gte-Qwen2-7B-instruct"], book["data"]["text"])
-    assert given == pytest.approx(expected, abs=1e-4)
+    assert actual == pytest.approx(expected, abs=1e-4)
 
 
 def are_rewards(book: Notebook) -> None:
     folder = book.models["Skywork/Skywork-Reward-Llama-3.1-8B-v0.2"]
-    given = [response["embedding"][0] for response in book["responses"]]
-    assert given == pytest.approx([score(folder, prompt) for prompt in book["prompts"]], abs=1e-4)
-    assert given[0] != pytest.approx(given[1], abs=1e-3)
+    rewards = [response["embedding"][0] for response in book["responses"]]
+    assert rewards == pytest.approx([score(folder, prompt) for prompt in book["prompts"]], abs=1e-4)
+    assert rewards[0] != pytest.approx(rewards[1], abs=1e-3)
 
 
 def are_ranks(book: Notebook) -> None:
     query, documents = book["data"]["query"], book["data"]["documents"]
-    expected = {one: score(book.models["BAAI/bge-reranker-v2-m3"], query, one) for one in documents}
-    assert [item["document"] for item in book["response_json"]] == sorted(documents, key=lambda one: -expected[one])
+    expected = {document: score(book.models["BAAI/bge-reranker-v2-m3"], query, document) for document in documents}
+    assert [item["document"] for item in book["response_json"]] == sorted(
+        documents, key=lambda document: -expected[document]
+    )
     assert [item["score"] for item in book["response_json"]] == pytest.approx(sorted(expected.values())[::-1], abs=1e-4)
 
 
@@ -144,7 +146,7 @@ def is_character(book: Notebook) -> None:
 
 def is_summary(book: Notebook) -> None:
     assert book["state"].error() is None and book["state"]["summary"]
-    assert [one["content"][:6] for one in book["state"].messages()[2:4]] == ["Tip 1:", "Tip 2:"]
+    assert [message["content"][:6] for message in book["state"].messages()[2:4]] == ["Tip 1:", "Tip 2:"]
 
 
 def is_streamed_conversation(book: Notebook) -> None:

@@ -97,15 +97,15 @@ def _for_pairs(tokenizer: Any) -> Any:
 
 def embedding(folder: Path, text: str) -> list[float]:
     """The last state of a text, brought to length 1."""
-    model, given = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)(text)
+    model, inputs = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)(text)
     with torch.inference_mode():
-        states = model(torch.tensor([given["input_ids"]]), output_hidden_states=True).hidden_states[-1]
+        states = model(torch.tensor([inputs["input_ids"]]), output_hidden_states=True).hidden_states[-1]
         values: list[float] = nn.functional.normalize(states[0, -1], dim=0).tolist()
     return values
 
 
 def score(folder: Path, *texts: str) -> float:
     """What a scoring head gives for a text, or for a pair of them."""
-    model, given = AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     with torch.inference_mode():
-        return float(model(input_ids=given(*texts, return_tensors="pt")["input_ids"]).logits[0, 0])
+        return float(model(input_ids=tokenizer(*texts, return_tensors="pt")["input_ids"]).logits[0, 0])

@@ -25,23 +25,23 @@ class TooLate(AssertionError):
     """What the test was to meet was over."""
 
 
-def in_time(holds: Any, what: str) -> None:
+def in_time(holds: Any, description: str) -> None:
     """Raises ``TooLate`` unless ``holds``."""
     if not holds:
-        raise TooLate(f"over before the test came to it, {TIMES} times: {what}")
+        raise TooLate(f"over before the test came to it, {TIMES} times: {description}")
 
 
-def seen_in_time(holds: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+def wait_in_time(holds: Callable[[], Any], description: str, seconds: float = 30.0) -> Any:
     """Ask again and again until the answer is true, and return it. Raises ``TooLate`` after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not (answer := holds()):
-        in_time(time.monotonic() < deadline, what)
+        in_time(time.monotonic() < deadline, description)
         time.sleep(0.005)
     return answer
 
 
 @contextlib.contextmanager
-def within(seconds: float, what: str) -> Iterator[None]:
+def within(seconds: float, description: str) -> Iterator[None]:
     """Connections that the server ends are the test's fault once it took longer than ``seconds``."""
     begun = time.monotonic()
     try:
@@ -49,30 +49,30 @@ def within(seconds: float, what: str) -> Iterator[None]:
     except (httpx.TransportError, asyncio.IncompleteReadError, ConnectionError) as error:
         if time.monotonic() - begun < seconds:
             raise
-        raise TooLate(f"over before the test came to it, {TIMES} times: {what}") from error
+        raise TooLate(f"over before the test came to it, {TIMES} times: {description}") from error
 
 
 def replayed(test: Scene) -> Scene:
     """Play a test up to ``TIMES`` times, until it comes in time for what it is about."""
-    left = range(TIMES - 1)
+    attempts = range(TIMES - 1)
     if inspect.iscoroutinefunction(test):
 
         @functools.wraps(test)
-        async def later(*given: Any, **named: Any) -> None:
-            for _ in left:
+        async def later(*arguments: Any, **named: Any) -> None:
+            for _ in attempts:
                 with contextlib.suppress(TooLate):
-                    await test(*given, **named)
+                    await test(*arguments, **named)
                     return
-            await test(*given, **named)
+            await test(*arguments, **named)
 
         return later  # type: ignore[return-value]
 
     @functools.wraps(test)
-    def sooner(*given: Any, **named: Any) -> None:
-        for _ in left:
+    def sooner(*arguments: Any, **named: Any) -> None:
+        for _ in attempts:
             with contextlib.suppress(TooLate):
-                test(*given, **named)
+                test(*arguments, **named)
                 return
-        test(*given, **named)
+        test(*arguments, **named)
 
     return sooner  # type: ignore[return-value]

@@ -44,11 +44,11 @@ ENGINE = b"sglang_plug.engine.processes.worker"
 """In the command line of an engine's process."""
 
 
-def until(holds: Callable[[], Any], what: str) -> Any:
+def until(holds: Callable[[], Any], description: str) -> Any:
     """Ask again and again until the answer is true; returns it."""
     deadline = time.monotonic() + PATIENCE
     while not (answer := holds()):
-        assert time.monotonic() < deadline, f"never happened: {what}"
+        assert time.monotonic() < deadline, f"never happened: {description}"
         time.sleep(0.02)
     return answer
 
@@ -160,13 +160,13 @@ class Server(HttpServer):
 
     def members(self) -> list[int]:
         """Live processes of its group."""
-        found = []
+        pids = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 state, _, group = stat.read_text().rpartition(") ")[2].split()[:3]
                 if int(group) == self.process.pid and state != "Z":
-                    found.append(int(stat.parent.name))
-        return found
+                    pids.append(int(stat.parent.name))
+        return pids
 
     def wait_gone(self) -> None:
         """Wait until no process of its group lives."""
@@ -174,13 +174,13 @@ class Server(HttpServer):
 
     def engine_pids(self) -> list[int]:
         """The engine's process, if there is one."""
-        return [one for one in self.members() if ENGINE in command_of(one)]
+        return [pid for pid in self.members() if ENGINE in command_of(pid)]
 
     @property
     def engine_pid(self) -> int:
         """The engine's process."""
-        (found,) = self.engine_pids()
-        return found
+        (pid,) = self.engine_pids()
+        return pid
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the API process alone."""
@@ -308,14 +308,14 @@ class PatientShutdown(Shutdown):
 
 def engines() -> set[int]:
     """Live engines that this process has started."""
-    found = set()
+    pids = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, parent = stat.read_text().rpartition(") ")[2].split()[:2]
             pid = int(stat.parent.name)
             if int(parent) == os.getpid() and state != "Z" and ENGINE in command_of(pid):
-                found.add(pid)
-    return found
+                pids.add(pid)
+    return pids
 
 
 @contextlib.contextmanager
@@ -341,10 +341,10 @@ def failed_start(code: int, *flags: str) -> str:
         with stderr_into(written):
             ended_with = main(["serve", *with_defaults(flags)])
         written.seek(0)
-        said = log.text + written.read()
-    assert ended_with == code, said
+        output = log.text + written.read()
+    assert ended_with == code, output
     assert engines() <= before, "the engine is left"
-    return said
+    return output
 
 
 def refused_start(*flags: str) -> str:

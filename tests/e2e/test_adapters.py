@@ -47,22 +47,22 @@ def client(adapted: Any) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def said(client: openai.OpenAI, model: str, **more: Any) -> str:
+def answer_of(client: openai.OpenAI, model: str, **more: Any) -> str:
     answer = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=8, **more)
     return answer.choices[0].message.content or ""
 
 
 def test_each_model_answers_as_itself(client: openai.OpenAI) -> None:
-    listed = {one.id: one for one in client.models.list()}
+    listed = {model.id: model for model in client.models.list()}
     served, *names = listed
     assert names == ["red", "blue"]
-    assert {one.parent for name, one in listed.items() if name != served} == {served}  # type: ignore[attr-defined]
-    answers = {name: said(client, name) for name in listed}
+    assert {model.parent for name, model in listed.items() if name != served} == {served}  # type: ignore[attr-defined]
+    answers = {name: answer_of(client, name) for name in listed}
     assert answers[served].startswith("The capital of France is")
     assert len(set(answers.values())) == 3
-    assert said(client, f"{served}:blue") == answers["blue"]
+    assert answer_of(client, f"{served}:blue") == answers["blue"]
     with pytest.raises(openai.NotFoundError, match="no such adapter is loaded; loaded: 'red', 'blue'"):
-        said(client, f"{served}:yellow")
+        answer_of(client, f"{served}:yellow")
 
 
 def test_loading_and_unloading_do_not_disturb_a_stream(
@@ -79,8 +79,8 @@ def test_loading_and_unloading_do_not_disturb_a_stream(
             body = {"lora_name": "green", "lora_path": str(folders["green"])}
             assert adapted.post("/load_lora_adapter", body).json()["success"]
     assert text == expected
-    assert [one.id for one in client.models.list()][1:] == ["red", "green"]
-    assert said(client, "green") != said(client, "red")
+    assert [model.id for model in client.models.list()][1:] == ["red", "green"]
+    assert answer_of(client, "green") != answer_of(client, "red")
     adapted.post("/unload_lora_adapter", {"lora_name": "green"})
     adapted.post("/load_lora_adapter", {"lora_name": "blue", "lora_path": str(folders["blue"])})
     adapted.wait_whole()
@@ -90,12 +90,12 @@ def adapters_in_use(server: Any) -> list[tuple[str, str, str]]:
     """What gateways read of the adapters: the most at once, those of running requests, and of waiting ones."""
     families = text_string_to_metric_families(server.get("/metrics").text)
     labels = [sample.labels for family in families for sample in family.samples if "lora_requests" in sample.name]
-    return [tuple(one[name] for name in ("max_lora", *IN_USE)) for one in labels]  # type: ignore[misc]
+    return [tuple(sample[name] for name in ("max_lora", *IN_USE)) for sample in labels]  # type: ignore[misc]
 
 
 def test_gateways_see_which_adapters_are_in_use(adapted: Any, client: openai.OpenAI) -> None:
     more: Any = {"messages": QUESTION, "temperature": 0, "max_tokens": 1500, "extra_body": {"ignore_eos": True}}
-    said(client, "red")
+    answer_of(client, "red")
     until(lambda: adapters_in_use(adapted) == [("2", "", "")], "no request is left")
     streams = [client.chat.completions.create(model=name, stream=True, **more) for name in ("red", "blue", "blue")]
     until(lambda: adapters_in_use(adapted) == [("2", "blue,red", "")], "both are running")
@@ -109,16 +109,16 @@ def test_an_engine_that_was_killed_has_them_again(
 ) -> None:
     assert adapted.post("/load_lora_adapter", {"lora_name": "green", "lora_path": str(folders["green"])}).is_success
     assert adapted.post("/unload_lora_adapter", {"lora_name": "red"}).is_success
-    before = {name: said(client, name) for name in ("blue", "green")}
+    before = {name: answer_of(client, name) for name in ("blue", "green")}
     first = adapted.engine_pid
     os.kill(first, signal.SIGKILL)
     until(lambda: adapted.get("/health").status_code == 503 or adapted.engine_pids() not in ([], [first]), "it is gone")
     until(lambda: adapted.get("/health").status_code == 200, "it serves again")
-    assert {name: said(client, name) for name in before} == before
+    assert {name: answer_of(client, name) for name in before} == before
     assert set(adapted.info()["adapters"]) == {"blue", "green"}
 
 
 def test_a_folder_that_is_none_stops_the_start(tmp_path: Path) -> None:
-    said = refused_start("--deployment", "thread", "--lora-paths", f"red={tmp_path}")
-    assert f"--lora-paths red={tmp_path}: adapter 'red' was not loaded" in said
-    assert "Traceback" not in said
+    message = refused_start("--deployment", "thread", "--lora-paths", f"red={tmp_path}")
+    assert f"--lora-paths red={tmp_path}: adapter 'red' was not loaded" in message
+    assert "Traceback" not in message

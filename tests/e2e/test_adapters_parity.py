@@ -46,7 +46,7 @@ def prompts() -> list[list[int]]:
 def config(
     path: Path, *adapters: Lora, pool: int = 4096, chunk: int = 16, running: int = 16, **more: Any
 ) -> EngineConfig:
-    options = {"enabled": True, "paths": tuple(f"{one.path.name}={one.path}" for one in adapters), **more}
+    options = {"enabled": True, "paths": tuple(f"{adapter.path.name}={adapter.path}" for adapter in adapters), **more}
     return EngineConfig(
         model=ModelOptions(path=str(path), device="cpu", dtype="float32"),
         cache=CacheOptions(max_total_tokens=pool),
@@ -73,24 +73,24 @@ def requests(names: list[str | None], prefix: str, count: int = NEW_TOKENS) -> l
 
 def expected(model: Any, adapters: dict[str | None, Lora], count: int = NEW_TOKENS) -> dict[Any, Any]:
     """Adapter and prompt -> greedy tokens and their log-probabilities."""
-    found = {}
+    references = {}
     for name in [None, *adapters]:
         merged = type(model)(model.path, model.reference if name is None else adapters[name].merged(model.reference))
         for index, tokens in enumerate(prompts()):
             new = merged.greedy(tokens, count)
-            found[name, index] = new, merged.logprobs([*tokens, *new])[len(tokens) - 1 :]
-    return found
+            references[name, index] = new, merged.logprobs([*tokens, *new])[len(tokens) - 1 :]
+    return references
 
 
 def check(
-    engine: Any, wanted: dict[Any, Any], names: list[str | None], prefix: str, count: int = NEW_TOKENS
+    engine: Any, references: dict[Any, Any], names: list[str | None], prefix: str, count: int = NEW_TOKENS
 ) -> list[Any]:
-    asked = requests(names, prefix, count)
-    outputs = engine.outputs(asked)
-    for request, output in zip(asked, outputs, strict=True):
-        tokens, logprobs = wanted[request.adapter, int(request.id.rpartition("-")[2])]
+    batch = requests(names, prefix, count)
+    outputs = engine.outputs(batch)
+    for request, output in zip(batch, outputs, strict=True):
+        tokens, logprobs = references[request.adapter, int(request.id.rpartition("-")[2])]
         assert list(output.tokens) == tokens, request.id
-        assert [one.logprob for one in output.logprobs] == pytest.approx(logprobs, abs=1e-4), request.id
+        assert [entry.logprob for entry in output.logprobs] == pytest.approx(logprobs, abs=1e-4), request.id
     return outputs
 
 
@@ -104,10 +104,12 @@ def test_equals_merged_weights(
         "first": make_lora(tmp_path / "first", model.reference, targets, seed=1),
         "second": make_lora(tmp_path / "second", model.reference, targets[::2], rank=3, alpha=5, seed=2),
     }
-    wanted = expected(model, adapters)
-    assert len({round(logprobs[0], 4) for _, logprobs in wanted.values()}) == len(wanted), "the adapters change nothing"
+    references = expected(model, adapters)
+    assert len({round(logprobs[0], 4) for _, logprobs in references.values()}) == len(references), (
+        "the adapters change nothing"
+    )
     engine = serve(config(model.path, *adapters.values()))
     names = [None, "first", "second"]
     for temperature in ("cold", "warm"):
-        outputs = check(engine, wanted, names, temperature)
-    assert all(one.cached_tokens >= 48 for one in outputs)
+        outputs = check(engine, references, names, temperature)
+    assert all(output.cached_tokens >= 48 for output in outputs)

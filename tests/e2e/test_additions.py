@@ -63,7 +63,7 @@ def test_token_ids_of_completions(client: openai.OpenAI, server: Any) -> None:
     more = {**COMPLETE, "prompt": [PROMPT, "The"], "extra_body": {"return_token_ids": True}}
     whole: Any = client.completions.create(**more)
     assert [choice.prompt_token_ids for choice in whole.choices] == tokens_of(server, prompt=more["prompt"])
-    assert [text_of(server, choice.token_ids) for choice in whole.choices] == [one.text for one in whole.choices]
+    assert [text_of(server, choice.token_ids) for choice in whole.choices] == [choice.text for choice in whole.choices]
     streamed: dict[int, list[int]] = {0: [], 1: []}
     for chunk in client.completions.create(**more, stream=True):
         part: Any = chunk.choices[0]
@@ -78,8 +78,8 @@ def test_meta_info(client: openai.OpenAI) -> None:
     assert meta["finish_reason"] == {"type": "stop", "matched": 4}
     assert (meta["prompt_tokens"], meta["completion_tokens"]) == (15, 8)
     assert meta["output_token_logprobs_length"] == len(meta["output_token_logprobs"]) == 8
-    told = [entry.logprob for entry in answer.choices[0].logprobs.content]
-    assert [triple[0] for triple in meta["output_token_logprobs"]] == told
+    logprobs = [entry.logprob for entry in answer.choices[0].logprobs.content]
+    assert [triple[0] for triple in meta["output_token_logprobs"]] == logprobs
     assert "".join(triple[2] for triple in meta["output_token_logprobs"][:-1]) == PARIS
     assert answer.sglext["cached_tokens_details"] == {"device": meta["cached_tokens"], "host": 0}
     *_, last = client.chat.completions.create(**ASK, stream=True, extra_body=extra)
@@ -102,11 +102,11 @@ def test_log_probabilities_of_a_prompt(client: openai.OpenAI, server: Any, top: 
     for entry, (logprob, token, _) in zip(others, native[1:], strict=True):
         assert entry[str(token)]["logprob"] == pytest.approx(logprob, abs=1e-5)
         assert max(top, 1) <= len(entry) <= top + 1
-        ranks = sorted(one["rank"] for one in entry.values())
+        ranks = sorted(alternative["rank"] for alternative in entry.values())
         assert ranks[:top] == list(range(1, top + 1)) and 1 <= ranks[-1] <= 512
         assert (entry[str(token)]["rank"] > top) == (len(entry) > top)
     assert len(choice.logprobs.tokens) == 12, "those of the prompt are told apart from those of the output"
-    assert all(len(one) == 1 for one in choice.logprobs.top_logprobs)
+    assert all(len(alternatives) == 1 for alternatives in choice.logprobs.top_logprobs)
     chat: Any = client.chat.completions.create(**ASK, extra_body={"prompt_logprobs": top})
     assert len(chat.prompt_logprobs) == 15 and chat.choices[0].logprobs is None
     for path, body in (("chat/completions", ASK), ("completions", COMPLETE)):
@@ -121,11 +121,11 @@ def test_allowed_tokens(client: openai.OpenAI, server: Any) -> None:
         extra_body={"allowed_token_ids": allowed, "return_token_ids": True},
     )
     assert all(set(choice.token_ids) <= set(allowed) and len(choice.token_ids) == 30 for choice in answer.choices)
-    one: Any = client.completions.create(**COMPLETE, extra_body={"allowed_token_ids": allowed[:1] * 2})
-    assert one.choices[0].text == text_of(server, allowed[:1] * 12)
+    completion: Any = client.completions.create(**COMPLETE, extra_body={"allowed_token_ids": allowed[:1] * 2})
+    assert completion.choices[0].text == text_of(server, allowed[:1] * 12)
     params = {"max_new_tokens": 5, "allowed_token_ids": allowed, "logit_bias": {str(allowed[0]): 100}}
-    found = server.generate({"text": PROMPT, "sampling_params": params})
-    assert found["output_ids"] == allowed[:1] * 5
+    generated = server.generate({"text": PROMPT, "sampling_params": params})
+    assert generated["output_ids"] == allowed[:1] * 5
 
 
 @pytest.mark.parametrize(
@@ -250,9 +250,9 @@ def test_tokens_of_a_conversation_with_tools(client: openai.OpenAI, server: Any)
     tools: list[Any] = [{"type": "function", "function": function}]
     for more in ({"tools": tools}, {"tools": tools, "tool_choice": "none"}, {"continue_final_message": True}):
         turns = [*FRANCE, {"role": "assistant", "content": "The"}] if "continue_final_message" in more else FRANCE
-        found = tokens_of(server, messages=turns, **more)
+        tokens = tokens_of(server, messages=turns, **more)
         chat = server.post("/v1/chat/completions", {"messages": turns, "max_tokens": 1, **more}).json()
-        assert len(found) == chat["usage"]["prompt_tokens"]
+        assert len(tokens) == chat["usage"]["prompt_tokens"]
     assert len(tokens_of(server, messages=FRANCE, tools=tools)) > len(tokens_of(server, messages=FRANCE))
     assert tokens_of(server, messages=FRANCE, chat_template_kwargs={"unused": 1}, reasoning_effort="high")
     for name, value in (("tools", tools), ("chat_template_kwargs", {"a": 1}), ("reasoning_effort", "low")):

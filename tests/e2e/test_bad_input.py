@@ -44,11 +44,11 @@ def refusal(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
 @pytest.fixture(scope="module", autouse=True)
 def sound(server: Any) -> Iterator[None]:
     """After all of it the server still answers, has lost no KV slot and logged no unexpected error."""
-    seen = len(server.log)
+    start = len(server.log)
     yield
     server.wait_whole()
     assert server.generate({"text": "The capital of France is", "sampling_params": {"temperature": 0}})["text"]
-    fresh = server.log[seen:]
+    fresh = server.log[start:]
     assert "Traceback" not in fresh, fresh[fresh.index("Traceback") - 500 :][:3000]
 
 
@@ -88,7 +88,7 @@ BAD_SAMPLING: list[tuple[str, Any]] = [
     ("stop_token_ids", list(range(300))), ("stop_token_ids", 4), ("stop_token_ids", [1.5]),
     ("logit_bias", {"x": 1}), ("logit_bias", {"1.5": 1}), ("logit_bias", {"-1": 1}), ("logit_bias", {"4096": 1}),
     ("logit_bias", {str(1 << 70): 1}), ("logit_bias", {"1": "x"}), ("logit_bias", {"1": None}),
-    ("logit_bias", {"1": float("inf")}), ("logit_bias", [1]), ("logit_bias", {str(one): 1 for one in range(4097)}),
+    ("logit_bias", {"1": float("inf")}), ("logit_bias", [1]), ("logit_bias", {str(token): 1 for token in range(4097)}),
     ("ignore_eos", "maybe"), ("ignore_eos", 7), ("skip_special_tokens", []), ("no_stop_trim", "perhaps"),
     ("regex", "("), ("regex", 5), ("regex", "(" * 30_000 + ")" * 30_000), ("regex", "a\0"), ("regex", "\ud800"),
     ("stop_regex", "("), ("stop_regex", 5), ("stop_regex", ["a", "b*"]), ("stop_regex", "(?=a)b"), ("stop_regex", [5]),
@@ -165,23 +165,23 @@ BAD_FIELDS: list[tuple[str, str, Any, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "value", "said"),
+    ("path", "name", "value", "message"),
     BAD_FIELDS,
     ids=lambda value: "absent" if value is ABSENT else str(value).replace("/", " ")[:24],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_fields(server: Any, path: str, name: str, value: Any, said: str, stream: bool) -> None:
+def test_fields(server: Any, path: str, name: str, value: Any, message: str, stream: bool) -> None:
     body = with_field(path, name, value)
     if value is ABSENT:
         del body[name]
     if stream and name not in ("stream", "stream_options"):
         body["stream"] = True
     error = refusal(send(server, path, body))
-    assert said in f"{error['param']} {error['message']}"
+    assert message in f"{error['param']} {error['message']}"
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"logprob_start_len": 99}, "logprob_start_len"),
         ({"logprob_start_len": -2}, "logprob_start_len"),
@@ -193,9 +193,9 @@ def test_fields(server: Any, path: str, name: str, value: Any, said: str, stream
         ({"token_ids_logprob": "x"}, "token_ids_logprob"),
     ],
 )
-def test_logprob_options(server: Any, options: dict[str, Any], said: str) -> None:
+def test_logprob_options(server: Any, options: dict[str, Any], message: str) -> None:
     error = refusal(send(server, GENERATE, {**VALID[GENERATE], "return_logprob": True, **options}))
-    assert said in f"{error['param']} {error['message']}"
+    assert message in f"{error['param']} {error['message']}"
 
 
 def test_ids_for_generate(server: Any) -> None:
@@ -318,10 +318,10 @@ def raw_exchange(server: Any, data: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", server.port), timeout=240) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
-        found = b""
+        response = b""
         while piece := connection.recv(65536):
-            found += piece
-    return found
+            response += piece
+    return response
 
 
 def test_bytes_that_are_no_http(server: Any) -> None:

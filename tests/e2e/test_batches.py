@@ -20,7 +20,7 @@ import openai
 import pytest
 from openai.types import Batch
 
-from .replaying import in_time, replayed, seen_in_time
+from .replaying import in_time, replayed, wait_in_time
 from .servers import NO_GRAMMARS
 
 CHAT = "/v1/chat/completions"
@@ -29,11 +29,11 @@ LINES = int(os.environ.get("BATCH_LINES", "300"))
 PATIENCE = max(240.0, LINES / 2)
 
 
-def until(holds: Callable[[], Any], what: str) -> Any:
+def until(holds: Callable[[], Any], description: str) -> Any:
     """Ask again and again until the answer is true; returns it."""
     deadline = time.monotonic() + PATIENCE
     while not (answer := holds()):
-        assert time.monotonic() < deadline, f"never happened: {what}"
+        assert time.monotonic() < deadline, f"never happened: {description}"
         time.sleep(0.02)
     return answer
 
@@ -60,8 +60,8 @@ class Client:
             batch = self.get(id)
             return batch if holds(batch) else None
 
-        found: Batch = until(look, f"batch {id}")
-        return found
+        batch: Batch = until(look, f"batch {id}")
+        return batch
 
     def rows(self, id: str | None) -> list[dict[str, Any]]:
         if id is None:
@@ -76,8 +76,8 @@ def done(batch: Batch) -> int:
 
 def chat(number: int, **body: Any) -> dict[str, Any]:
     message = {"role": "user", "content": f"Tell me about the number {number}."}
-    given = {"model": "any", "messages": [message], "max_tokens": 2, **body}
-    return {"custom_id": f"line-{number}", "method": "POST", "url": "/chat/completions", "body": given}
+    chat_body = {"model": "any", "messages": [message], "max_tokens": 2, **body}
+    return {"custom_id": f"line-{number}", "method": "POST", "url": "/chat/completions", "body": chat_body}
 
 
 def names(count: int) -> list[str]:
@@ -100,7 +100,7 @@ def user(server: Any) -> Client:
 def used(rows: Sequence[dict[str, Any]]) -> tuple[int, int]:
     """Prompt and output tokens that the answers tell."""
     usages = [row["response"]["body"]["usage"] for row in rows]
-    return sum(one["prompt_tokens"] for one in usages), sum(one["completion_tokens"] for one in usages)
+    return sum(usage["prompt_tokens"] for usage in usages), sum(usage["completion_tokens"] for usage in usages)
 
 
 @pytest.mark.timeout(PATIENCE + 240)
@@ -118,8 +118,8 @@ def test_hundreds_of_lines(user: Client) -> None:
     assert batch.usage.total_tokens == sum(used(rows))
     assert all(row["response"]["body"]["usage"]["completion_tokens"] <= 2 for row in rows)
     assert batch.output_file_id is not None
-    assert [one.id for one in user.api.batches.list(limit=1)] == [batch.id]
-    assert {one.id for one in user.api.files.list()} >= {batch.input_file_id, batch.output_file_id}
+    assert [listed.id for listed in user.api.batches.list(limit=1)] == [batch.id]
+    assert {file.id for file in user.api.files.list()} >= {batch.input_file_id, batch.output_file_id}
     assert user.api.files.delete(batch.input_file_id).deleted is True
     assert user.api.files.delete(batch.output_file_id).deleted is True
     with pytest.raises(openai.NotFoundError):
@@ -135,8 +135,8 @@ def test_a_batch_survives_its_server(launch: Any, tmp_path: Path) -> None:
     id = user.start([chat(number, max_tokens=8, temperature=1.0, seed=number) for number in range(200)]).id
     counted = 0
     for ending in (signal.SIGKILL, signal.SIGTERM):
-        wanted = counted + random.randrange(1, 60)
-        counted = done(user.wait(id, lambda batch, wanted=wanted: done(batch) >= wanted or batch.status in OVER))
+        target = counted + random.randrange(1, 60)
+        counted = done(user.wait(id, lambda batch, target=target: done(batch) >= target or batch.status in OVER))
         server.signal(ending)
         assert server.exit_code() == (0 if ending == signal.SIGTERM else -ending)
         until(lambda server=server: not server.members(), "the engine goes away with the server")
@@ -212,11 +212,13 @@ def test_embeddings(launch: Any, tmp_path: Path) -> None:
     rows = user.rows(batch.output_file_id)
     assert [row["custom_id"] for row in rows] == names(len(bodies))
     for row, body in zip(rows, bodies, strict=True):
-        found, answer = row["response"]["body"], server.post("/v1/embeddings", {"model": "m", **body}).json()
-        assert [len(one["embedding"]) for one in found["data"]] == [len(one["embedding"]) for one in answer["data"]]
+        result, answer = row["response"]["body"], server.post("/v1/embeddings", {"model": "m", **body}).json()
+        assert [len(item["embedding"]) for item in result["data"]] == [
+            len(item["embedding"]) for item in answer["data"]
+        ]
         if "encoding_format" not in body:
             direct = answer["data"][0]["embedding"]
-            assert found["data"][0]["embedding"] == pytest.approx(direct, abs=1e-5)
+            assert result["data"][0]["embedding"] == pytest.approx(direct, abs=1e-5)
     assert batch.usage is not None
     assert batch.usage.input_tokens == batch.usage.total_tokens == used(rows)[0] > 0
     server.wait_whole()
@@ -234,10 +236,10 @@ def test_the_window_closes(launch: Any, tmp_path: Path) -> None:
         table.execute("UPDATE batches SET expires_at = ? WHERE id = ?", (int(time.time()) - 1, id))  # a day later
     batch = user.wait(id)
     assert batch.status == "expired" and batch.expired_at and not batch.completed_at
-    rows, rest = user.rows(batch.output_file_id), user.rows(batch.error_file_id)
+    rows, expired = user.rows(batch.output_file_id), user.rows(batch.error_file_id)
     assert 2 < len(rows) == done(batch) < 200
-    assert sorted(row["custom_id"] for row in [*rows, *rest]) == sorted(names(200))
-    assert {row["error"]["code"] for row in rest} == {"batch_expired"}
+    assert sorted(row["custom_id"] for row in [*rows, *expired]) == sorted(names(200))
+    assert {row["error"]["code"] for row in expired} == {"batch_expired"}
     with pytest.raises(openai.BadRequestError, match="expired and cannot be cancelled"):
         user.api.batches.cancel(id)
     server.wait_whole()
@@ -275,16 +277,16 @@ def test_a_busy_server_starts_no_lines(server: Any, user: Client) -> None:
         bodies = [{"text": "Once", "rid": f"busy-{place}", "sampling_params": params} for place in range(2)]
         busy = [pool.submit(client.post, "/generate", json=body) for body in bodies]
         try:
-            seen_in_time(lambda: server.load()[0] == 2, "both requests run")
+            wait_in_time(lambda: server.load()[0] == 2, "both requests run")
             id = user.start([chat(number) for number in range(5)]).id
             user.wait(id, lambda batch: batch.status != "validating")
-            seen = [(done(user.get(id)), server.load()[1]) for _ in range(5)]
+            samples = [(done(user.get(id)), server.load()[1]) for _ in range(5)]
         finally:
             server.post("/abort_request", {"abort_all": True})
-        reasons = [one.result().json()["meta_info"]["finish_reason"]["type"] for one in busy]
+        reasons = [future.result().json()["meta_info"]["finish_reason"]["type"] for future in busy]
     batch = user.wait(id)
     in_time(reasons == ["abort", "abort"], "both requests still run")
-    assert seen == [(0, 0)] * 5
+    assert samples == [(0, 0)] * 5
     assert done(batch) == 5
 
 

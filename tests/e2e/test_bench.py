@@ -21,22 +21,22 @@ def test_each_api_is_measured(server: Server, backend: str, tmp_path: Path, caps
     file = tmp_path / "figures.json"
     flags = ["--base-url", server.url, "--backend", backend, "--output-file", str(file), "--goodput", "e2el:600000"]
     assert main(["bench", "serve", *SMALL, *flags, "--num-warmups", "1", "--request-rate", "100"]) == 0
-    found = json.loads(file.read_text())
-    assert (found["completed"], found["failed"], found["total_output_tokens"]) == (3, 0, 15)
+    result = json.loads(file.read_text())
+    assert (result["completed"], result["failed"], result["total_output_tokens"]) == (3, 0, 15)
     if backend != "openai-chat":
-        assert found["total_input_tokens"] == 60
-    assert found["request_goodput"] == found["request_throughput"]
-    assert 0 < found["mean_ttft_ms"] <= found["mean_e2el_ms"] <= found["duration"] * 1e3
-    assert "api_key" not in found
+        assert result["total_input_tokens"] == 60
+    assert result["request_goodput"] == result["request_throughput"]
+    assert 0 < result["mean_ttft_ms"] <= result["mean_e2el_ms"] <= result["duration"] * 1e3
+    assert "api_key" not in result
     assert "Request goodput (req/s):" in capsys.readouterr().out
 
 
 def test_failures_are_counted_and_named(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--base-url", server.url, "--num-prompts", "2", "--random-input-len", "99999", "--max-concurrency", "1"]
     assert main(["bench", "serve", *flags]) == 1
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[2].split() == ["Failed", "requests:", "2"]
-    assert shown[-1].startswith("failed: status 400: ")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["Failed", "requests:", "2"]
+    assert lines[-1].startswith("failed: status 400: ")
 
 
 def test_conversations_are_sent(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,9 +96,9 @@ def test_the_flags_of_vllm_have_their_effect(
     """Path, headers, sampling, the metrics that are shown, and the file with its made name."""
     sizes = ["--num-prompts", "2", "--input-len", "20", "--output-len", "5", "--top-p", "0.5", "--top-k", "3"]
     traffic = ["--backend", "vllm", "--endpoint", "/v1/completions", "--header", "x-test=1", "--max-concurrency", "1"]
-    shown = ["--percentile-metrics", "ttft", "--metric-percentiles", "50,90", "--metadata", "commit=abc"]
+    report_flags = ["--percentile-metrics", "ttft", "--metric-percentiles", "50,90", "--metadata", "commit=abc"]
     files = ["--save-result", "--result-dir", str(tmp_path / "results"), "--html", str(tmp_path / "report.html")]
-    assert main(["bench", "serve", "--base-url", server.url, *sizes, *traffic, *shown, *files]) == 0
+    assert main(["bench", "serve", "--base-url", server.url, *sizes, *traffic, *report_flags, *files]) == 0
     output = capsys.readouterr().out
     assert "P90 TTFT (ms):" in output and "TPOT" not in output
     (file,) = (tmp_path / "results").iterdir()
@@ -133,13 +133,13 @@ def sweep(server: Server, tmp_path: Path, *flags: str) -> tuple[int, dict[str, A
 
 def test_a_sweep_measures_each_load(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "sweep.html"
-    status, found = sweep(server, tmp_path, "--request-rate", "50", "100", "inf", "--html", str(report))
-    assert (status, found["swept"], [row["request_rate"] for row in found["rows"]]) == (
+    status, result = sweep(server, tmp_path, "--request-rate", "50", "100", "inf", "--html", str(report))
+    assert (status, result["swept"], [row["request_rate"] for row in result["rows"]]) == (
         0,
         "request_rate",
         [50, 100, "inf"],
     )
-    assert [row["completed"] for row in found["rows"]] == [3, 3, 3]
+    assert [row["completed"] for row in result["rows"]] == [3, 3, 3]
     header, *rows = capsys.readouterr().out.splitlines()
     assert "TTFT p99" in header and [row.split()[:3] for row in rows] == [
         ["50", "3", "0"],
@@ -151,8 +151,8 @@ def test_a_sweep_measures_each_load(server: Server, tmp_path: Path, capsys: pyte
 
 def test_a_sweep_stops_beyond_the_limits(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     concurrency = ["--max-concurrency", "1", "2", "3"]
-    status, found = sweep(server, tmp_path, *concurrency, "--goodput", "e2el:0.001")
-    assert (status, [row["max_concurrency"] for row in found["rows"]]) == (0, [1])
+    status, result = sweep(server, tmp_path, *concurrency, "--goodput", "e2el:0.001")
+    assert (status, [row["max_concurrency"] for row in result["rows"]]) == (0, [1])
     assert "stopped: 0% of the requests are within the limits" in capsys.readouterr().out
     assert len(sweep(server, tmp_path, *concurrency, "--goodput", "e2el:0.001", "--stop-below", "0")[1]["rows"]) == 3
     assert len(sweep(server, tmp_path, *concurrency, "--goodput", "e2el:600000")[1]["rows"]) == 3

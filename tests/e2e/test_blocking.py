@@ -41,7 +41,7 @@ def test_a_blocked_route_is_gone(guarded: Any) -> None:
     assert "/metrics" not in document["paths"] and "/count" in document["paths"]
     table = guarded.get("/plugins", headers=AUTHORIZED).json()
     assert {"name": "route:metrics"} in table["blocked"]
-    assert ("route", "metrics") not in {(one["kind"], one["name"]) for one in table["components"]}
+    assert ("route", "metrics") not in {(component["kind"], component["name"]) for component in table["components"]}
 
 
 def test_a_one_file_plugin_adds_a_route(guarded: Any) -> None:
@@ -55,12 +55,12 @@ def test_a_one_file_plugin_adds_a_route(guarded: Any) -> None:
 def test_a_route_that_is_taken_stops_the_start(tmp_path: Path) -> None:
     plugin = tmp_path / "claim.py"
     plugin.write_text(CLAIM.replace("{path}", "/v1/models"))
-    told = refused_start("--plugin", str(plugin))
-    (said,) = [line for line in told.splitlines() if "is claimed by" in line]
-    assert "GET /v1/models is claimed by route 'models' from sglang-plug" in said
-    assert "by route 'my-models' from" in said and str(plugin) in said
-    assert "--block-plugin route:my-models" in said
-    assert "Traceback" not in told
+    output = refused_start("--plugin", str(plugin))
+    (message,) = [line for line in output.splitlines() if "is claimed by" in line]
+    assert "GET /v1/models is claimed by route 'models' from sglang-plug" in message
+    assert "by route 'my-models' from" in message and str(plugin) in message
+    assert "--block-plugin route:my-models" in message
+    assert "Traceback" not in output
 
 
 @replayed
@@ -73,8 +73,8 @@ async def test_overload_is_refused_and_the_rest_served_whole(guarded: Any) -> No
         assert batch.status_code == 503
         while (info := (await client.get("/server_info")).json())["running"] + info["waiting"]:
             pass
-    for found in (answers, streams):
-        codes = sorted(answer.status_code for answer in found)
+    for responses in (answers, streams):
+        codes = sorted(answer.status_code for answer in responses)
         in_time(codes.count(200) <= 2, "all six are there before the first has ended")
         assert codes == [200, 200, 503, 503, 503, 503]
     for answer in answers:

@@ -40,7 +40,7 @@ class Mine:
 
 
 @pytest.mark.parametrize(
-    ("flag", "source", "code", "said"),
+    ("flag", "source", "code", "message"),
     [
         (
             "--attention-backend",
@@ -69,10 +69,10 @@ class Mine:
     ],
     ids=["building", "running", "not finite", "order"],
 )
-def test_it_ends_the_start(tmp_path: Path, flag: str, source: str, code: int, said: str) -> None:
+def test_it_ends_the_start(tmp_path: Path, flag: str, source: str, code: int, message: str) -> None:
     file = tmp_path / "broken.py"
     file.write_text(source)
-    told = failed_start(code, "--plugin", str(file), flag, "mine")
-    assert "ready to roll" not in told
-    before, _, after = said.partition("{version}")
-    assert any(before.format(file=file) in line and after in line for line in told.splitlines())
+    output = failed_start(code, "--plugin", str(file), flag, "mine")
+    assert "ready to roll" not in output
+    before, _, after = message.partition("{version}")
+    assert any(before.format(file=file) in line and after in line for line in output.splitlines())

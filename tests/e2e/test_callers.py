@@ -54,34 +54,34 @@ def keyless(module_launcher: Any) -> Any:
 
 
 @contextlib.contextmanager
-def asking(one: httpx.Client, id: str, **fields: Any) -> Iterator[None]:
+def asking(client: httpx.Client, id: str, **fields: Any) -> Iterator[None]:
     """Have a request with a long output in the server until the block ends."""
 
     def ask() -> None:
-        one.post("/generate", json={**LONG, "rid": id, **fields})
+        client.post("/generate", json={**LONG, "rid": id, **fields})
 
     thread = threading.Thread(target=ask)
     thread.start()
     try:
         yield
     finally:
-        until(lambda: one.post("/abort_request", json={"rid": id}) and not thread.is_alive(), f"{id} ends")
+        until(lambda: client.post("/abort_request", json={"rid": id}) and not thread.is_alive(), f"{id} ends")
 
 
 @contextlib.contextmanager
-def occupied(one: httpx.Client, queued: int = 0, **fields: Any) -> Iterator[None]:
+def occupied(client: httpx.Client, queued: int = 0, **fields: Any) -> Iterator[None]:
     """Occupy all places, and have more requests in the queue."""
 
     def load() -> tuple[int, int]:
-        info = one.get("/server_info").json()
+        info = client.get("/server_info").json()
         return info["running"], info["waiting"]
 
     until(lambda: load() == (0, 0), "earlier requests end")
     with contextlib.ExitStack() as stack:
         for number in range(PLACES + queued):
-            stack.enter_context(asking(one, f"long {number}", **fields))
-            wanted = (min(PLACES, number + 1), max(0, number + 1 - PLACES))
-            until(lambda wanted=wanted: load() == wanted, f"{wanted} run and wait")
+            stack.enter_context(asking(client, f"long {number}", **fields))
+            expected = (min(PLACES, number + 1), max(0, number + 1 - PLACES))
+            until(lambda expected=expected: load() == expected, f"{expected} run and wait")
         yield
 
 
@@ -114,7 +114,9 @@ def test_a_request_that_waits_beyond_its_deadline_is_refused_and_costs_nothing(
         def counted() -> dict[str, float]:
             now = scrape(server)
             names = ("met", "missed", "refused")
-            return {one: value(now, f"deadline_{one}_total") - value(before, f"deadline_{one}_total") for one in names}
+            return {
+                name: value(now, f"deadline_{name}_total") - value(before, f"deadline_{name}_total") for name in names
+            }
 
         until(lambda: counted()["met"], "the request is counted")
         assert counted() == {"met": 1.0, "missed": 0.0, "refused": 1.0}
@@ -159,5 +161,5 @@ def test_nothing_shows_a_key(server: Any) -> None:
 
 @pytest.mark.parametrize("weight", ["key-a", "key-a=0", "key-a=1e9", "key-a=nan", "secret-key=1"])
 def test_weights_that_are_refused_at_the_start(weight: str) -> None:
-    said = refused_start("--api-key", "key-a", "--key-weight", weight)
-    assert "--key-weight" in said and "secret-key" not in said
+    output = refused_start("--api-key", "key-a", "--key-weight", weight)
+    assert "--key-weight" in output and "secret-key" not in output

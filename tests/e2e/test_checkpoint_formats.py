@@ -110,7 +110,7 @@ def test_two_readers_of_one_file_are_both_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "kind", "said"),
+    ("make", "kind", "message"),
     [
         (lambda path: path.write_text("anything"), "checkpoint", "it is a file"),
         (
@@ -127,13 +127,13 @@ def test_two_readers_of_one_file_are_both_named(tmp_path: Path) -> None:
     ids=["file", "folder", "weights"],
 )
 def test_an_unknown_source_tells_what_was_tried(
-    make: Callable[[Path], object], kind: str, said: str, tmp_path: Path
+    make: Callable[[Path], object], kind: str, message: str, tmp_path: Path
 ) -> None:
     model = tmp_path / "model.bin"
     make(model)
     file = plugin(tmp_path)
     log = refused_start("--deployment", "thread", str(model), "--plugin", str(file))
     builtin = {"checkpoint": "huggingface", "weights": "safetensors"}[kind]
-    assert said in log and "dummy" not in log
+    assert message in log and "dummy" not in log
     (tried,) = (line for line in log.splitlines() if f"(no {kind} component recognises it; tried: " in line)
     assert f"{builtin} (sglang-plug " in tried and f"linked ({file} " in tried

@@ -58,11 +58,11 @@ def test_several_outputs_of_several_prompts(client: openai.OpenAI) -> None:
     answer = complete(client, [FRANCE, SPAIN], **options)
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
     assert answer.usage.prompt_tokens == 10
-    found = ["", "", "", ""]
+    streamed = ["", "", "", ""]
     for chunk in complete(client, [FRANCE, SPAIN], stream=True, **options):
-        found[chunk.choices[0].index] += chunk.choices[0].text
-    assert found == texts(answer)
-    assert len(set(found)) > 2
+        streamed[chunk.choices[0].index] += chunk.choices[0].text
+    assert streamed == texts(answer)
+    assert len(set(streamed)) > 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -76,23 +76,29 @@ def test_echo(client: openai.OpenAI, stream: bool) -> None:
 
 
 def test_logprobs(client: openai.OpenAI) -> None:
-    found = complete(client, logprobs=2).choices[0].logprobs
-    assert found.tokens[:2] == [" Paris", "."]
-    assert len(found.tokens) == len(found.token_logprobs) == len(found.top_logprobs) == len(found.text_offset) == 6
-    for token, value, top in zip(found.tokens, found.token_logprobs, found.top_logprobs, strict=True):
+    logprobs = complete(client, logprobs=2).choices[0].logprobs
+    assert logprobs.tokens[:2] == [" Paris", "."]
+    assert (
+        len(logprobs.tokens)
+        == len(logprobs.token_logprobs)
+        == len(logprobs.top_logprobs)
+        == len(logprobs.text_offset)
+        == 6
+    )
+    for token, value, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
         assert len(top) == 2
         assert value == max(top.values()) == top[token]
-    assert found.text_offset[:3] == [0, 6, 7]
+    assert logprobs.text_offset[:3] == [0, 6, 7]
 
 
 def test_logprobs_of_the_prompt(client: openai.OpenAI) -> None:
     answer = complete(client, echo=True, logprobs=1)
-    found = answer.choices[0].logprobs
-    assert "".join(found.tokens) == answer.choices[0].text
-    assert len(found.tokens) == 11
-    assert found.token_logprobs[0] is None and found.top_logprobs[0] is None
-    assert all(value <= 0 for value in found.token_logprobs[1:])
-    for at, token in zip(found.text_offset, found.tokens, strict=True):
+    logprobs = answer.choices[0].logprobs
+    assert "".join(logprobs.tokens) == answer.choices[0].text
+    assert len(logprobs.tokens) == 11
+    assert logprobs.token_logprobs[0] is None and logprobs.top_logprobs[0] is None
+    assert all(value <= 0 for value in logprobs.token_logprobs[1:])
+    for at, token in zip(logprobs.text_offset, logprobs.tokens, strict=True):
         assert answer.choices[0].text[at:].startswith(token)
 
 
@@ -101,9 +107,9 @@ def test_logprobs_in_a_stream(client: openai.OpenAI) -> None:
         whole = complete(client, logprobs=1, echo=echo).choices[0].logprobs
         tokens, offsets = [], []
         for chunk in complete(client, logprobs=1, echo=echo, stream=True):
-            if (found := chunk.choices[0].logprobs) is not None:
-                tokens += found.tokens
-                offsets += found.text_offset
+            if (logprobs := chunk.choices[0].logprobs) is not None:
+                tokens += logprobs.tokens
+                offsets += logprobs.text_offset
         assert (tokens, offsets) == (whole.tokens, whole.text_offset), echo
 
 

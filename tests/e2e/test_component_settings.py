@@ -190,8 +190,10 @@ def test_settings_are_listed(plugin: Path, capfd: pytest.CaptureFixture[str]) ->
     from sglang_plug.__main__ import main
 
     assert main(["plugins", "show", "my-route", "--plugin", str(plugin)]) == 0
-    shown = capfd.readouterr().out
-    assert "--set my-route.level=int (default 1)" in shown and "--set my-route.label=str | None (default None)" in shown
+    output = capfd.readouterr().out
+    assert (
+        "--set my-route.level=int (default 1)" in output and "--set my-route.label=str | None (default None)" in output
+    )
     assert main(["my-command", "--plugin", str(plugin), "--set", "my-command.level=7"]) == 0
     assert capfd.readouterr().out == "7\n"
 

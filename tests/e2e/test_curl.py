@@ -33,8 +33,8 @@ def test_without_a_content_type(server: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8", "text/json", "a/b+json", ""])
 def test_content_types_of_json(server: Any, kind: str) -> None:
-    found, _ = status(f"{server.url}/v1/chat/completions", "-H", f"Content-Type: {kind}", "-d", BODY)
-    assert found == 200
+    code, _ = status(f"{server.url}/v1/chat/completions", "-H", f"Content-Type: {kind}", "-d", BODY)
+    assert code == 200
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,11 @@ def test_content_types_of_json(server: Any, kind: str) -> None:
     ],
 )
 def test_what_a_browser_could_be_made_to_send_is_refused(server: Any, headers: list[str]) -> None:
-    found, body = status(
-        f"{server.url}/v1/chat/completions", "-d", BODY, *(word for one in headers for word in ("-H", one))
+    code, body = status(
+        f"{server.url}/v1/chat/completions", "-d", BODY, *(word for header in headers for word in ("-H", header))
     )
     says_origin = "Content-Type" not in headers[0]
-    assert found == (403 if says_origin else 415)
+    assert code == (403 if says_origin else 415)
     assert json.loads(body)["error"]["type"] == ("PermissionDeniedError" if says_origin else "BadRequestError")
 
 
@@ -90,14 +90,14 @@ def test_text_is_not_escaped_and_never_cut_inside_a_character(server: Any) -> No
 
 
 def test_generate_with_put(server: Any) -> None:
-    found, body = status(f"{server.url}/generate", "-X", "PUT", "-d", '{"text": "Hi"}')
-    assert (found, "text" in json.loads(body)) == (200, True)
+    code, body = status(f"{server.url}/generate", "-X", "PUT", "-d", '{"text": "Hi"}')
+    assert (code, "text" in json.loads(body)) == (200, True)
 
 
 def test_an_upload_with_and_without_the_at_sign(server: Any, tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text('{"custom_id": "a"}\n')
     url, purpose = f"{server.url}/v1/files", ("-F", "purpose=batch")
-    found, answer = status(url, *purpose, "-F", "file=data.jsonl")
-    assert found == 400 and json.loads(answer)["error"]["param"] == "file"
-    found, answer = status(url, *purpose, "-F", f"file=@{tmp_path}/data.jsonl")
-    assert found == 200 and json.loads(answer)["bytes"] == 19
+    code, answer = status(url, *purpose, "-F", "file=data.jsonl")
+    assert code == 400 and json.loads(answer)["error"]["param"] == "file"
+    code, answer = status(url, *purpose, "-F", f"file=@{tmp_path}/data.jsonl")
+    assert code == 200 and json.loads(answer)["bytes"] == 19

@@ -88,7 +88,7 @@ async def test_a_request_leaves_the_queue_before_it_ran(narrow: Any) -> None:
         ]
 
         def both_run() -> bool:
-            return not any(one.done() for one in running)
+            return not any(task.done() for task in running)
 
         while (await client.get("/server_info")).json()["running"] < 2:
             in_time(both_run(), "two requests run")
@@ -130,9 +130,9 @@ async def test_a_reader_that_is_slow_gets_everything(server: Any) -> None:
     writer.write(head + raw)
     await reader.readexactly(100)
     server.wait_whole()  # computed, or paused until the reader goes on: nothing waits for it
-    rest = await reader.read()
+    remaining = await reader.read()
     writer.close()
-    *_, last, done, _ = rest.decode().split("\n\n")
+    *_, last, done, _ = remaining.decode().split("\n\n")
     assert "data: [DONE]" in done
     event = json.loads(last[last.index("data: ") + 6 :])
     assert (event["text"], event["output_ids"]) == (expected["text"], expected["output_ids"])

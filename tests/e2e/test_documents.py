@@ -17,7 +17,7 @@ from sglang_plug_lang.utils import _free_port
 
 from .document_checks import CHECKS, Notebook, check
 from .document_models import make_models
-from .seeing_models import make_seeing, png
+from .vision_models import make_vision_model, png
 
 requests = pytest.importorskip("requests", reason="the documents' cells use it; it comes with the 'test' extra")
 
@@ -64,8 +64,8 @@ STARTS_WITHIN = 300.0
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     folder = tmp_path_factory.mktemp("models")
-    seeing = make_seeing("qwen2.5-vl", folder / "qwen2.5-vl")
-    return {**make_models(folder), "Qwen/Qwen2.5-VL-7B-Instruct": seeing.path}
+    vision_model = make_vision_model("qwen2.5-vl", folder / "qwen2.5-vl")
+    return {**make_models(folder), "Qwen/Qwen2.5-VL-7B-Instruct": vision_model.path}
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ def book(models: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name, value in {**ENVIRONMENT, "XDG_STATE_HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "example_image.png").write_bytes(png(64, 48))
-    patient = functools.partial(wait_for_server, timeout=STARTS_WITHIN)
-    monkeypatch.setattr("sglang_plug_lang.utils.wait_for_server", patient)
+    wait_longer = functools.partial(wait_for_server, timeout=STARTS_WITHIN)
+    monkeypatch.setattr("sglang_plug_lang.utils.wait_for_server", wait_longer)
     book = Notebook(models)
     yield book
     set_default_backend(None)
@@ -87,8 +87,8 @@ def book(models: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def cells_of(document: str) -> list[tuple[str, str, str]]:
     """Name, language and text of a document's cells."""
-    found = CELL.findall((FOLDER / f"{document}.md").read_text(encoding="utf-8"))
-    return [(name, language, text) for name, language, text in found]
+    cells = CELL.findall((FOLDER / f"{document}.md").read_text(encoding="utf-8"))
+    return [(name, language, text) for name, language, text in cells]
 
 
 def translated(text: str, models: Mapping[str, Path], port: int) -> str:
@@ -96,7 +96,7 @@ def translated(text: str, models: Mapping[str, Path], port: int) -> str:
     for pattern, replacement in {**MODULES, **OTHERS, r"\b30000\b": str(port)}.items():
         text = re.sub(pattern, replacement, text)
     names = "|".join(re.escape(name) for name in sorted(models, key=len, reverse=True))
-    return re.sub(names, lambda found: str(models[found[0]]), text)
+    return re.sub(names, lambda match: str(models[match[0]]), text)
 
 
 @pytest.mark.slow

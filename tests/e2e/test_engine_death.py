@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from .replaying import in_time, replayed, seen_in_time, within
+from .replaying import in_time, replayed, wait_in_time, within
 from .servers import PATIENCE
 
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}}
@@ -35,16 +35,16 @@ def test_the_engine_is_killed(launch: Any) -> None:
     with server.client.stream("POST", "/generate", json={**LONG, "stream": True, "incremental": True}) as stream:
         lines = stream.iter_lines()
         next(lines)
-        seen_in_time(lambda: server.load()[0] == 2, "both requests run")
+        wait_in_time(lambda: server.load()[0] == 2, "both requests run")
         with within(SERVED_ON, "it still answers, though its engine is gone"):
             os.kill(server.engine_pid, signal.SIGKILL)
-            rest = [line for line in lines if line]
+            events = [line for line in lines if line]
             with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
                 health = client.get("/health")
                 late = client.post("/generate", json=LONG)
-    assert rest[-1] == "data: [DONE]"
-    in_time("error" in rest[-2], "the stream had not ended")
-    error = json.loads(rest[-2].removeprefix("data: "))
+    assert events[-1] == "data: [DONE]"
+    in_time("error" in events[-2], "the stream had not ended")
+    error = json.loads(events[-2].removeprefix("data: "))
     assert (error["code"], error["type"]) == (503, "ServiceUnavailableError")
     assert "signal 9" in error["message"]
     waiting.join()

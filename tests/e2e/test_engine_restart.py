@@ -31,8 +31,8 @@ def served(server: Any) -> httpx.Response:
         assert answer.status_code in (200, 503), answer.text
         return answer if answer.status_code == 200 else None
 
-    found: httpx.Response = until(ask, "it serves again")
-    return found
+    answer: httpx.Response = until(ask, "it serves again")
+    return answer
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,9 @@ def test_the_engine_is_killed_and_the_server_serves_again(server: Any) -> None:
             lines = stream.iter_lines()
             next(lines)
             os.kill(first, signal.SIGKILL)
-            rest = [line for line in lines if line]
-        assert rest[-1] == "data: [DONE]"
-        in_time("signal 9" in rest[-2], "the stream had not ended")
+            events = [line for line in lines if line]
+        assert events[-1] == "data: [DONE]"
+        in_time("signal 9" in events[-2], "the stream had not ended")
         answer = refused(server, first)
         assert answer.status_code == 503
         assert "is being started again" in answer.json()["error"]["message"]

@@ -54,7 +54,7 @@ def test_a_server_there_executes_none_of_its_files(planted: Path, launch: Any) -
     assert isinstance(json.loads(server.generate(body)["text"])["n"], int)
     modules = ("engine.processes.worker", "engine.tensor_parallel.worker_rank", "structured_outputs.grammar_worker")
     commands = [command_of(pid) for pid in server.members()]
-    assert all(any(name.encode() in one for one in commands) for name in modules)
+    assert all(any(name.encode() in command for command in commands) for name in modules)
     assert executed(planted) == ""
 
 

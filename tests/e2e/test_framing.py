@@ -125,7 +125,7 @@ AMBIGUOUS = {
 
 def exchange(server: Any, data: bytes, pieces: int = 1) -> bytes:
     """Everything that the server answers until it closes the connection."""
-    found = b""
+    response = b""
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         size = -(-len(data) // pieces)
@@ -133,10 +133,10 @@ def exchange(server: Any, data: bytes, pieces: int = 1) -> bytes:
             for start in range(0, len(data), size):
                 connection.sendall(data[start : start + size])
             while piece := connection.recv(65536):
-                found += piece
+                response += piece
         except ConnectionError:
             pass  # the server closed it with bytes unread, behind its answer
-    return found
+    return response
 
 
 def check_refused_once(answer: bytes) -> None:
@@ -209,12 +209,12 @@ VALUES = st.sampled_from([b"0", b"5", LENGTH, b"+5", b"chunked", b"xchunked", b"
 LINES = st.builds(lambda *parts: b"".join(parts), NAMES, BLANKS, st.just(b":"), BLANKS, VALUES, BLANKS)
 ENDS = st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n", b"\r"])
 BODIES = st.sampled_from([BODY, CHUNK + b"0\r\n\r\n", b"0\r\n\r\n", SIZE + b";\r\n" + BODY + b"\r\n0\r\n\r\n", b""])
-DRAWN = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+RANDOM_EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@settings(DRAWN)
+@settings(RANDOM_EXAMPLES)
 @given(lines=st.lists(st.tuples(LINES, ENDS), max_size=3), body=BODIES, pieces=st.integers(1, 5))
-def test_drawn_framings_never_get_more_answers_than_requests(
+def test_random_framings_never_get_more_answers_than_requests(
     server: Any, lines: list[tuple[bytes, bytes]], body: bytes, pieces: int
 ) -> None:
     head = START + b"".join(line + end for line, end in lines) + b"\r\n"
@@ -222,7 +222,7 @@ def test_drawn_framings_never_get_more_answers_than_requests(
     refused = [place for place, status in enumerate(statuses) if status.startswith(b"4")]
     framings = [line for line, _ in lines if line.lower().startswith((b"content-length", b"transfer-encoding"))]
     plain = all(end == b"\r\n" for _, end in lines) and not any(
-        re.search(rb"[\r\n\0\x0b]|[ \t]:", one) for one, _ in lines
+        re.search(rb"[\r\n\0\x0b]|[ \t]:", line) for line, _ in lines
     )
     if len(framings) > 1 or not plain:
         assert len(statuses) == 1 and refused == [0], statuses

@@ -55,9 +55,9 @@ def answer(client: openai.OpenAI, schema: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("temperature", [0, 1, 5])
 def test_json_schema_through_the_client(client: openai.OpenAI, temperature: float) -> None:
-    found = answer(client, SCHEMA, temperature=temperature, n=4, seed=3)
-    assert len(found.choices) == 4
-    for choice in found.choices:
+    completion = answer(client, SCHEMA, temperature=temperature, n=4, seed=3)
+    assert len(completion.choices) == 4
+    for choice in completion.choices:
         assert choice.finish_reason == "stop"
         jsonschema.validate(json.loads(choice.message.content), SCHEMA)
 
@@ -75,9 +75,9 @@ def test_regex_through_generate(structured: Any) -> None:
     for pattern in patterns:
         for seed in range(3):
             params = {"regex": pattern, "max_new_tokens": 200, "temperature": 2, "sampling_seed": seed}
-            found = structured.generate({"text": "x", "sampling_params": params})
-            assert found["meta_info"]["finish_reason"]["type"] == "stop"
-            assert re.fullmatch(pattern, found["text"]), found["text"]
+            result = structured.generate({"text": "x", "sampling_params": params})
+            assert result["meta_info"]["finish_reason"]["type"] == "stop"
+            assert re.fullmatch(pattern, result["text"]), result["text"]
 
 
 def test_what_cannot_be_enforced_is_refused_and_the_next_request_is_served(
@@ -87,20 +87,20 @@ def test_what_cannot_be_enforced_is_refused_and_the_next_request_is_served(
         answer(client, {"type": "array", "uniqueItems": True})
     refused = structured.post("/generate", {"text": "x", "sampling_params": {"regex": "(?=a)a"}})
     assert refused.status_code == 400 and "looks around" in refused.text
-    found = answer(client, {"enum": ["yes", "no"]}, temperature=1)
-    assert json.loads(found.choices[0].message.content) in ("yes", "no")
+    completion = answer(client, {"enum": ["yes", "no"]}, temperature=1)
+    assert json.loads(completion.choices[0].message.content) in ("yes", "no")
     structured.wait_whole()
 
 
 def test_kinds_that_only_one_of_them_has(structured: Any) -> None:
     grammar = 'root ::= "(" root ")" | "x"'
     body = {"text": "x", "sampling_params": {"ebnf": grammar, "max_new_tokens": 300, "temperature": 1}}
-    found = structured.post("/generate", body)
+    response = structured.post("/generate", body)
     if "outlines" in structured.flags:
-        assert found.status_code == 400 and "ebnf" in found.text
+        assert response.status_code == 400 and "ebnf" in response.text
     else:
-        text = found.json()["text"]
-        assert found.json()["meta_info"]["finish_reason"]["type"] == "stop"
+        text = response.json()["text"]
+        assert response.json()["meta_info"]["finish_reason"]["type"] == "stop"
         assert text == "(" * (len(text) // 2) + "x" + ")" * (len(text) // 2)
 
 
@@ -115,9 +115,9 @@ def ask(server: Any, **params: Any) -> Any:
 @pytest.mark.skipif(importlib.util.find_spec("llguidance") is None, reason="llguidance is not installed")
 def test_auto_takes_for_each_request_a_backend_that_fully_enforces_it(server: Any) -> None:
     for seed in range(3):
-        found = ask(server, json_schema=json.dumps(HARD), temperature=3, sampling_seed=seed)
-        assert found.status_code == 200, found.text
-        assert int(found.json()["text"]) % 7 == 0
+        response = ask(server, json_schema=json.dumps(HARD), temperature=3, sampling_seed=seed)
+        assert response.status_code == 200, response.text
+        assert int(response.json()["text"]) % 7 == 0
 
 
 @pytest.mark.skipif(importlib.util.find_spec("llguidance") is None, reason="llguidance is not installed")
@@ -125,8 +125,8 @@ def test_a_request_may_name_its_backend(server: Any) -> None:
     hard, schema = json.dumps(HARD), json.dumps({"enum": [7, 14]})
     assert ask(server, json_schema=hard, grammar_backend="llguidance").status_code == 200
     for name in ("xgrammar", "llguidance", "outlines"):
-        found = ask(server, json_schema=schema, grammar_backend=name)
-        assert found.status_code == 200 and found.json()["text"] in ("7", "14")
+        response = ask(server, json_schema=schema, grammar_backend=name)
+        assert response.status_code == 200 and response.json()["text"] in ("7", "14")
     for name, words in (
         ("xgrammar", "'multipleOf' at #"),
         ("xgramar", "no grammar backend 'xgramar' is installed; did you mean 'xgrammar'?"),
@@ -163,13 +163,13 @@ def test_long_strings_and_nested_repetitions(server: Any, backend: str) -> None:
     """At temperature 1, where most outputs failed when masks of long repetitions were wrong."""
     if importlib.util.find_spec(LIBRARIES.get(backend, backend)) is None:
         pytest.skip(f"{backend} is not installed")
-    asked = [(kind, source, seed) for kind, source in LONG for seed in range(4)]
+    cases = [(kind, source, seed) for kind, source in LONG for seed in range(4)]
     params = [
         {kind: source, "grammar_backend": backend, "temperature": 1, "sampling_seed": seed, "max_new_tokens": 400}
-        for kind, source, seed in asked
+        for kind, source, seed in cases
     ]
     answers = server.generate({"text": ["Write: "] * len(params), "sampling_params": params})
-    for (kind, source, _), answer in zip(asked, answers, strict=True):
+    for (kind, source, _), answer in zip(cases, answers, strict=True):
         assert answer["meta_info"]["finish_reason"]["type"] == "stop", answer
         if kind == "json_schema":
             jsonschema.validate(json.loads(answer["text"]), BIO)

@@ -92,8 +92,8 @@ def test_python_without_end_ends_one_request_only(hanging: Any) -> None:
         answer = ask(hanging, "python")
         assert answer.status_code == 400
         assert TOO_LONG in answer.json()["error"]["message"]
-        rest = [line for line in lines if line]
-    assert rest[-1] == "data: [DONE]" and "error" not in rest[-2]
+        events = [line for line in lines if line]
+    assert events[-1] == "data: [DONE]" and "error" not in events[-2]
     assert ask(hanging, "well").status_code == 200
     assert hanging.engine_pid == before
     hanging.wait_whole()

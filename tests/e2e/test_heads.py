@@ -74,17 +74,17 @@ def options(path: Path, *, task: str = AUTO, chunk: int = 8192, pool: int = 4096
 
 def ask(engine: Any, tokens: list[list[int]], task: Task) -> list[Output]:
     requests = [
-        Request(id=f"{task}{index}", tokens=tuple(one), params=SamplingParams(max_new_tokens=0), task=task)
-        for index, one in enumerate(tokens)
+        Request(id=f"{task}{index}", tokens=tuple(prompt), params=SamplingParams(max_new_tokens=0), task=task)
+        for index, prompt in enumerate(tokens)
     ]
-    found: list[Output] = engine.outputs(requests)
-    assert [one.finish.reason for one in found if one.finish] == ["stop"] * len(tokens), found
-    return found
+    outputs: list[Output] = engine.outputs(requests)
+    assert [output.finish.reason for output in outputs if output.finish] == ["stop"] * len(tokens), outputs
+    return outputs
 
 
-def agree(found: list[Output], expected: list[Tensor]) -> None:
-    for output, wanted in zip(found, expected, strict=True):
-        assert list(output.values) == pytest.approx(wanted.tolist(), **TOLERANCE)
+def agree(outputs: list[Output], expected: list[Tensor]) -> None:
+    for output, vector in zip(outputs, expected, strict=True):
+        assert list(output.values) == pytest.approx(vector.tolist(), **TOLERANCE)
 
 
 def pool_sentence(folder: Path, mode: str, normalize: bool) -> None:
@@ -128,7 +128,7 @@ def test_encoders(name: str, chunk: int, tmp_path: Path, serve: Callable[..., An
     model.save_pretrained(tmp_path)
     engine = serve(options(tmp_path, chunk=chunk))
     assert engine.info["tasks"] == ["embed"]
-    agree(ask(engine, prompts(), "embed"), [F.normalize(states(model, one)[0], dim=0) for one in prompts()])
+    agree(ask(engine, prompts(), "embed"), [F.normalize(states(model, prompt)[0], dim=0) for prompt in prompts()])
 
 
 def test_the_longest_text_fits_an_encoder(tmp_path: Path, serve: Callable[..., Any]) -> None:
@@ -151,13 +151,13 @@ def test_sentence_transformers_files(
     model.save_pretrained(tmp_path)
     pool_sentence(tmp_path, mode, normalize)
     engine = serve(options(tmp_path, chunk=16))
-    expected = [POOL[mode](states(model, one)) for one in prompts()]
-    expected = [F.normalize(one, dim=0) for one in expected] if normalize else expected
+    expected = [POOL[mode](states(model, prompt)) for prompt in prompts()]
+    expected = [F.normalize(vector, dim=0) for vector in expected] if normalize else expected
     for _ in ("cold", "warm"):
-        found = ask(engine, prompts(), "embed")
-        agree(found, expected)
+        outputs = ask(engine, prompts(), "embed")
+        agree(outputs, expected)
     reuses = family == "qwen3" and mode == "last"
-    assert (sum(one.cached_tokens for one in found) > 0) == reuses
+    assert (sum(output.cached_tokens for output in outputs) > 0) == reuses
 
 
 def add_matrix(folder: Path, index: int, matrix: nn.Linear, activation: nn.Module) -> None:
@@ -168,7 +168,7 @@ def add_matrix(folder: Path, index: int, matrix: nn.Linear, activation: nn.Modul
     values = {"in_features": matrix.in_features, "out_features": matrix.out_features, "bias": matrix.bias is not None}
     values["activation_function"] = f"{kind.__module__}.{kind.__name__}"
     (inner / "config.json").write_text(json.dumps(values))
-    save_file({f"linear.{name}": one for name, one in matrix.state_dict().items()}, inner / "model.safetensors")
+    save_file({f"linear.{name}": tensor for name, tensor in matrix.state_dict().items()}, inner / "model.safetensors")
     modules = json.loads((folder / "modules.json").read_text())
     modules.insert(index, {"path": inner.name, "type": "sentence_transformers.models.Dense"})
     (folder / "modules.json").write_text(json.dumps(modules))
@@ -187,8 +187,8 @@ def test_matrices_behind_the_pooling(tmp_path: Path, serve: Callable[..., Any]) 
     add_matrix(tmp_path, 3, narrower, nn.Tanh())
     engine = serve(options(tmp_path))
     with torch.inference_mode():
-        whole = [narrower(wider(states(model, one).mean(0))).tanh() for one in prompts()]
-    agree(ask(engine, prompts(), "embed"), [F.normalize(one, dim=0) for one in whole])
+        whole = [narrower(wider(states(model, prompt).mean(0))).tanh() for prompt in prompts()]
+    agree(ask(engine, prompts(), "embed"), [F.normalize(vector, dim=0) for vector in whole])
 
 
 DECODERS: Mapping[str, tuple[str, PretrainedConfig]] = {
@@ -212,11 +212,11 @@ def test_decoders_as_embedders(name: str, chunk: int, pool: int, tmp_path: Path,
     task = "embed" if name.endswith("ForCausalLM") else AUTO
     engine = serve(options(tmp_path, task=task, chunk=chunk, pool=pool))
     body = model.base_model
-    expected = [F.normalize(states(body, one)[-1], dim=0) for one in prompts()]
+    expected = [F.normalize(states(body, prompt)[-1], dim=0) for prompt in prompts()]
     for _ in ("cold", "warm"):
-        found = ask(engine, prompts(), "embed")
-        agree(found, expected)
-    assert sum(one.cached_tokens for one in found) > 80
+        outputs = ask(engine, prompts(), "embed")
+        agree(outputs, expected)
+    assert sum(output.cached_tokens for output in outputs) > 80
     accounts = engine.control("check")
     assert accounts["free"] + accounts["cached"] == accounts["capacity"]
 
@@ -226,7 +226,7 @@ def test_ranks_share_an_embedder(name: str, tmp_path: Path, serve: Callable[...,
     model = build(*DECODERS[name])
     model.save_pretrained(tmp_path)
     engine = serve(options(tmp_path, task="embed" if name.endswith("ForCausalLM") else AUTO, chunk=16, ranks=2))
-    expected = [F.normalize(states(model.base_model, one)[-1], dim=0) for one in prompts()]
+    expected = [F.normalize(states(model.base_model, prompt)[-1], dim=0) for prompt in prompts()]
     agree(ask(engine, prompts(), "embed"), expected)
 
 
@@ -235,7 +235,7 @@ def test_ranks_share_a_scorer(tmp_path: Path, serve: Callable[..., Any]) -> None
     model.save_pretrained(tmp_path)
     engine = serve(options(tmp_path, chunk=16, ranks=2))
     with torch.inference_mode():
-        expected = [model(input_ids=torch.tensor([one])).logits[0] for one in prompts()]
+        expected = [model(input_ids=torch.tensor([prompt])).logits[0] for prompt in prompts()]
     agree(ask(engine, prompts(), "classify"), expected)
 
 
@@ -246,7 +246,7 @@ def test_a_headless_checkpoint_under_the_name_of_a_generating_one(tmp_path: Path
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["Qwen2ForCausalLM"]}))
     engine = serve(options(tmp_path, task="embed"))
-    agree(ask(engine, prompts(), "embed"), [F.normalize(states(model, one)[-1], dim=0) for one in prompts()])
+    agree(ask(engine, prompts(), "embed"), [F.normalize(states(model, prompt)[-1], dim=0) for prompt in prompts()])
 
 
 SCORERS: Mapping[str, tuple[str, PretrainedConfig]] = {
@@ -266,11 +266,11 @@ def test_decoders_that_score(name: str, chunk: int, tmp_path: Path, serve: Calla
     engine = serve(options(tmp_path, chunk=chunk))
     assert engine.info["tasks"] == ["classify"]
     with torch.inference_mode():
-        expected = [model(input_ids=torch.tensor([one])).logits[0] for one in prompts()]
+        expected = [model(input_ids=torch.tensor([prompt])).logits[0] for prompt in prompts()]
     for _ in ("cold", "warm"):
-        found = ask(engine, prompts(), "classify")
-        agree(found, expected)
-    assert sum(one.cached_tokens for one in found) > 80
+        outputs = ask(engine, prompts(), "classify")
+        agree(outputs, expected)
+    assert sum(output.cached_tokens for output in outputs) > 80
 
 
 def test_reward_model_with_two_matrices(tmp_path: Path, serve: Callable[..., Any]) -> None:
@@ -285,7 +285,7 @@ def test_reward_model_with_two_matrices(tmp_path: Path, serve: Callable[..., Any
     save_file(weights, tmp_path / "model.safetensors")
     engine = serve(options(tmp_path, chunk=16))
     with torch.inference_mode():
-        expected = [head(states(body, one)[-1]) for one in prompts()]
+        expected = [head(states(body, prompt)[-1]) for prompt in prompts()]
     agree(ask(engine, prompts(), "classify"), expected)
 
 
@@ -319,8 +319,8 @@ def test_cross_encoders(name: str, chunk: int, tmp_path: Path, serve: Callable[.
     has_types = name in ("bert", "bert-labels")
     expected = []
     with torch.inference_mode():
-        for one in pairs():
-            types = torch.tensor([segments(one)]) if has_types else None
-            expected.append(model(input_ids=torch.tensor([one]), token_type_ids=types).logits[0])
+        for pair in pairs():
+            types = torch.tensor([segments(pair)]) if has_types else None
+            expected.append(model(input_ids=torch.tensor([pair]), token_type_ids=types).logits[0])
     agree(ask(engine, pairs(), "rerank"), expected)
     agree(ask(engine, pairs(), "classify"), expected)

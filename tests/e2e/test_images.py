@@ -14,7 +14,7 @@ from PIL import Image
 from sglang_plug_api.native.offline import Engine
 from sglang_plug_lang import RuntimeEndpoint, assistant, function, gen, image, user
 
-from .seeing_models import QWEN_IMAGE, SeeingModel, make_seeing, png
+from .vision_models import QWEN_IMAGE, VisionModel, make_vision_model, png
 
 CHAT, GENERATE = "/v1/chat/completions", "/generate"
 QUESTION = "What is in the image?"
@@ -23,12 +23,12 @@ GREEDY = {"temperature": 0, "max_new_tokens": 8}
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> SeeingModel:
-    return make_seeing("qwen2.5-vl", tmp_path_factory.mktemp("qwen2.5-vl-tiny"))
+def model(tmp_path_factory: pytest.TempPathFactory) -> VisionModel:
+    return make_vision_model("qwen2.5-vl", tmp_path_factory.mktemp("qwen2.5-vl-tiny"))
 
 
 @pytest.fixture(scope="module")
-def seeing(model: SeeingModel, module_launcher: Any) -> Any:
+def vision_server(model: VisionModel, module_launcher: Any) -> Any:
     """A server of a vision-language model."""
     limits = ("--max-images-per-request", "3", "--max-image-bytes", "60000", "--max-image-pixels", "10000")
     limits += ("--max-request-image-pixels", "12000")
@@ -37,8 +37,8 @@ def seeing(model: SeeingModel, module_launcher: Any) -> Any:
 
 
 @pytest.fixture
-def client(seeing: Any) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{seeing.url}/v1", api_key="None", max_retries=0) as client:
+def client(vision_server: Any) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{vision_server.url}/v1", api_key="None", max_retries=0) as client:
         yield client
 
 
@@ -50,9 +50,12 @@ def part(data: bytes) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded(data)}"}}
 
 
-def asked(*parts: Any) -> list[dict[str, Any]]:
+def user_messages(*parts: Any) -> list[dict[str, Any]]:
     return [
-        {"role": "user", "content": [{"type": "text", "text": one} if isinstance(one, str) else one for one in parts]}
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": item} if isinstance(item, str) else item for item in parts],
+        }
     ]
 
 
@@ -60,27 +63,31 @@ def prompt(*parts: str) -> str:
     return f"<|im_start|>user\n{''.join(parts)}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def expected(model: SeeingModel, text: str, *images: bytes, count: int = 8) -> tuple[str, int]:
+def expected(model: VisionModel, text: str, *images: bytes, count: int = 8) -> tuple[str, int]:
     """Transformers' greedy answer, and the length of the prompt."""
-    found = model.prompt(text, images)
-    tokens, _ = model.greedy(found.tokens, images, count)
-    return model.tokenizer.decode(tokens, skip_special_tokens=True), len(found.tokens)
+    media_prompt = model.prompt(text, images)
+    tokens, _ = model.greedy(media_prompt.tokens, images, count)
+    return model.tokenizer.decode(tokens, skip_special_tokens=True), len(media_prompt.tokens)
 
 
-def test_openai_chat(client: openai.OpenAI, model: SeeingModel) -> None:
+def test_openai_chat(client: openai.OpenAI, model: VisionModel) -> None:
     answer = client.chat.completions.create(
-        model="any", messages=asked(part(WIDE), QUESTION), max_tokens=8, temperature=0, extra_body={"ignore_eos": True}
+        model="any",
+        messages=user_messages(part(WIDE), QUESTION),
+        max_tokens=8,
+        temperature=0,
+        extra_body={"ignore_eos": True},
     )
     text, length = expected(model, prompt(QWEN_IMAGE, QUESTION), WIDE)
     assert answer.choices[0].message.content == text
     assert answer.usage is not None and answer.usage.prompt_tokens == length > 24
 
 
-def test_two_images_in_two_turns_and_a_stream(client: openai.OpenAI, model: SeeingModel) -> None:
+def test_two_images_in_two_turns_and_a_stream(client: openai.OpenAI, model: VisionModel) -> None:
     messages: Any = [
-        *asked("First: ", part(TALL)),
+        *user_messages("First: ", part(TALL)),
         {"role": "assistant", "content": "Noise."},
-        *asked("And ", part(WIDE), "this?"),
+        *user_messages("And ", part(WIDE), "this?"),
     ]
     stream = client.chat.completions.create(
         model="any", messages=messages, max_tokens=8, temperature=0, stream=True, n=2, extra_body={"ignore_eos": True}
@@ -89,32 +96,37 @@ def test_two_images_in_two_turns_and_a_stream(client: openai.OpenAI, model: Seei
     for chunk in stream:
         for choice in chunk.choices:
             texts[choice.index] += choice.delta.content or ""
-    said = f"<|im_start|>user\nFirst: {QWEN_IMAGE}<|im_end|>\n<|im_start|>assistant\nNoise.<|im_end|>\n"
-    text, _ = expected(model, said + prompt("And ", QWEN_IMAGE, "this?"), TALL, WIDE)
+    history = f"<|im_start|>user\nFirst: {QWEN_IMAGE}<|im_end|>\n<|im_start|>assistant\nNoise.<|im_end|>\n"
+    text, _ = expected(model, history + prompt("And ", QWEN_IMAGE, "this?"), TALL, WIDE)
     assert texts == {0: text, 1: text}
 
 
-def test_generate_takes_image_data_in_every_form(seeing: Any, model: SeeingModel) -> None:
-    one, two = f"{QWEN_IMAGE}Who?", f"{QWEN_IMAGE} or {QWEN_IMAGE}"
+def test_generate_takes_image_data_in_every_form(vision_server: Any, model: VisionModel) -> None:
+    one_image, two_images = f"{QWEN_IMAGE}Who?", f"{QWEN_IMAGE} or {QWEN_IMAGE}"
     params = {**GREEDY, "ignore_eos": True}
-    wide, both = expected(model, one, WIDE), expected(model, two, WIDE, TALL)
-    for given in (encoded(WIDE), [encoded(WIDE)], f"data:image/png;base64,{encoded(WIDE)}"):
-        found = seeing.generate({"text": one, "image_data": given, "sampling_params": params})
-        assert (found["text"], found["meta_info"]["prompt_tokens"]) == wide
-    batch = {"text": [one, two, "No image"], "image_data": [encoded(WIDE), [encoded(WIDE), encoded(TALL)], None]}
-    found = seeing.generate({**batch, "sampling_params": params})
-    assert [one["text"] for one in found] == [wide[0], both[0], expected(model, "No image")[0]]
-    ids = seeing.generate({"input_ids": model.tokens(one), "image_data": encoded(WIDE), "sampling_params": params})
+    wide, both = expected(model, one_image, WIDE), expected(model, two_images, WIDE, TALL)
+    for images in (encoded(WIDE), [encoded(WIDE)], f"data:image/png;base64,{encoded(WIDE)}"):
+        answer = vision_server.generate({"text": one_image, "image_data": images, "sampling_params": params})
+        assert (answer["text"], answer["meta_info"]["prompt_tokens"]) == wide
+    batch = {
+        "text": [one_image, two_images, "No image"],
+        "image_data": [encoded(WIDE), [encoded(WIDE), encoded(TALL)], None],
+    }
+    answer = vision_server.generate({**batch, "sampling_params": params})
+    assert [entry["text"] for entry in answer] == [wide[0], both[0], expected(model, "No image")[0]]
+    ids = vision_server.generate(
+        {"input_ids": model.tokens(one_image), "image_data": encoded(WIDE), "sampling_params": params}
+    )
     assert ids["text"] == wide[0]
 
 
-def test_only_the_same_image_shares_its_prefix(seeing: Any) -> None:
+def test_only_the_same_image_shares_its_prefix(vision_server: Any) -> None:
     text = f"{QWEN_IMAGE}{QUESTION * 4}"
-    seeing.post("/flush_cache")
+    vision_server.post("/flush_cache")
 
     def cached(data: bytes) -> int:
-        found = seeing.generate({"text": text, "image_data": encoded(data), "sampling_params": GREEDY})
-        return found["meta_info"]["cached_tokens"]
+        answer = vision_server.generate({"text": text, "image_data": encoded(data), "sampling_params": GREEDY})
+        return answer["meta_info"]["cached_tokens"]
 
     same_size = png(64, 24, 9)
     assert cached(WIDE) == 0
@@ -122,21 +134,21 @@ def test_only_the_same_image_shares_its_prefix(seeing: Any) -> None:
     assert cached(WIDE) == cached(same_size) == 57
 
 
-def test_the_language(seeing: Any, model: SeeingModel) -> None:
+def test_the_language(vision_server: Any, model: VisionModel) -> None:
     @function
     def image_qa(s: Any, image_file: bytes, question: str) -> None:
         s += user(image(image_file) + question)
         s += assistant(gen("answer", max_tokens=8, ignore_eos=True))
 
-    state = image_qa.run(image_file=WIDE, question=QUESTION, backend=RuntimeEndpoint(seeing.url), temperature=0)
+    state = image_qa.run(image_file=WIDE, question=QUESTION, backend=RuntimeEndpoint(vision_server.url), temperature=0)
     system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
     assert state["answer"] == expected(model, system + prompt(QWEN_IMAGE, QUESTION), WIDE)[0]
 
 
-def test_what_the_server_says_of_itself(seeing: Any) -> None:
-    info = seeing.get("/model_info").json()
+def test_what_the_server_says_of_itself(vision_server: Any) -> None:
+    info = vision_server.get("/model_info").json()
     assert info["has_image_understanding"] is True
-    assert seeing.info()["max_images_per_request"] == 3
+    assert vision_server.info()["max_images_per_request"] == 3
 
 
 REFUSED: list[tuple[Any, str]] = [
@@ -156,16 +168,16 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize("given, words", REFUSED)
-def test_bad_images_are_refused_by_name(seeing: Any, given: Any, words: str) -> None:
-    chat = {"messages": [{"role": "system", "content": "Look."}, *asked("Well?", part(WIDE), part(TALL))]}
-    chat["messages"][1]["content"][2]["image_url"]["url"] = given
-    answer = seeing.post(CHAT, chat)
+@pytest.mark.parametrize("image, words", REFUSED)
+def test_bad_images_are_refused_by_name(vision_server: Any, image: Any, words: str) -> None:
+    chat = {"messages": [{"role": "system", "content": "Look."}, *user_messages("Well?", part(WIDE), part(TALL))]}
+    chat["messages"][1]["content"][2]["image_url"]["url"] = image
+    answer = vision_server.post(CHAT, chat)
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert words in error["message"] and error["param"] == "messages.1.content.2"
-    if given:
-        answer = seeing.post(GENERATE, {"text": QWEN_IMAGE * 2, "image_data": [encoded(WIDE), given]})
+    if image:
+        answer = vision_server.post(GENERATE, {"text": QWEN_IMAGE * 2, "image_data": [encoded(WIDE), image]})
         assert answer.status_code == 400 and "image_data.1" in answer.text and words in answer.text
 
 
@@ -183,19 +195,19 @@ def test_bad_images_are_refused_by_name(seeing: Any, given: Any, words: str) -> 
         ({"text": [QWEN_IMAGE], "image_data": [encoded(WIDE)] * 2}, "2 entries for 1 prompts"),
     ],
 )
-def test_images_that_do_not_fit_the_prompt_are_refused(seeing: Any, body: Any, words: str) -> None:
-    answer = seeing.post(GENERATE, body)
+def test_images_that_do_not_fit_the_prompt_are_refused(vision_server: Any, body: Any, words: str) -> None:
+    answer = vision_server.post(GENERATE, body)
     assert answer.status_code == 400 and words in answer.text, answer.text
-    assert seeing.is_whole()
+    assert vision_server.is_whole()
 
 
-def test_other_parts_are_refused(seeing: Any) -> None:
-    answer = seeing.post(CHAT, {"messages": asked({"type": "input_audio", "input_audio": {}})})
+def test_other_parts_are_refused(vision_server: Any) -> None:
+    answer = vision_server.post(CHAT, {"messages": user_messages({"type": "input_audio", "input_audio": {}})})
     assert answer.status_code == 400 and "'input_audio'" in answer.text
 
 
 def test_a_model_of_text_refuses_images(server: Any) -> None:
-    answer = server.post(CHAT, {"messages": asked("What?", part(WIDE))})
+    answer = server.post(CHAT, {"messages": user_messages("What?", part(WIDE))})
     assert answer.status_code == 400
     assert answer.json()["error"]["message"] == (
         "messages: message 0 has a content part of type 'image_url'; this model takes text parts only"
@@ -203,12 +215,12 @@ def test_a_model_of_text_refuses_images(server: Any) -> None:
     assert server.get("/model_info").json()["has_image_understanding"] is False
 
 
-def test_the_offline_engine(model: SeeingModel, tmp_path: Path) -> None:
+def test_the_offline_engine(model: VisionModel, tmp_path: Path) -> None:
     text, length = expected(model, f"{QWEN_IMAGE}Who?", WIDE)
     options = {"dtype": "float32", "device": "cpu", "max_total_tokens": 512}
     with Engine(str(model.path), **options) as engine:
         (tmp_path / "wide.png").write_bytes(WIDE)
         files = (tmp_path / "wide.png", str(tmp_path / "wide.png"))
-        for given in (WIDE, encoded(WIDE), *files, [Image.open(files[0])]):
-            found: Any = engine.generate(f"{QWEN_IMAGE}Who?", {**GREEDY, "ignore_eos": True}, image_data=given)
-            assert (found["text"], found["meta_info"]["prompt_tokens"]) == (text, length)
+        for image in (WIDE, encoded(WIDE), *files, [Image.open(files[0])]):
+            answer: Any = engine.generate(f"{QWEN_IMAGE}Who?", {**GREEDY, "ignore_eos": True}, image_data=image)
+            assert (answer["text"], answer["meta_info"]["prompt_tokens"]) == (text, length)

@@ -13,8 +13,8 @@ from sglang_plug import EngineConfig, LogprobOptions, Media, Plugins, Request, R
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ParallelOptions, ScheduleOptions
 from sglang_plug_backends.avx512 import library
 
-from .seeing_families import FAMILIES
-from .seeing_models import SeeingModel, make_seeing, png
+from .vision_families import FAMILIES
+from .vision_models import VisionModel, make_vision_model, png
 
 pytestmark = pytest.mark.whole_engine
 
@@ -35,12 +35,12 @@ RECURRENT = {"qwen3.5", "qwen3.5-moe"}
 
 
 @pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SeeingModel]:
-    made: dict[str, SeeingModel] = {}
+def vision_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], VisionModel]:
+    made: dict[str, VisionModel] = {}
 
-    def make(family: str) -> SeeingModel:
+    def make(family: str) -> VisionModel:
         if family not in made:
-            made[family] = make_seeing(family, tmp_path_factory.mktemp(family))
+            made[family] = make_vision_model(family, tmp_path_factory.mktemp(family))
         return made[family]
 
     return make
@@ -55,27 +55,27 @@ def config(path: Path, *, pool: int = 4096, chunk: int = 2048, attention: str = 
     )
 
 
-def request(model: SeeingModel, case: str, name: str, new_tokens: int = NEW_TOKENS) -> Request:
+def request(model: VisionModel, case: str, name: str, new_tokens: int = NEW_TOKENS) -> Request:
     text, images = CASES[case]
-    found = model.prompt(text, images)
+    media_prompt = model.prompt(text, images)
     return Request(
         id=f"{name} {case}",
-        tokens=tuple(found.tokens),
-        media=found.media,
+        tokens=tuple(media_prompt.tokens),
+        media=media_prompt.media,
         params=SamplingParams(max_new_tokens=new_tokens, temperature=0.0),
         logprobs=LogprobOptions(),
     )
 
 
-def check(model: SeeingModel, engine: Any, name: str, new_tokens: int = NEW_TOKENS) -> list[Any]:
+def check(model: VisionModel, engine: Any, name: str, new_tokens: int = NEW_TOKENS) -> list[Any]:
     """Every case at once equals transformers; returns the outputs."""
     requests = [request(model, case, name, new_tokens) for case in CASES]
     outputs = engine.outputs(requests)
-    for case, asked, output in zip(CASES, requests, outputs, strict=True):
+    for case, submitted, output in zip(CASES, requests, outputs, strict=True):
         assert len(output.tokens) == new_tokens
-        tokens, logprobs = model.predicted(asked.tokens, CASES[case][1], output.tokens)
+        tokens, logprobs = model.predicted(submitted.tokens, CASES[case][1], output.tokens)
         assert list(output.tokens) == tokens, (name, case)
-        assert [one.logprob for one in output.logprobs] == pytest.approx(logprobs, abs=1e-3), (name, case)
+        assert [entry.logprob for entry in output.logprobs] == pytest.approx(logprobs, abs=1e-3), (name, case)
     engine.control("check")
     return list(outputs)
 
@@ -83,9 +83,9 @@ def check(model: SeeingModel, engine: Any, name: str, new_tokens: int = NEW_TOKE
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("chunk", [2048, 7])
 def test_prompts_cold_and_cached(
-    family: str, chunk: int, seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]
+    family: str, chunk: int, vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
 ) -> None:
-    model = seeing(family)
+    model = vision_model(family)
     engine = serve(config(model.path, chunk=chunk))
     assert engine.info["inputs"] == ["image", "text"]
     check(model, engine, "cold")
@@ -94,20 +94,22 @@ def test_prompts_cold_and_cached(
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - RECURRENT))
-def test_ranks_share_the_decoder(family: str, seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]) -> None:
+def test_ranks_share_the_decoder(
+    family: str, vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
+) -> None:
     """Rank 0 looks at the images, and tells the other one what it saw."""
-    model = seeing(family)
-    two = ParallelOptions(tp_size=2, executor="threads")
-    engine = serve(replace(config(model.path, chunk=7), parallel=two))
+    model = vision_model(family)
+    two_ranks = ParallelOptions(tp_size=2, executor="threads")
+    engine = serve(replace(config(model.path, chunk=7), parallel=two_ranks))
     check(model, engine, "cold")
     assert all(output.cached_tokens > 0 for output in check(model, engine, "warm"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_retracted_prompts_are_seen_again(
-    family: str, seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]
+    family: str, vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
 ) -> None:
-    model = seeing(family)
+    model = vision_model(family)
     lengths = [len(request(model, case, "length").tokens) for case in CASES]
     pool = sum(lengths) + 120
     engine = serve(config(model.path, pool=pool, chunk=64))
@@ -116,82 +118,82 @@ def test_retracted_prompts_are_seen_again(
 
 
 def test_recorded_decode_steps_count_positions_as_the_model_does(
-    seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]
+    vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
 ) -> None:
     """In bfloat16 transformers is no measure: recorded steps equal those that are not recorded, bit by bit."""
     plugins = Plugins.discover()
     if "avx512" not in plugins.names("attention") or library.why_not():
         pytest.skip("no backend here records decode steps")
-    model = seeing("qwen2.5-vl")
-    found = []
+    model = vision_model("qwen2.5-vl")
+    results = []
     for disabled in (False, True):
         options = config(model.path, dtype="bfloat16", attention="avx512")
         options = replace(options, backends=replace(options.backends, disable_cuda_graph=disabled))
         engine = serve(options)
-        asked = [request(model, case, f"{disabled}", 24) for case in CASES]
-        outputs = [engine.outputs([one])[0] for one in asked]
-        found.append([(output.tokens, [one.logprob for one in output.logprobs]) for output in outputs])
-    assert found[0] == found[1]
+        requests = [request(model, case, f"{disabled}", 24) for case in CASES]
+        outputs = [engine.outputs([request])[0] for request in requests]
+        results.append([(output.tokens, [entry.logprob for entry in output.logprobs]) for output in outputs])
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("family", sorted(RECURRENT))
 def test_states_behind_images_are_reused(
-    family: str, seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]
+    family: str, vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
 ) -> None:
-    model, text = seeing(family), "Which of these is taller than all of the others, and why is it? " * 3
-    engine, found = serve(config(model.path)), []
+    model, text = vision_model(family), "Which of these is taller than all of the others, and why is it? " * 3
+    engine, cached = serve(config(model.path)), []
     for images in ([WIDE, TALL], [WIDE, TALL], [WIDE, png(30, 70, 9)]):
         prompt = model.prompt(f"{PAD}{PAD}{text}", images)
-        asked = Request(
-            id=str(len(found)),
+        request = Request(
+            id=str(len(cached)),
             tokens=tuple(prompt.tokens),
             media=prompt.media,
             params=SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0),
         )
-        (output,) = engine.outputs([asked])
+        (output,) = engine.outputs([request])
         assert list(output.tokens) == model.greedy(prompt.tokens, images, NEW_TOKENS)[0]
-        found.append(output.cached_tokens)
-    assert found[0] == 0 and found[1] >= 64 and found[2] < found[1], found
+        cached.append(output.cached_tokens)
+    assert cached[0] == 0 and cached[1] >= 64 and cached[2] < cached[1], cached
 
 
-def test_an_image_is_told_by_its_content(seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]) -> None:
+def test_an_image_is_told_by_its_content(vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]) -> None:
     """The same prompt with another image of that size shares only what stands before it, in chunks too."""
-    model = seeing("qwen2.5-vl")
+    model = vision_model("qwen2.5-vl")
     engine = serve(config(model.path, chunk=9))
     text = f"Look: {PAD} What is it?"
     for name, image in (("first", png(48, 48, 1)), ("second", png(48, 48, 2)), ("again", png(48, 48, 1))):
-        found = model.prompt(text, [image])
+        media_prompt = model.prompt(text, [image])
         params = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0)
-        asked = Request(id=name, tokens=tuple(found.tokens), media=found.media, params=params)
-        (output,) = engine.outputs([asked])
-        assert list(output.tokens) == model.greedy(found.tokens, [image], NEW_TOKENS)[0], name
-        wanted = {"first": 0, "second": found.media[0].start, "again": len(found.tokens) - 1}
-        assert output.cached_tokens == wanted[name]
+        request = Request(id=name, tokens=tuple(media_prompt.tokens), media=media_prompt.media, params=params)
+        (output,) = engine.outputs([request])
+        assert list(output.tokens) == model.greedy(media_prompt.tokens, [image], NEW_TOKENS)[0], name
+        expected = {"first": 0, "second": media_prompt.media[0].start, "again": len(media_prompt.tokens) - 1}
+        assert output.cached_tokens == expected[name]
 
 
 MANGLED: dict[str, tuple[Callable[[Media], Media], str]] = {
-    "places beyond the prompt": (lambda one: replace(one, start=one.start + 500), "of a prompt of"),
-    "no places": (lambda one: replace(one, count=0), "of a prompt of"),
-    "other places than the grid's": (lambda one: replace(one, count=one.count - 1), "has"),
-    "other arrays": (lambda one: replace(one, arrays={}), "no arrays"),
+    "places beyond the prompt": (lambda media: replace(media, start=media.start + 500), "of a prompt of"),
+    "no places": (lambda media: replace(media, count=0), "of a prompt of"),
+    "other places than the grid's": (lambda media: replace(media, count=media.count - 1), "has"),
+    "other arrays": (lambda media: replace(media, arrays={}), "no arrays"),
 }
 
 
 @pytest.mark.parametrize("case", MANGLED)
 def test_media_that_no_processor_made_are_refused(
-    case: str, seeing: Callable[[str], SeeingModel], serve: Callable[..., Any]
+    case: str, vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
 ) -> None:
-    model = seeing("qwen2.5-vl")
+    model = vision_model("qwen2.5-vl")
     engine = serve(config(model.path))
     change, words = MANGLED[case]
-    asked = request(model, "one image", case)
+    submitted = request(model, "one image", case)
     with pytest.raises(RequestError, match=words):
-        engine.outputs([replace(asked, media=tuple(map(change, asked.media)))])
+        engine.outputs([replace(submitted, media=tuple(map(change, submitted.media)))])
     engine.control("check")
 
 
 def test_a_model_of_text_refuses_media(
-    seeing: Callable[[str], SeeingModel], serve: Callable[..., Any], tiny_model: Callable[..., Any]
+    vision_model: Callable[[str], VisionModel], serve: Callable[..., Any], tiny_model: Callable[..., Any]
 ) -> None:
     engine = serve(config(tiny_model("qwen2.5-0.5b").path))
     with pytest.raises(RequestError, match="takes text only"):
@@ -199,17 +201,17 @@ def test_a_model_of_text_refuses_media(
 
 
 def test_the_engine_bounds_what_images_take(
-    seeing: Callable[[str], SeeingModel], serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    vision_model: Callable[[str], VisionModel], serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = seeing("qwen2.5-vl")
-    asked = request(model, "one image", "bounded", 1)
-    for most, refused in ((asked.media[0].size, False), (asked.media[0].size - 1, True)):
+    model = vision_model("qwen2.5-vl")
+    submitted = request(model, "one image", "bounded", 1)
+    for most, refused in ((submitted.media[0].size, False), (submitted.media[0].size - 1, True)):
         monkeypatch.setattr("sglang_plug_backends.multimodal.extension.MOST_BYTES", most)
         engine = serve(config(model.path))
         if not refused:
-            engine.outputs([asked])
-            engine.outputs([asked])
+            engine.outputs([submitted])
+            engine.outputs([submitted])
             continue
         with pytest.raises(RequestError, match="Too many images") as caught:
-            engine.outputs([asked])
+            engine.outputs([submitted])
         assert caught.value.status == 503

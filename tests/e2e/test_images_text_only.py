@@ -13,7 +13,7 @@ from transformers import AyaVisionConfig, AyaVisionForConditionalGeneration
 from sglang_plug import EngineConfig, LogprobOptions, Media, Request, RequestError, SamplingParams
 from sglang_plug.config import ModelOptions
 
-from .seeing_families import TEXT
+from .vision_families import TEXT
 
 SIZES: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -38,12 +38,14 @@ def test_text_equals_transformers(checkpoint: tuple[Path, Any], serve: Callable[
     assert engine.info["inputs"] == ["text"]
     prompts = [tuple(range(3, 3 + length)) for length in (5, 17, 1)]
     params = SamplingParams(max_new_tokens=6, temperature=0.0)
-    asked = [Request(id=str(len(one)), tokens=one, params=params, logprobs=LogprobOptions()) for one in prompts]
-    for request, output in zip(asked, engine.outputs(asked), strict=True):
+    requests = [
+        Request(id=str(len(prompt)), tokens=prompt, params=params, logprobs=LogprobOptions()) for prompt in prompts
+    ]
+    for request, output in zip(requests, engine.outputs(requests), strict=True):
         ids = torch.tensor([[*request.tokens, *output.tokens]])
         logits = reference(input_ids=ids, use_cache=False).logits[0, len(request.tokens) - 1 : -1]
         assert logits.argmax(-1).tolist() == list(output.tokens)
-        found = [one.logprob for one in output.logprobs]
-        assert found == pytest.approx(logits.log_softmax(-1).amax(-1).tolist(), abs=1e-3)
+        logprobs = [entry.logprob for entry in output.logprobs]
+        assert logprobs == pytest.approx(logits.log_softmax(-1).amax(-1).tolist(), abs=1e-3)
     with pytest.raises(RequestError, match="takes text only"):
         engine.outputs([Request(id="media", tokens=(1, 2, 3), media=(Media.of(0, 1, {}),))])

@@ -31,9 +31,9 @@ def requests(name: str, *, logprobs: bool = False) -> list[Request]:
     shared = [draw.randrange(3, 512) for _ in range(50)]
     own = [[draw.randrange(3, 512) for _ in range(length)] for length in (1, 2, 17, 40)]
     params = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0)
-    wanted = LogprobOptions(start=0) if logprobs else None
+    options = LogprobOptions(start=0) if logprobs else None
     return [
-        Request(id=f"{name}{index}", tokens=tuple(tokens), params=params, logprobs=wanted)
+        Request(id=f"{name}{index}", tokens=tuple(tokens), params=params, logprobs=options)
         for index, tokens in enumerate([*own, shared + own[2], shared[:30], shared])
     ]
 
@@ -41,7 +41,7 @@ def requests(name: str, *, logprobs: bool = False) -> list[Request]:
 @pytest.mark.parametrize("kv_dtype", sorted(FLOAT8))
 def test_log_probabilities_are_near(kv_dtype: str, tiny_model: Callable[..., Any], serve: Callable[..., Any]) -> None:
     path = tiny_model("llama-3.2-1b").path
-    exact, near = (serve(config(path, one)).outputs(requests("a", logprobs=True)) for one in ("auto", kv_dtype))
+    exact, near = (serve(config(path, dtype)).outputs(requests("a", logprobs=True)) for dtype in ("auto", kv_dtype))
     pairs = [
         (mine.logprob, theirs.logprob)
         for left, right in zip(near, exact, strict=True)
@@ -58,17 +58,17 @@ def test_tokens_do_not_depend_on_chunks_or_the_cache_or_retraction(
 ) -> None:
     path = tiny_model(family).path
     whole = serve(config(path, "fp8_e4m3", cache="none"))
-    expected = [one.tokens for one in whole.outputs(requests("a"))]
+    expected = [output.tokens for output in whole.outputs(requests("a"))]
     assert len(set(expected)) > 4, "outputs that do not differ prove nothing"
     chunked = serve(config(path, "fp8_e4m3", chunk=16))
     for name in ("b", "c"):
-        found = chunked.outputs(requests(name))
-        assert [one.tokens for one in found] == expected
-    assert sum(one.cached_tokens for one in found) > 60
+        outputs = chunked.outputs(requests(name))
+        assert [output.tokens for output in outputs] == expected
+    assert sum(output.cached_tokens for output in outputs) > 60
     narrow = serve(config(path, "fp8_e4m3", pool=110))
-    found = narrow.outputs(requests("d"))
-    assert [one.tokens for one in found] == expected
-    assert sum(one.retractions for one in found) > 0
+    outputs = narrow.outputs(requests("d"))
+    assert [output.tokens for output in outputs] == expected
+    assert sum(output.retractions for output in outputs) > 0
 
 
 def test_the_server_tells_it(tiny_model: Callable[..., Any], serve: Callable[..., Any]) -> None:

@@ -18,27 +18,27 @@ def bodies(tokens: int) -> list[dict[str, Any]]:
     return [{"text": chat.format(question), "sampling_params": params} for question in QUESTIONS]
 
 
-async def outputs(server: Any, wanted: list[dict[str, Any]]) -> list[dict[str, Any]]:
+async def outputs(server: Any, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     async with httpx.AsyncClient(base_url=server.url, timeout=240) as client:
-        answers = await asyncio.gather(*(client.post("/generate", json=body) for body in wanted))
-    assert [answer.status_code for answer in answers] == [200] * len(wanted)
+        answers = await asyncio.gather(*(client.post("/generate", json=body) for body in requests))
+    assert [answer.status_code for answer in answers] == [200] * len(requests)
     return [answer.json() for answer in answers]
 
 
 async def test_retraction_changes_no_output(server: Any, narrow: Any) -> None:
-    wanted = bodies(220)
-    expected = await outputs(server, wanted)
-    found = await outputs(narrow, wanted)
-    assert [one["output_ids"] for one in found] == [one["output_ids"] for one in expected]
-    assert [one["text"] for one in found] == [one["text"] for one in expected]
-    assert sum(one["meta_info"]["num_retractions"] for one in found) > 0
-    assert sum(one["meta_info"]["num_retractions"] for one in expected) == 0
+    requests = bodies(220)
+    expected = await outputs(server, requests)
+    actual = await outputs(narrow, requests)
+    assert [answer["output_ids"] for answer in actual] == [answer["output_ids"] for answer in expected]
+    assert [answer["text"] for answer in actual] == [answer["text"] for answer in expected]
+    assert sum(answer["meta_info"]["num_retractions"] for answer in actual) > 0
+    assert sum(answer["meta_info"]["num_retractions"] for answer in expected) == 0
     narrow.wait_whole()
 
 
 async def test_a_stream_survives_retraction_without_repeating(server: Any, narrow: Any) -> None:
-    wanted = bodies(220)[:3]
-    expected = await outputs(server, wanted)
+    requests = bodies(220)[:3]
+    expected = await outputs(server, requests)
 
     async def stream(client: httpx.AsyncClient, body: dict[str, Any]) -> tuple[list[int], int]:
         tokens: list[int] = []
@@ -52,23 +52,23 @@ async def test_a_stream_survives_retraction_without_repeating(server: Any, narro
         return tokens, retractions
 
     async with httpx.AsyncClient(base_url=narrow.url, timeout=240) as client:
-        found = await asyncio.gather(*(stream(client, body) for body in wanted))
-    assert [tokens for tokens, _ in found] == [one["output_ids"] for one in expected]
-    assert sum(retractions for _, retractions in found) > 0
+        streams = await asyncio.gather(*(stream(client, body) for body in requests))
+    assert [tokens for tokens, _ in streams] == [answer["output_ids"] for answer in expected]
+    assert sum(retractions for _, retractions in streams) > 0
     narrow.wait_whole()
 
 
 async def test_random_traffic_loses_no_slot(narrow: Any) -> None:
     draw = random.Random(11)
-    wanted: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
     for _ in range(40):
         params = {"max_new_tokens": draw.randrange(1, 60), "temperature": draw.choice([0, 1]), "ignore_eos": True}
         params["stop"] = draw.choice([None, "e", [" the", "."]])
         ids = [draw.randrange(20, 4000) for _ in range(draw.randrange(1, 120))]
         logprobs = draw.random() < 0.3
-        wanted.append({"input_ids": ids, "sampling_params": params, "return_logprob": logprobs})
-    found = await outputs(narrow, wanted)
-    assert all(one["meta_info"]["finish_reason"]["type"] in ("stop", "length") for one in found)
+        requests.append({"input_ids": ids, "sampling_params": params, "return_logprob": logprobs})
+    answers = await outputs(narrow, requests)
+    assert all(answer["meta_info"]["finish_reason"]["type"] in ("stop", "length") for answer in answers)
     narrow.wait_whole()
     assert narrow.info()["slots"]["cached"] > 0
     assert narrow.post("/flush_cache").status_code == 200

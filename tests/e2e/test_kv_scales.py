@@ -56,11 +56,11 @@ def magnify(tensors: dict[str, Tensor], keys: float = KEYS, values: float = VALU
 
 def greatest(model: Any, part: str) -> dict[str, float]:
     """By layer, the greatest key (before rotation, which turns pairs) or value on the test's prompts."""
-    found: dict[str, float] = {}
+    maxima: dict[str, float] = {}
 
     def note(name: str) -> Callable[..., None]:
         def hook(module: Any, inputs: Any, output: Tensor) -> None:
-            found[name] = max(found.get(name, 0.0), float(output.abs().max()))
+            maxima[name] = max(maxima.get(name, 0.0), float(output.abs().max()))
 
         return hook
 
@@ -74,8 +74,8 @@ def greatest(model: Any, part: str) -> dict[str, float]:
             model.reference(torch.tensor([list(prompt)]))  # the model's own log-probabilities may be cached
     for handle in handles:
         handle.remove()
-    assert len(found) == 3
-    return found
+    assert len(maxima) == 3
+    return maxima
 
 
 def checkpoint(
@@ -83,7 +83,7 @@ def checkpoint(
 ) -> Path:
     """The model with large keys and values, and scales called ``name``; ``times``: the scales are larger."""
     folder.mkdir()
-    tensors = {key: one.clone() for key, one in load_file(model.path / "model.safetensors").items()}
+    tensors = {key: tensor.clone() for key, tensor in load_file(model.path / "model.safetensors").items()}
     magnify(tensors)
     for part, factor in (("k", 1.5 * KEYS), ("v", VALUES)) if name is not None else ():
         for layer, most in greatest(model, part).items():
@@ -142,7 +142,7 @@ def test_with_scales_it_is_near_and_without_it_is_not(
     assert 0.001 < scaled < NEAR < FAR < plain
 
 
-@pytest.mark.parametrize("quantization", [COMPRESSED, MODELOPT], ids=lambda one: one["quant_method"])
+@pytest.mark.parametrize("quantization", [COMPRESSED, MODELOPT], ids=lambda quantization: quantization["quant_method"])
 def test_auto_follows_the_checkpoint(
     quantization: dict[str, Any], tiny_model: Any, serve: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -232,7 +232,7 @@ def test_one_scale_for_latents_that_are_keys_and_values(
     def served(folder: str, scales: bool) -> Any:
         path = tmp_path / folder
         path.mkdir()
-        tensors = {key: one.clone() for key, one in load_file(model.path / "model.safetensors").items()}
+        tensors = {key: tensor.clone() for key, tensor in load_file(model.path / "model.safetensors").items()}
         for name in list(tensors):
             if name.endswith("kv_a_layernorm.weight"):
                 tensors[name] *= 2.0**12
@@ -266,7 +266,7 @@ def test_beside_weights_in_fp8(tiny_model: Any, serve: Callable[..., Any], tmp_p
     }
     path = checkpoint(model, tmp_path / "x", attention_scale, quantization)
     tensors = load_file(path / "model.safetensors")
-    for name in [one for one in tensors if one.endswith("_proj.weight")]:
+    for name in [key for key in tensors if key.endswith("_proj.weight")]:
         tensors[name], tensors[f"{name}_scale"] = fp8.quantize(tensors[name])
     save_file(tensors, path / "model.safetensors")
     engine = serve(config(path, "auto"))

@@ -51,7 +51,7 @@ def flags(directory: Path) -> tuple[str, ...]:
         "--kv-store",
         "host,disk",
         "--enable-cache-report",
-        *(part for one in settings for part in ("--set", one)),
+        *(part for setting in settings for part in ("--set", setting)),
     )
 
 

@@ -28,7 +28,13 @@ def test_a_killed_server_leaves_whole_states(launch: Any, tiny_model: Callable[[
     directory = tmp_path / "blocks"
     settings = (f"disk.path={directory}", "disk.bytes=200MB", "kv-tiers.load=always")
     options = ("--model-path", str(tiny_model("qwen3.5").path), "--skip-tokenizer-init", "--enable-cache-report")
-    flags = (*options, *NO_GRAMMARS, "--kv-store", "disk", *(part for one in settings for part in ("--set", one)))
+    flags = (
+        *options,
+        *NO_GRAMMARS,
+        "--kv-store",
+        "disk",
+        *(part for setting in settings for part in ("--set", setting)),
+    )
 
     def stored(server: Any) -> int:
         return int(server.info()["kv_stores"]["tiers"]["disk"]["blocks"])

@@ -33,7 +33,7 @@ from sglang_plug_lang import (
 )
 from sglang_plug_lang.lang.chat_template import get_chat_template
 
-from .replaying import TooLate, in_time, replayed, seen_in_time
+from .replaying import TooLate, in_time, replayed, wait_in_time
 
 PAGE = Path(__file__).parents[2] / "docs" / "frontend-language.md"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -73,7 +73,7 @@ def test_multi_turn(endpoint: Any) -> None:
     assert state.ret_value is state
     assert "Paris" in state["first_answer"]
     assert state["second_answer"] != state["first_answer"]
-    assert [one["role"] for one in state.messages()] == ["system", "user", "assistant", "user", "assistant"]
+    assert [message["role"] for message in state.messages()] == ["system", "user", "assistant", "user", "assistant"]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
@@ -111,7 +111,7 @@ def test_forks_run_at_the_same_time(endpoint: Any, server: Any) -> None:
                 + gen("detailed_tip", max_tokens=250, ignore_eos=True)
             )
         with contextlib.suppress(TooLate):
-            together.append(seen_in_time(lambda: server.load()[0] == 2, "two forks run"))
+            together.append(wait_in_time(lambda: server.load()[0] == 2, "two forks run"))
         s += assistant("Tip 1:" + forks[0]["detailed_tip"] + "\n")
         s += assistant("Tip 2:" + forks[1]["detailed_tip"] + "\n")
         s += assistant("To summarize the above two tips, I can say:\n" + gen("summary", max_tokens=64))
@@ -269,17 +269,17 @@ def test_the_page_of_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block runs, in order; a ``text`` block is what the block before it prints."""
     monkeypatch.setenv("SGLANG_PLUG_DEPLOYMENT", "thread")  # the page says nothing of processes
     names: dict[str, Any] = {"__name__": "page"}
-    printed, shown = "", 0
+    printed, examples = "", 0
     try:
         for kind, text in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
             if kind == "text":
                 assert printed == text
-                shown += 1
+                examples += 1
                 continue
             with contextlib.redirect_stdout(io.StringIO()) as output:
                 exec(compile(text, str(PAGE), "exec"), names)
             printed = output.getvalue()
-        assert shown >= 8
+        assert examples >= 8
     finally:
         set_default_backend(None)
         if "server_process" in names:

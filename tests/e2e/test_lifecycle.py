@@ -145,16 +145,16 @@ def test_a_new_engine_starts_its_own_components(launch: Launcher, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("which", "said", "called"),
+    ("which", "message", "called"),
     [
         ("schedule", "schedule 'held' from {file} ", []),
         ("route", "route 'stored' from {file} ", [*STARTS[:2], "observer stop", "schedule stop"]),
     ],
 )
-def test_a_failed_start_names_the_component(which: str, said: str, called: list[str], tmp_path: Path) -> None:
+def test_a_failed_start_names_the_component(which: str, message: str, called: list[str], tmp_path: Path) -> None:
     file = plugin(tmp_path, **{which: "raise OSError('the port is taken')"})
     last = refused_start(*flags(file)).strip().splitlines()[-1]
-    assert said.format(file=file) in last and "failed in on_start: OSError: the port is taken" in last
+    assert message.format(file=file) in last and "failed in on_start: OSError: the port is taken" in last
     assert calls(tmp_path) == called
 
 

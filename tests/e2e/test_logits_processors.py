@@ -46,7 +46,7 @@ def word(steering: Any) -> str:
 def test_openai_s_client_sends_the_fields_as_extra_body(client: OpenAI, word: str) -> None:
     more: dict[str, Any] = {"model": "demo", "temperature": 0, "extra_body": {**STEER, "ignore_eos": True}}
     chat = client.chat.completions.create(messages=MESSAGES, max_tokens=4, n=2, seed=1, **more)
-    assert [one.message.content for one in chat.choices] == [word * 4] * 2
+    assert [choice.message.content for choice in chat.choices] == [word * 4] * 2
     completion = client.completions.create(prompt="a", max_tokens=4, **more)
     assert completion.choices[0].text == word * 4
     response = client.responses.create(input="Hello", max_output_tokens=4, **more)
@@ -68,14 +68,16 @@ def test_streams_are_steered_too(client: OpenAI, steering: Any, word: str) -> No
 
 def test_generate_takes_them_as_sampling_parameters(steering: Any, server: Any) -> None:
     texts, kinds = ["a", "Once upon a time", "b", "The"], [WINDOW, PARAMS, {**PARAMS, **STEER}, LOOP]
-    found = steering.generate({"text": texts, "sampling_params": kinds})
-    window = found[0]["output_ids"]
+    answers = steering.generate({"text": texts, "sampling_params": kinds})
+    window = answers[0]["output_ids"]
     assert all(token not in window[max(0, place - 5) : place] for place, token in enumerate(window))
-    assert found[2]["output_ids"] == [TOKEN] * 12
+    assert answers[2]["output_ids"] == [TOKEN] * 12
     plain = [server.generate({"text": texts[place], "sampling_params": kinds[place]}) for place in (1, 3)]
-    assert [found[place]["output_ids"] for place in (1, 3)] == [one["output_ids"] for one in plain]
-    alone = [steering.generate({"text": text, "sampling_params": one}) for text, one in zip(texts, kinds, strict=True)]
-    assert [one["output_ids"] for one in alone] == [one["output_ids"] for one in found]
+    assert [answers[place]["output_ids"] for place in (1, 3)] == [answer["output_ids"] for answer in plain]
+    alone = [
+        steering.generate({"text": text, "sampling_params": kind}) for text, kind in zip(texts, kinds, strict=True)
+    ]
+    assert [answer["output_ids"] for answer in alone] == [answer["output_ids"] for answer in answers]
     assert "spec_verify_ct" in alone[2]["meta_info"], "rows of a processor that needs no tokens have drafts"
     assert "spec_verify_ct" not in alone[0]["meta_info"]
 
@@ -122,7 +124,7 @@ def test_a_wrong_value_is_refused_by_name(
 
 def test_null_asks_for_nothing(steering: Any) -> None:
     params = {**PARAMS, "steer": None, "no_repeat_window": None}
-    plain, same = (steering.generate({"text": "a", "sampling_params": one}) for one in (PARAMS, params))
+    plain, same = (steering.generate({"text": "a", "sampling_params": fields}) for fields in (PARAMS, params))
     assert same["output_ids"] == plain["output_ids"]
 
 
@@ -155,7 +157,7 @@ def test_the_document_shows_the_fields(steering: Any) -> None:
     assert schemas["Steer"]["required"] == ["token"]
     table = steering.get("/plugins").json()
     assert {"steer", "window", "penalties"} <= {
-        one["name"] for one in table["components"] if one["kind"] == "logits-processor"
+        component["name"] for component in table["components"] if component["kind"] == "logits-processor"
     }
 
 
@@ -197,14 +199,14 @@ def test_what_asks_for_nothing_passes_a_blocked_processor(blocking: Any) -> None
 
 def test_the_operator_may_set_a_field_for_all(blocking: Any) -> None:
     tokens = blocking.generate({"text": "aaaa", "sampling_params": PARAMS})["output_ids"]
-    assert all(one != other for one, other in zip(tokens, tokens[1:], strict=False))
+    assert all(token != other for token, other in zip(tokens, tokens[1:], strict=False))
 
 
 def test_the_offline_engine_takes_them() -> None:
     options = PluginOptions(files=(FILE,))
     with Engine(max_total_tokens=512, plugins=options, log_level="warning") as engine:
-        found = engine.generate("Hello", {**PARAMS, **STEER})
-        assert isinstance(found, dict) and found["output_ids"] == [TOKEN] * 12
+        answer = engine.generate("Hello", {**PARAMS, **STEER})
+        assert isinstance(answer, dict) and answer["output_ids"] == [TOKEN] * 12
         *_, last = engine.generate("Hello", {**PARAMS, **STEER, "steer_until": 3}, stream=True)
         assert last["output_ids"][:3] == [TOKEN] * 3 and set(last["output_ids"]) != {TOKEN}
         with pytest.raises(ApiError, match="steer.token must be an integer, not text") as error:

@@ -34,8 +34,10 @@ def scrape(server: Any) -> dict[str, Any]:
 
 
 def value(families: dict[str, Any], sample: str) -> float:
-    (found,) = [one.value for family in families.values() for one in family.samples if one.name == f"sglang:{sample}"]
-    return found
+    (number,) = [
+        item.value for family in families.values() for item in family.samples if item.name == f"sglang:{sample}"
+    ]
+    return number
 
 
 def test_names_and_kinds(server: Any) -> None:
@@ -80,12 +82,12 @@ def test_gauges_at_rest(server: Any) -> None:
 
 
 def test_components_in_use(server: Any) -> None:
-    found = {one.labels["kind"]: one.labels["name"] for one in scrape(server)["sglang:plugin_info"].samples}
-    assert found == {kind: one["name"] for kind, one in server.info()["components"].items()}
-    assert found["attention"] == "torch"
+    names = {sample.labels["kind"]: sample.labels["name"] for sample in scrape(server)["sglang:plugin_info"].samples}
+    assert names == {kind: component["name"] for kind, component in server.info()["components"].items()}
+    assert names["attention"] == "torch"
 
 
 def test_every_sample_names_the_model(server: Any) -> None:
     for name, family in scrape(server).items():
-        for one in family.samples:
-            assert name == "sglang:plugin_info" or one.labels.items() >= MODEL.items(), one
+        for sample in family.samples:
+            assert name == "sglang:plugin_info" or sample.labels.items() >= MODEL.items(), sample

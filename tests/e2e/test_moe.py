@@ -105,10 +105,10 @@ def test_more_experts_per_token_than_experts_are_refused(
 @torch.inference_mode()
 def chosen_by_transformers(model: Any, tokens: list[int]) -> torch.Tensor:
     """``[tokens, layers, experts]`` bool, from the logits of transformers' routers."""
-    found = model.reference(torch.tensor([tokens]), output_router_logits=True)
-    layers = [logits.view(len(tokens), -1) for logits in found.router_logits]
+    output = model.reference(torch.tensor([tokens]), output_router_logits=True)
+    layers = [logits.view(len(tokens), -1) for logits in output.router_logits]
     count = model.reference.config.num_experts_per_tok
-    masks = [torch.zeros_like(one, dtype=torch.bool).scatter_(1, one.topk(count).indices, True) for one in layers]
+    masks = [torch.zeros_like(layer, dtype=torch.bool).scatter_(1, layer.topk(count).indices, True) for layer in layers]
     return torch.stack(masks, dim=1)
 
 
@@ -138,11 +138,11 @@ def test_recorded_choices_are_those_of_transformers(
     ]
     kept = zip(tensors["input_ids"].tolist(), tensors["positions"].tolist(), tensors["experts"].long(), strict=True)
     experts = counts.shape[1]
-    found = [
+    choices = [
         (token, place, torch.zeros(len(choice), experts, dtype=torch.bool).scatter_(1, choice, True).tolist())
         for token, place, choice in kept
     ]
-    assert sorted(found) == sorted(expected)
+    assert sorted(choices) == sorted(expected)
 
 
 def test_new_weights_are_recorded_too(

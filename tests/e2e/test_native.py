@@ -42,8 +42,8 @@ def test_the_default_is_128_tokens(server: Any) -> None:
 
 def test_ids_give_the_same_as_their_text(server: Any) -> None:
     expected = generate(server, text=FRANCE)
-    found = generate(server, input_ids=FRANCE_IDS)
-    assert (found["text"], found["output_ids"]) == (expected["text"], expected["output_ids"])
+    answer = generate(server, input_ids=FRANCE_IDS)
+    assert (answer["text"], answer["output_ids"]) == (expected["text"], expected["output_ids"])
 
 
 def test_the_end_token_is_in_output_ids_and_not_in_the_text(server: Any) -> None:
@@ -52,8 +52,8 @@ def test_the_end_token_is_in_output_ids_and_not_in_the_text(server: Any) -> None
     assert answer["text"] == "The capital of France is Paris."
     assert answer["output_ids"][-1] == END
     assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": END}
-    shown = generate(server, text=prompt, sampling_params={"temperature": 0, "no_stop_trim": True})
-    assert shown["text"] == "The capital of France is Paris."  # special tokens are skipped
+    untrimmed = generate(server, text=prompt, sampling_params={"temperature": 0, "no_stop_trim": True})
+    assert untrimmed["text"] == "The capital of France is Paris."  # special tokens are skipped
     params = {"temperature": 0, "no_stop_trim": True, "skip_special_tokens": False}
     assert generate(server, text=prompt, sampling_params=params)["text"].endswith("Paris.<|im_end|>")
 
@@ -145,17 +145,17 @@ def test_logprobs_with_everything(server: Any) -> None:
     for (value, token, _), top in zip(meta["output_token_logprobs"], meta["output_top_logprobs"], strict=True):
         assert [token, value] == [top[0][1], top[0][0]]
         assert sum(math.exp(other) for other, _, _ in top) <= 1 + 1e-5
-    for asked in meta["output_token_ids_logprobs"]:
-        assert [(token, text) for _, token, text in asked] == [(DOT, "."), (PARIS, " Paris")]
+    for triples in meta["output_token_ids_logprobs"]:
+        assert [(token, text) for _, token, text in triples] == [(DOT, "."), (PARIS, " Paris")]
     assert meta["output_token_ids_logprobs"][0][1][0] == pytest.approx(meta["output_token_logprobs"][0][0], abs=1e-5)
 
 
 def test_logprobs_from_the_first_token(server: Any) -> None:
-    found = generate(server, input_ids=FRANCE_IDS, return_logprob=True, logprob_start_len=0)["meta_info"]
-    assert found["input_token_logprobs"][0] == [None, FRANCE_IDS[0], None]
+    meta = generate(server, input_ids=FRANCE_IDS, return_logprob=True, logprob_start_len=0)["meta_info"]
+    assert meta["input_token_logprobs"][0] == [None, FRANCE_IDS[0], None]
     again = generate(server, input_ids=FRANCE_IDS, return_logprob=True, logprob_start_len=0)["meta_info"]
-    values = [one[0] for one in found["input_token_logprobs"][1:]]
-    assert [one[0] for one in again["input_token_logprobs"][1:]] == pytest.approx(values, abs=1e-4)
+    values = [triple[0] for triple in meta["input_token_logprobs"][1:]]
+    assert [triple[0] for triple in again["input_token_logprobs"][1:]] == pytest.approx(values, abs=1e-4)
 
 
 def test_logprobs_accumulate_in_a_stream(server: Any) -> None:
@@ -237,7 +237,7 @@ def test_plugins_equal_the_command_line(server: Any) -> None:
     listed = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=240).stdout)
     assert server.get("/plugins").json() == listed
     assert server.info()["plugins"] == listed
-    assert ("route", "generate") in {(one["kind"], one["name"]) for one in listed["components"]}
+    assert ("route", "generate") in {(component["kind"], component["name"]) for component in listed["components"]}
 
 
 FLUSHED = (

@@ -223,8 +223,8 @@ def test_logprobs_without_alternatives_and_in_a_stream(client: openai.OpenAI) ->
     assert all(entry.top_logprobs == [] for entry in whole)
     streamed = []
     for chunk in chat(client, FRANCE, temperature=0, logprobs=True, stream=True):
-        found = chunk.choices[0].logprobs
-        streamed += found.content if found else []
+        logprobs = chunk.choices[0].logprobs
+        streamed += logprobs.content if logprobs else []
     assert [entry.token for entry in streamed] == [entry.token for entry in whole]
     assert [entry.logprob for entry in streamed] == pytest.approx([entry.logprob for entry in whole], abs=1e-4)
 

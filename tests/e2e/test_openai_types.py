@@ -21,7 +21,7 @@ from openai.types.responses import Response, ResponseItemList, ResponseStreamEve
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 from pydantic import TypeAdapter
 
-from .replaying import in_time, replayed, seen_in_time
+from .replaying import in_time, replayed, wait_in_time
 from .servers import until
 from .weather import ASK, FLAT_WEATHER, nested
 
@@ -70,16 +70,16 @@ def read(kind: Any, value: Any) -> Any:
 
 
 def answer(server: Any, path: str, body: Any) -> Any:
-    found = server.post(path, body)
-    assert found.status_code == 200, found.text
-    return found.json()
+    response = server.post(path, body)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 @pytest.mark.parametrize("name", CHATS)
 def test_chat_completions(server: Any, name: str) -> None:
     body = {**CHAT, **CHATS[name]}
-    found = read(ChatCompletion, answer(server, "/v1/chat/completions", body))
-    assert [choice.index for choice in found.choices] == list(range(body.get("n", 1)))
+    completion = read(ChatCompletion, answer(server, "/v1/chat/completions", body))
+    assert [choice.index for choice in completion.choices] == list(range(body.get("n", 1)))
     chunks = [
         read(ChatCompletionChunk, event)
         for event in server.events("/v1/chat/completions", {**body, "stream_options": {"include_usage": True}})
@@ -87,9 +87,9 @@ def test_chat_completions(server: Any, name: str) -> None:
     assert len({(chunk.id, chunk.created, chunk.model) for chunk in chunks}) == 1
     *parts, last = chunks
     assert last.choices == [] and last.usage is not None
-    assert last.usage.prompt_tokens == found.usage.prompt_tokens
+    assert last.usage.prompt_tokens == completion.usage.prompt_tokens
     assert all(len(chunk.choices) == 1 and chunk.usage is None for chunk in parts)
-    for choice in found.choices:
+    for choice in completion.choices:
         check_choice([chunk.choices[0] for chunk in parts if chunk.choices[0].index == choice.index], choice)
 
 
@@ -99,13 +99,13 @@ def check_choice(parts: list[Any], whole: Any) -> None:
     assert [part.finish_reason for part in parts] == [None] * (len(parts) - 1) + [whole.finish_reason]
     assert "".join(part.delta.content or "" for part in parts) == (whole.message.content or "")
     calls: list[list[str]] = []
-    for call in (one for part in parts for one in part.delta.tool_calls or ()):
+    for call in (piece for part in parts for piece in part.delta.tool_calls or ()):
         if call.id is not None:
             assert call.index == len(calls) and call.type == "function"
             calls.append([call.function.name, ""])
         assert call.index == len(calls) - 1
         calls[-1][1] += call.function.arguments or ""
-    assert calls == [[one.function.name, one.function.arguments] for one in whole.message.tool_calls or ()]
+    assert calls == [[call.function.name, call.function.arguments] for call in whole.message.tool_calls or ()]
     tokens = [entry.token for part in parts if part.logprobs for entry in part.logprobs.content]
     assert tokens == [entry.token for entry in (whole.logprobs.content if whole.logprobs else ())]
 
@@ -115,15 +115,15 @@ def check_choice(parts: list[Any], whole: Any) -> None:
 )
 def test_completions(server: Any, change: Any) -> None:
     body = {**COMPLETION, **change}
-    found = read(Completion, answer(server, "/v1/completions", body))
-    texts, reasons = [""] * len(found.choices), [0] * len(found.choices)
+    completion = read(Completion, answer(server, "/v1/completions", body))
+    texts, reasons = [""] * len(completion.choices), [0] * len(completion.choices)
     for event in server.events("/v1/completions", body):
         (choice,) = event["choices"]
         texts[choice["index"]] += choice["text"]
         reasons[choice["index"]] += choice["finish_reason"] is not None
         choice["finish_reason"] = choice["finish_reason"] or "stop"  # the type has no word for "not yet"
         read(Completion, event)
-    assert texts == [choice.text for choice in found.choices]
+    assert texts == [choice.text for choice in completion.choices]
     assert set(reasons) == {1}
 
 
@@ -138,7 +138,7 @@ def test_responses(server: Any, name: str) -> None:
     final = read(Response, events[-1]["response"])
     assert (events[-1]["type"], final.status) == (f"response.{whole.status}", whole.status)
     check_events(events, events[-1]["response"]["output"])
-    assert [one.type for one in final.output] == [one.type for one in whole.output]
+    assert [item.type for item in final.output] == [item.type for item in whole.output]
     stored = server.get(f"/v1/responses/{final.id}")
     if body.get("store") is False:
         assert stored.status_code == 404
@@ -167,8 +167,8 @@ def check_events(events: list[dict[str, Any]], output: list[dict[str, Any]]) -> 
         texts[place] += event.get("delta", "")
         if event["type"] == "response.output_item.done":
             assert event["item"] == item
-    told = [item.get("arguments") or "".join(part["text"] for part in item.get("content", ())) for item in output]
-    assert texts == told
+    contents = [item.get("arguments") or "".join(part["text"] for part in item.get("content", ())) for item in output]
+    assert texts == contents
 
 
 def test_items_that_come_back(server: Any) -> None:
@@ -183,15 +183,15 @@ def test_items_that_come_back(server: Any) -> None:
     path = f"/v1/responses/{second['id']}/input_items"
     listed = read(ResponseItemList, server.get(path, params={"order": "asc"}).json())
     assert len(listed.data) == len(body["input"]) and not listed.has_more
-    assert [one["id"] for one in first["output"]] == [one.id for one in listed.data[2 : 2 + len(outputs)]]
+    assert [item["id"] for item in first["output"]] == [item.id for item in listed.data[2 : 2 + len(outputs)]]
     counted = read(InputTokenCountResponse, answer(server, "/v1/responses/input_tokens", body))
     assert counted.input_tokens == second["usage"]["input_tokens"]
 
 
 def test_models(server: Any) -> None:
-    found = server.get("/v1/models").json()
-    read(SyncPage[Model], found)
-    (model,) = found["data"]
+    page = server.get("/v1/models").json()
+    read(SyncPage[Model], page)
+    (model,) = page["data"]
     assert server.get(f"/v1/models/{model['id']}").json() == model
 
 
@@ -205,28 +205,28 @@ def test_files_and_batches(server: Any) -> None:
     batch = read(Batch, answer(server, "/v1/batches", body))
 
     def done() -> Any:
-        found = read(Batch, server.get(f"/v1/batches/{batch.id}").json())
-        return found if found.status == "completed" else None
+        current = read(Batch, server.get(f"/v1/batches/{batch.id}").json())
+        return current if current.status == "completed" else None
 
-    found = until(done, "the batch is over")
-    assert (found.request_counts.completed, found.request_counts.failed) == (1, 1)
-    result = json.loads(server.get(f"/v1/files/{found.output_file_id}/content").text)
+    finished = until(done, "the batch is over")
+    assert (finished.request_counts.completed, finished.request_counts.failed) == (1, 1)
+    result = json.loads(server.get(f"/v1/files/{finished.output_file_id}/content").text)
     read(ChatCompletion, result["response"]["body"])
     read(SyncCursorPage[Batch], server.get("/v1/batches").json())
     read(SyncCursorPage[FileObject], server.get("/v1/files").json())
-    for id in (file.id, found.output_file_id, found.error_file_id):
+    for id in (file.id, finished.output_file_id, finished.error_file_id):
         assert read(FileDeleted, server.client.delete(f"/v1/files/{id}").json()).deleted
 
 
 def test_embeddings(encoder: Any) -> None:
-    found = read(CreateEmbeddingResponse, answer(encoder, "/v1/embeddings", {"input": ["a", "b"]}))
-    assert [one.index for one in found.data] == [0, 1]
+    response = read(CreateEmbeddingResponse, answer(encoder, "/v1/embeddings", {"input": ["a", "b"]}))
+    assert [item.index for item in response.data] == [0, 1]
     with openai.OpenAI(base_url=f"{encoder.url}/v1", api_key="None", max_retries=0) as client:
         for form in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
             (vector, _) = client.embeddings.create(model="any", input=["a", "b"], **form).data
             values = vector.embedding
             assert isinstance(values, str) == (form.get("encoding_format") == "base64")
-            assert isinstance(values, str) or values == pytest.approx(found.data[0].embedding, abs=1e-6)
+            assert isinstance(values, str) or values == pytest.approx(response.data[0].embedding, abs=1e-6)
         with pytest.raises(openai.BadRequestError, match="this model cannot generate; it can: embed"):
             client.chat.completions.create(model="any", messages=[{"role": "user", "content": "x"}])
 
@@ -241,16 +241,16 @@ def client(guarded: Any) -> Iterator[openai.OpenAI]:
 @pytest.mark.parametrize(
     ("call", "kind", "status", "param"),
     [
-        (lambda one: one.chat.completions.create(model="demo", messages=[]), openai.BadRequestError, 400, "messages"),
-        (lambda one: one.responses.create(model="demo", input=[]), openai.BadRequestError, 400, "input"),
-        (lambda one: one.completions.create(model="demo", prompt="", n=2), openai.BadRequestError, 400, "prompt"),
-        (lambda one: one.completions.create(model="other", prompt="a"), openai.NotFoundError, 404, "model"),
-        (lambda one: one.models.retrieve("other"), openai.NotFoundError, 404, "model"),
-        (lambda one: one.responses.retrieve("resp_0"), openai.NotFoundError, 404, "response_id"),
-        (lambda one: one.with_options(api_key="x").models.list(), openai.AuthenticationError, 401, None),
-        (lambda one: one.moderations.create(input="x"), openai.NotFoundError, 404, None),
-        (lambda one: one.conversations.create(), openai.NotFoundError, 404, None),
-        (lambda one: one.embeddings.create(model="demo", input="x"), openai.BadRequestError, 400, None),
+        (lambda api: api.chat.completions.create(model="demo", messages=[]), openai.BadRequestError, 400, "messages"),
+        (lambda api: api.responses.create(model="demo", input=[]), openai.BadRequestError, 400, "input"),
+        (lambda api: api.completions.create(model="demo", prompt="", n=2), openai.BadRequestError, 400, "prompt"),
+        (lambda api: api.completions.create(model="other", prompt="a"), openai.NotFoundError, 404, "model"),
+        (lambda api: api.models.retrieve("other"), openai.NotFoundError, 404, "model"),
+        (lambda api: api.responses.retrieve("resp_0"), openai.NotFoundError, 404, "response_id"),
+        (lambda api: api.with_options(api_key="x").models.list(), openai.AuthenticationError, 401, None),
+        (lambda api: api.moderations.create(input="x"), openai.NotFoundError, 404, None),
+        (lambda api: api.conversations.create(), openai.NotFoundError, 404, None),
+        (lambda api: api.embeddings.create(model="demo", input="x"), openai.BadRequestError, 400, None),
     ],
     ids=["chat", "response", "completion", "model", "retrieve", "unknown", "key", "moderation", "conversation", "task"],
 )  # fmt: skip
@@ -294,12 +294,14 @@ def test_a_full_queue_says_when_to_come_again(client: openai.OpenAI, guarded: An
         busy = [pool.submit(client.completions.create, **long) for _ in range(2)]
         try:
             info = functools.partial(guarded.client.get, "/server_info", headers=admin)
-            seen_in_time(lambda: info().json()["waiting"] == 1, "one request runs and one waits")
+            wait_in_time(lambda: info().json()["waiting"] == 1, "one request runs and one waits")
             with pytest.raises(openai.InternalServerError) as caught:
                 in_time(not client.completions.create(model="demo", prompt="a", max_tokens=1), "the queue is full")
         finally:
             guarded.client.post("/abort_request", json={"abort_all": True}, headers=admin)
-        in_time([one.result().choices[0].finish_reason for one in busy] == ["abort", "abort"], "neither has ended")
+        in_time(
+            [future.result().choices[0].finish_reason for future in busy] == ["abort", "abort"], "neither has ended"
+        )
     assert (caught.value.status_code, caught.value.type) == (503, "ServiceUnavailableError")
     assert caught.value.response.headers["retry-after"] == "1"
     assert client.completions.create(model="demo", prompt="a", max_tokens=1).choices

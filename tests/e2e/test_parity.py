@@ -47,7 +47,7 @@ def check_ranks(model: Any, outputs: list[Output]) -> None:
     """The ranks of the prompts' tokens are those of transformers; most are certain in spite of rounding."""
     certain = []
     for tokens, output in zip(prompts(), outputs, strict=True):
-        first, *ranks = [one.rank for one in output.prompt_logprobs]
+        first, *ranks = [entry.rank for entry in output.prompt_logprobs]
         possible = model.ranks(tokens)
         assert first is None
         assert all(rank in some for rank, some in zip(ranks, possible, strict=True))
@@ -77,8 +77,8 @@ def test_greedy_tokens_and_logprobs(
         retractions += sum(output.retractions for output in outputs)
         for tokens, output in zip(prompts(), outputs, strict=True):
             assert list(output.tokens) == model.greedy(tokens, new_tokens, output.tokens), temperature
-            found = [one.logprob for one in output.logprobs]
-            assert found == pytest.approx(model.logprobs([*tokens, *output.tokens])[len(tokens) - 1 :], abs=1e-4)
+            logprobs = [entry.logprob for entry in output.logprobs]
+            assert logprobs == pytest.approx(model.logprobs([*tokens, *output.tokens])[len(tokens) - 1 :], abs=1e-4)
     if pool is not None:
         assert retractions > 0
     else:
@@ -86,9 +86,9 @@ def test_greedy_tokens_and_logprobs(
     outputs = engine.outputs(requests(new_tokens, "logprobs", start=0))
     for tokens, output in zip(prompts(), outputs, strict=True):
         assert output.prompt_logprobs[0].logprob is None
-        found = [one.logprob for one in output.prompt_logprobs[1:]]
-        assert found == pytest.approx(model.logprobs(tokens), abs=1e-4)
-        assert [one.token for one in output.prompt_logprobs] == tokens
+        logprobs = [entry.logprob for entry in output.prompt_logprobs[1:]]
+        assert logprobs == pytest.approx(model.logprobs(tokens), abs=1e-4)
+        assert [entry.token for entry in output.prompt_logprobs] == tokens
     check_ranks(model, outputs)
     accounts = engine.control("check")
     assert accounts["free"] + accounts["cached"] == accounts["capacity"]

@@ -64,8 +64,8 @@ def check(model: Any, engine: Any, new_tokens: int, close: float = CLOSE) -> int
         outputs = engine.outputs(requests(new_tokens, temperature))
         for tokens, output in zip(prompts(), outputs, strict=True):
             assert list(output.tokens) == model.greedy(tokens, new_tokens, output.tokens), temperature
-            wanted = model.logprobs([*tokens, *output.tokens])[len(tokens) - 1 :]
-            assert [one.logprob for one in output.logprobs] == pytest.approx(wanted, abs=close)
+            expected = model.logprobs([*tokens, *output.tokens])[len(tokens) - 1 :]
+            assert [entry.logprob for entry in output.logprobs] == pytest.approx(expected, abs=close)
         retractions += sum(output.retractions for output in outputs)
     accounts = engine.control("check")
     assert accounts["free"] + accounts["cached"] == accounts["capacity"]
@@ -86,8 +86,8 @@ def test_greedy_tokens_and_logprobs_in_chunks(
     check(model, engine, NEW_TOKENS, close)
     outputs = engine.outputs(requests(NEW_TOKENS, "logprobs", start=0))
     for tokens, output in zip(prompts(), outputs, strict=True):
-        found = [one.logprob for one in output.prompt_logprobs[1:]]
-        assert found == pytest.approx(model.logprobs(tokens), abs=close)
+        logprobs = [entry.logprob for entry in output.prompt_logprobs[1:]]
+        assert logprobs == pytest.approx(model.logprobs(tokens), abs=close)
 
 
 @pytest.mark.parametrize("family", FAMILIES + FALLBACK)

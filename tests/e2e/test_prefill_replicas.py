@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .replaying import in_time, replayed, seen_in_time
+from .replaying import in_time, replayed, wait_in_time
 from .servers import PATIENCE, Launcher, Server, ThreadServer, refused_start, until
 from .test_replicas import is_whole
 
@@ -198,7 +198,7 @@ def test_an_engine_is_killed_with_requests_in_flight(single: ThreadServer, paire
         async with httpx.AsyncClient(base_url=paired.url, timeout=PATIENCE) as client:
             tasks = [asyncio.create_task(client.post("/generate", json=body)) for body in requests]
             await asyncio.to_thread(
-                seen_in_time,
+                wait_in_time,
                 lambda: stores(paired)[1]["tiers"]["transfer"]["stored_blocks"] > computed,
                 "prompts are computed",
             )
@@ -257,5 +257,5 @@ def test_what_cannot_be_served_is_refused(flags: tuple[str, ...], message: str) 
 def test_a_secret_of_the_user_is_used(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("short")
-    said = refused_start(*PAIR, "--set", f"transfer.secret_file={file}")
-    assert "needs a secret of at least 16 bytes, which has 5 bytes" in said
+    output = refused_start(*PAIR, "--set", f"transfer.secret_file={file}")
+    assert "needs a secret of at least 16 bytes, which has 5 bytes" in output

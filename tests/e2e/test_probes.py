@@ -33,15 +33,15 @@ def test_a_server_that_warms_up_and_whose_engine_is_stopped(launch: Any, tmp_pat
     flags = ("--schedule-policy", "blocked", "--drain-timeout", "0", "--port", str(port))
     server = launch.begin("--plugin", str(file), *flags)
     until(file.with_suffix(".reached").exists, "the warm-up request is in the engine")
-    (said,) = refusals(f"http://127.0.0.1:{port}")
-    assert "is warming up" in said
+    (refusal,) = refusals(f"http://127.0.0.1:{port}")
+    assert "is warming up" in refusal
     file.with_suffix(".go").touch()
     server.wait_ready()
     assert {server.get(path).status_code for path in PROBES} == {200}
     os.kill(server.engine_pid, signal.SIGSTOP)
     until(lambda: server.get("/health").status_code == 503, "the engine is missed")
-    (said,) = {re.sub(r"\d+", "N", one) for one in refusals(server.url)}
-    assert said == "the engine has given no sign of life for N seconds"
+    (refusal,) = {re.sub(r"\d+", "N", text) for text in refusals(server.url)}
+    assert refusal == "the engine has given no sign of life for N seconds"
     os.kill(server.engine_pid, signal.SIGCONT)
     until(lambda: server.get("/health").status_code == 200, "the engine is back")
     assert server.get("/health_generate").status_code == 200

@@ -73,7 +73,9 @@ def logprobs(engine: Any, name: str) -> list[float]:
         for length in (2, 9, 40, 100)
     ]
     return [
-        one.logprob for output in engine.outputs(requests) for one in (*output.prompt_logprobs[1:], *output.logprobs)
+        entry.logprob
+        for output in engine.outputs(requests)
+        for entry in (*output.prompt_logprobs[1:], *output.logprobs)
     ]
 
 
@@ -135,10 +137,10 @@ def test_int8_is_the_model_with_rounded_weights(
     model = tiny_model(family)
     engine = serve(config(model.path, "int8"))
     assert chosen(engine) == ("int8", "named by the configuration")
-    found = logprobs(engine, "int8")
-    assert found == pytest.approx(logprobs(serve(config(rounded(model, tmp_path / "rounded"))), "rounded"), abs=2e-4)
+    actual = logprobs(engine, "int8")
+    assert actual == pytest.approx(logprobs(serve(config(rounded(model, tmp_path / "rounded"))), "rounded"), abs=2e-4)
     plain = logprobs(serve(config(model.path)), "plain")
-    off = [abs(one - other) for one, other in zip(found, plain, strict=True)]
+    off = [abs(value - other) for value, other in zip(actual, plain, strict=True)]
     assert 1e-3 < max(off), "nothing was rounded"
 
 
@@ -162,9 +164,9 @@ def test_one_scale_for_a_matrix_is_that_scale_for_every_row(
     family: str, tiny_model: Callable[..., Any], serve: Callable[..., Any], tmp_path: Path
 ) -> None:
     model = tiny_model(family)
-    one = serve(config(in_fp8(model, tmp_path / "one", TENSOR, one_scale=True)))
+    single = serve(config(in_fp8(model, tmp_path / "one", TENSOR, one_scale=True)))
     every = serve(config(in_fp8(model, tmp_path / "every", CHANNEL, one_scale=True, repeat=True)))
-    assert logprobs(one, "one") == logprobs(every, "every")
+    assert logprobs(single, "one") == logprobs(every, "every")
 
 
 def test_the_head_is_quantized_if_that_is_asked_for(tiny_model: Callable[..., Any], serve: Callable[..., Any]) -> None:
@@ -179,7 +181,7 @@ def test_weights_can_be_replaced(tiny_model: Callable[..., Any], serve: Callable
     new.mkdir()
     (new / "config.json").write_text((old / "config.json").read_text())
     save_file(
-        {name: one * 0.5 for name, one in load_file(old / "model.safetensors").items()}, new / "model.safetensors"
+        {name: tensor * 0.5 for name, tensor in load_file(old / "model.safetensors").items()}, new / "model.safetensors"
     )
     engine, fresh = serve(config(old, "int8")), serve(config(new, "int8"))
     before, expected = logprobs(engine, "before"), logprobs(fresh, "fresh")

@@ -40,29 +40,29 @@ def shuffled(name: str, columns: int, group: int) -> Tensor:
 def gptq(name: str, weight: Tensor, *, bits: int = 4, act: str = "", less_one: bool = True, **how: Any) -> Any:
     """``act``: ``own`` for an order of columns of each layer, ``same`` for one of all that have as many."""
     index = shuffled(name if act == "own" else "", weight.shape[1], how.get("group", GROUP)) if act else None
-    one = coded(weight, bits=bits, index=index, **how)
-    found = in_gptq(one, bits=bits, less_one=less_one)
+    quantized = coded(weight, bits=bits, index=index, **how)
+    tensors = in_gptq(quantized, bits=bits, less_one=less_one)
     if name.endswith("o_proj"):  # some writers give a bias to all
-        found["bias"] = torch.zeros(len(weight))
-    return found, one.weight
+        tensors["bias"] = torch.zeros(len(weight))
+    return tensors, quantized.weight
 
 
 def awq(name: str, weight: Tensor, **how: Any) -> Any:
-    one = coded(weight, **how)
-    return in_awq(one), one.weight
+    quantized = coded(weight, **how)
+    return in_awq(quantized), quantized.weight
 
 
 def compressed(
     name: str, weight: Tensor, *, symmetric: bool = True, act: bool = False, bits: int = 4, **how: Any
 ) -> Any:
     index = shuffled(name, weight.shape[1], GROUP) if act else None
-    one = coded(weight, bits=bits, symmetric=symmetric, index=index, **how)
-    return in_compressed_words(one, bits=bits, symmetric=symmetric, ordered=not act), one.weight
+    quantized = coded(weight, bits=bits, symmetric=symmetric, index=index, **how)
+    return in_compressed_words(quantized, bits=bits, symmetric=symmetric, ordered=not act), quantized.weight
 
 
 def int8(name: str, weight: Tensor, *, symmetric: bool = True) -> Any:
-    one = coded(weight, bits=8, group=-1, symmetric=symmetric)
-    return in_compressed_int8(one, symmetric=symmetric), one.weight
+    quantized = coded(weight, bits=8, group=-1, symmetric=symmetric)
+    return in_compressed_int8(quantized, symmetric=symmetric), quantized.weight
 
 
 def blocks(name: str, weight: Tensor, rows: int, columns: int, scale: str = "weight_scale_inv") -> Any:
@@ -135,8 +135,8 @@ def config(path: Path, dtype: str = "float32", kernels: str = "auto") -> EngineC
 def answer(engine: Any) -> tuple[list[float], list[int]]:
     """Log-probabilities of the prompt's tokens but the first, and the tokens that follow."""
     params = SamplingParams(max_new_tokens=NEW, temperature=0.0)
-    (found,) = engine.outputs([Request(id="x", tokens=PROMPT, params=params, logprobs=LogprobOptions(start=0))])
-    return [one.logprob for one in found.prompt_logprobs[1:]], list(found.tokens)
+    (output,) = engine.outputs([Request(id="x", tokens=PROMPT, params=params, logprobs=LogprobOptions(start=0))])
+    return [entry.logprob for entry in output.prompt_logprobs[1:]], list(output.tokens)
 
 
 @torch.inference_mode()
@@ -158,9 +158,9 @@ def test_logits_are_those_of_what_it_stands_for(
     reference = write(tiny_model(family), tmp_path / "stored", described, pack)
     engine = serve(config(tmp_path / "stored"))
     assert engine.info["quantization"] == READERS[format[:2]]
-    found, tokens = answer(engine)
+    actual, tokens = answer(engine)
     logprobs, continuation = expected(reference)
-    assert found == pytest.approx(logprobs, abs=3e-4)
+    assert actual == pytest.approx(logprobs, abs=3e-4)
     assert tokens == continuation
 
 
@@ -178,9 +178,9 @@ def test_a_head_in_four_bits(
     described, pack = FORMATS[format]
     described = {**described, "lm_head": True, "ignore": []}
     reference = write(tiny_model("mistral-7b"), tmp_path / "stored", described, pack, head=True)
-    found, tokens = answer(serve(config(tmp_path / "stored")))
+    actual, tokens = answer(serve(config(tmp_path / "stored")))
     logprobs, continuation = expected(reference)
-    assert found == pytest.approx(logprobs, abs=3e-4)
+    assert actual == pytest.approx(logprobs, abs=3e-4)
     assert tokens == continuation
 
 
@@ -203,9 +203,9 @@ def test_experts_and_latents(
 ) -> None:
     described, pack = MIXTURES[format]
     reference = write(tiny_model(family), tmp_path / "stored", described, pack)
-    found, tokens = answer(serve(config(tmp_path / "stored")))
+    actual, tokens = answer(serve(config(tmp_path / "stored")))
     logprobs, continuation = expected(reference)
-    assert found == pytest.approx(logprobs, abs=3e-4)
+    assert actual == pytest.approx(logprobs, abs=3e-4)
     assert tokens == continuation
 
 
@@ -216,9 +216,9 @@ def test_bfloat16_is_near(
 ) -> None:
     described, pack = FORMATS[format]
     reference = write(tiny_model("llama-3.2-1b"), tmp_path / "stored", described, pack)
-    found, _ = answer(serve(config(tmp_path / "stored", "bfloat16", kernels)))
+    actual, _ = answer(serve(config(tmp_path / "stored", "bfloat16", kernels)))
     logprobs, _ = expected(reference)
-    off = [abs(one - other) for one, other in zip(found, logprobs, strict=True)]
+    off = [abs(value - other) for value, other in zip(actual, logprobs, strict=True)]
     assert sum(off) / len(off) < 0.05 and max(off) < 0.25, (sum(off) / len(off), max(off))
 
 
@@ -230,5 +230,5 @@ def test_random_weights_in_a_format(
     options = config(tiny_model("llama-3.2-1b").path)
     overrides = {"quantization_config": FORMATS[format][0]}
     model = dataclasses.replace(options.model, load_format="dummy", overrides=overrides)
-    found, tokens = answer(serve(dataclasses.replace(options, model=model)))
-    assert len(found) == len(PROMPT) - 1 and len(tokens) == NEW
+    actual, tokens = answer(serve(dataclasses.replace(options, model=model)))
+    assert len(actual) == len(PROMPT) - 1 and len(tokens) == NEW

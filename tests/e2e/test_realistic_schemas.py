@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from .drawn_schemas import annotated_schemas, drawn_schemas, long_texts, openapi_schemas
+from .random_schemas import annotated_schemas, long_texts, openapi_schemas, random_schemas
 from .written_schemas import BOUNDED, UNBOUNDED, Schema
 
-COUNT = int(os.environ.get("DRAWN_SCHEMAS", "192"))
+COUNT = int(os.environ.get("RANDOM_SCHEMAS", "192"))
 BATCH = 16
 MOST_TOKENS = 1500
 CHECKER = Draft202012Validator.FORMAT_CHECKER
@@ -26,12 +26,12 @@ def random_server(module_launcher: Any) -> Any:
 
 
 def outputs(server: Any, schemas: Sequence[Schema], most: int, **params: Any) -> list[tuple[Schema, Any]]:
-    found = []
+    pairs = []
     for part in (schemas[start : start + BATCH] for start in range(0, len(schemas), BATCH)):
-        wanted = [{"json_schema": json.dumps(one), "max_new_tokens": most, **params} for one in part]
-        answers = server.generate({"text": ["JSON: "] * len(part), "sampling_params": wanted})
-        found += list(zip(part, answers, strict=True))
-    return found
+        sampling = [{"json_schema": json.dumps(schema), "max_new_tokens": most, **params} for schema in part]
+        answers = server.generate({"text": ["JSON: "] * len(part), "sampling_params": sampling})
+        pairs += list(zip(part, answers, strict=True))
+    return pairs
 
 
 def check(schema: Schema, answer: Any) -> None:
@@ -45,7 +45,7 @@ def ended(answer: Any) -> bool:
 
 
 def test_bounded_schemas_are_finished_and_kept_to(random_server: Any) -> None:
-    schemas = [*BOUNDED, *drawn_schemas(COUNT)]
+    schemas = [*BOUNDED, *random_schemas(COUNT)]
     for schema, answer in outputs(random_server, schemas, MOST_TOKENS):
         assert ended(answer), (schema, answer["text"], answer["meta_info"]["finish_reason"])
         check(schema, answer)
@@ -75,9 +75,9 @@ def test_annotations_change_nothing(random_server: Any) -> None:
     params = {"sampling_seed": 1, "temperature": 1}
     with_annotations = outputs(random_server, noisy, MOST_TOKENS, **params)
     without = outputs(random_server, plain, MOST_TOKENS, **params)
-    for (noise, found), (schema, expected) in zip(with_annotations, without, strict=True):
-        assert ended(found) and found["text"] == expected["text"], noise
-        check(schema, found)
+    for (noise, answer), (schema, expected) in zip(with_annotations, without, strict=True):
+        assert ended(answer) and answer["text"] == expected["text"], noise
+        check(schema, answer)
 
 
 def test_keywords_of_openapi_are_kept_to(random_server: Any) -> None:

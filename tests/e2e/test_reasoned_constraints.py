@@ -66,8 +66,8 @@ def test_reasoning_and_then_json(client: openai.OpenAI) -> None:
     assert len(message.reasoning_content) > 1 and message.reasoning_content.endswith(".")
     assert list(json.loads(message.content)) == NAMES
     pieces = [chunk.choices[0].delta for chunk in client.chat.completions.create(**ASK, stream=True)]
-    assert "".join(one.content or "" for one in pieces) == message.content
-    assert "".join(getattr(one, "reasoning_content", None) or "" for one in pieces) == message.reasoning_content
+    assert "".join(piece.content or "" for piece in pieces) == message.content
+    assert "".join(getattr(piece, "reasoning_content", None) or "" for piece in pieces) == message.reasoning_content
 
 
 def test_reasoning_is_part_of_the_text_if_nobody_wants_it_apart(client: openai.OpenAI) -> None:
@@ -89,7 +89,7 @@ def test_an_output_that_is_cut_off_while_it_thinks(client: openai.OpenAI) -> Non
     assert message.reasoning_content
 
 
-def test_several_outputs_that_are_drawn(client: openai.OpenAI) -> None:
+def test_several_sampled_outputs(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(**{**ASK, "temperature": 1.3, "seed": 5, "n": 4, "logprobs": True})
     ended = [choice for choice in answer.choices if choice.finish_reason == "stop"]
     assert ended

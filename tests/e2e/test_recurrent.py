@@ -46,12 +46,12 @@ def test_a_conversation_reuses_what_it_has_said(
 ) -> None:
     model = tiny_model(FAMILY)
     engine = serve(config(model.path, page_size=page_size))
-    said, reused = prompt(70), []
+    conversation, reused = prompt(70), []
     for turn in range(3):
-        output = ask(engine, said, 12)
-        assert list(output.tokens) == model.greedy(said, 12, output.tokens)
-        reused.append((output.cached_tokens, len(said)))
-        said = [*said, *output.tokens, *prompt(5, seed=turn)]
+        output = ask(engine, conversation, 12)
+        assert list(output.tokens) == model.greedy(conversation, 12, output.tokens)
+        reused.append((output.cached_tokens, len(conversation)))
+        conversation = [*conversation, *output.tokens, *prompt(5, seed=turn)]
     assert reused[0] == (0, 70)
     if page_size == 1:  # all but the last token of what was said before, and what the user adds
         assert [length - cached for cached, length in reused[1:]] == [6, 6]
@@ -81,7 +81,9 @@ def test_few_states_serve_many_requests(tiny_model: Callable[..., Any], serve: C
     assert engine.info["max_running_requests"] == 3
     prompts = [prompt(20 + index, seed=index) for index in range(9)]
     params = SamplingParams(max_new_tokens=8, temperature=0.0)
-    outputs = engine.outputs([Request(id=str(n), tokens=tuple(one), params=params) for n, one in enumerate(prompts)])
+    outputs = engine.outputs(
+        [Request(id=str(n), tokens=tuple(prompt), params=params) for n, prompt in enumerate(prompts)]
+    )
     for tokens, output in zip(prompts, outputs, strict=True):
         assert list(output.tokens) == model.greedy(tokens, 8, output.tokens)
     assert engine.control("info")["states"]["capacity"] == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .replaying import TIMES, TooLate, in_time, replayed, seen_in_time, within
+from .replaying import TIMES, TooLate, in_time, replayed, wait_in_time, within
 
 
 def test_a_scene_is_played_until_it_comes_in_time() -> None:
@@ -46,6 +46,6 @@ def test_a_connection_that_ends_early_is_the_servers_fault() -> None:
 
 def test_what_is_not_seen_in_time_is_too_late() -> None:
     answers = iter([0, 0, 3])
-    assert seen_in_time(lambda: next(answers), "a number") == 3
+    assert wait_in_time(lambda: next(answers), "a number") == 3
     with pytest.raises(TooLate, match="a number"):
-        seen_in_time(lambda: 0, "a number", seconds=0.02)
+        wait_in_time(lambda: 0, "a number", seconds=0.02)

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import sglang_plug_models.demo as demo
 
-from .replaying import in_time, replayed, seen_in_time
+from .replaying import in_time, replayed, wait_in_time
 from .servers import NO_GRAMMARS, PATIENCE, Launcher, Server, command_of, until
 
 PARIS = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
@@ -38,13 +38,13 @@ def is_whole(server: Server) -> bool:
     return (
         len(states) == 2
         and not any(state["running"] or state["waiting"] for state in states)
-        and all(one["free"] + one["cached"] == one["capacity"] for one in slots)
+        and all(pool["free"] + pool["cached"] == pool["capacity"] for pool in slots)
     )
 
 
 def serving(server: Server) -> list[bool]:
     """Which replicas serve, as ``/health`` says."""
-    return [one["serves"] for one in server.get("/health").json()["replicas"]]
+    return [replica["serves"] for replica in server.get("/health").json()["replicas"]]
 
 
 def gauge(server: Server, name: str) -> dict[str, float]:
@@ -79,7 +79,7 @@ def test_both_replicas_serve_and_are_reported(pair: Server) -> None:
 def test_a_batch_of_prompts_is_served_by_both(pair: Server) -> None:
     texts = [f"Count to {number}:" for number in range(8)]
     body = {"text": texts, "sampling_params": {"max_new_tokens": 8, "temperature": 0}}
-    together = [one["text"] for one in pair.generate(body)]
+    together = [answer["text"] for answer in pair.generate(body)]
     alone = [pair.generate({**body, "text": text})["text"] for text in texts]
     assert together == alone
 
@@ -88,8 +88,8 @@ async def whole(client: httpx.AsyncClient, number: int) -> dict[str, Any]:
     """An answer that is not streamed."""
     answer = await client.post("/generate", json={"text": f"Story {number}:", **LONG})
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    result: dict[str, Any] = answer.json()
+    return result
 
 
 async def streamed(client: httpx.AsyncClient, number: int) -> tuple[int, str | None]:
@@ -120,7 +120,7 @@ def test_an_engine_is_killed_with_sixty_requests_in_flight(pair: Server) -> None
         async with httpx.AsyncClient(base_url=pair.url, timeout=PATIENCE, limits=limits) as client:
             answers = [asyncio.create_task(whole(client, number)) for number in range(WHOLE)]
             streams = [asyncio.create_task(streamed(client, WHOLE + number)) for number in range(STREAMED)]
-            await asyncio.to_thread(seen_in_time, lambda: sum(pair.load()) > 50, "the requests have arrived")
+            await asyncio.to_thread(wait_in_time, lambda: sum(pair.load()) > 50, "the requests have arrived")
             os.kill(victim, signal.SIGKILL)
             return await asyncio.gather(*answers), await asyncio.gather(*streams)
 

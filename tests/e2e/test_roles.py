@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .replaying import in_time, seen_in_time
+from .replaying import in_time, wait_in_time
 from .servers import NO_GRAMMARS, PATIENCE, Launcher, Server, ThreadServer, refused_start, until
 from .test_prefill_replicas import BLOCK, bodies, ids
 
@@ -111,7 +111,7 @@ def test_a_prefill_server_is_killed_under_load_and_comes_back(
         async with httpx.AsyncClient(base_url=decode.url, timeout=PATIENCE) as client:
             tasks = [asyncio.create_task(client.post("/generate", json=body)) for body in requests]
             await asyncio.to_thread(
-                seen_in_time,
+                wait_in_time,
                 lambda: prefill.info()["kv_stores"]["tiers"]["transfer"]["stored_blocks"] > computed,
                 "prompts are computed",
             )

@@ -40,8 +40,8 @@ def build(engine):
         if body.prompt == "defect":
             raise RuntimeError("the secret")
         tokens = await engine.encode(body.prompt)
-        given = {"temperature": 0, "max_new_tokens": body.count, "ignore_eos": True}
-        sampling = engine.defaults.complete(given, len(tokens), None)
+        params = {"temperature": 0, "max_new_tokens": body.count, "ignore_eos": True}
+        sampling = engine.defaults.complete(params, len(tokens), None)
         job = Job(tokens=tokens, sampling=sampling)
 
         async def events():

@@ -144,7 +144,7 @@ def test_tagged_unions_are_arguments_of_tools(client: openai.OpenAI) -> None:
         parallel_tool_calls=False,
         temperature=1,
     )
-    (item,) = [one for one in response.output if one.type == "function_call"]
+    (item,) = [entry for entry in response.output if entry.type == "function_call"]
     Home.model_validate_json(item.arguments)
 
 

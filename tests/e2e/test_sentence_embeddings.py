@@ -29,41 +29,41 @@ def expected() -> Tensor:
     """As the model's authors compute it: mean of the states that are not padding, then length 1."""
     path = str(packaged.get_model_path())
     tokenizer, model = AutoTokenizer.from_pretrained(path), AutoModel.from_pretrained(path).eval()
-    given = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    encoded = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     with torch.inference_mode():
-        states = model(**given).last_hidden_state
-    kept = given["attention_mask"][..., None].float()
+        states = model(**encoded).last_hidden_state
+    kept = encoded["attention_mask"][..., None].float()
     return F.normalize((states * kept).sum(1) / kept.sum(1), dim=1)
 
 
 def vectors(server: Any, **options: Any) -> Tensor:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="None", max_retries=0) as client:
         answer = client.embeddings.create(model="all-MiniLM-L6-v2", input=SENTENCES, **options)
-    assert [one.index for one in answer.data] == list(range(len(SENTENCES)))
+    assert [item.index for item in answer.data] == list(range(len(SENTENCES)))
     assert answer.usage.prompt_tokens == answer.usage.total_tokens > 60
-    return torch.tensor([one.embedding for one in answer.data])
+    return torch.tensor([item.embedding for item in answer.data])
 
 
 def test_vectors_are_the_authors(encoder: Any, expected: Tensor) -> None:
     for options in ({}, {"encoding_format": "float"}):  # without a format the client asks for base64
-        found = vectors(encoder, **options)
-        assert found.shape == (len(SENTENCES), 384)
-        distance = 1 - F.cosine_similarity(found, expected)
+        actual = vectors(encoder, **options)
+        assert actual.shape == (len(SENTENCES), 384)
+        distance = 1 - F.cosine_similarity(actual, expected)
         assert distance.max() < 1e-5
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
 
 
 def test_sentences_of_like_meaning_are_closer_than_others(encoder: Any) -> None:
-    found = vectors(encoder)
-    likeness = found @ found.T
+    embeddings = vectors(encoder)
+    likeness = embeddings @ embeddings.T
     for first, second in SIMILAR:
         others = [index for index in range(len(SENTENCES)) if index not in (first, second)]
         assert likeness[first, second] > likeness[first, others].max() + 0.1
 
 
 def test_dimensions(encoder: Any, expected: Tensor) -> None:
-    found = vectors(encoder, dimensions=64)
-    torch.testing.assert_close(found, F.normalize(expected[:, :64], dim=1), atol=1e-5, rtol=0)
+    actual = vectors(encoder, dimensions=64)
+    torch.testing.assert_close(actual, F.normalize(expected[:, :64], dim=1), atol=1e-5, rtol=0)
 
 
 def test_operations(encoder: Any) -> None:

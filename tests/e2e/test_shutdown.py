@@ -37,9 +37,9 @@ def test_sigterm_lets_streams_end_and_refuses_what_is_new(launch: Any) -> None:
                 assert refused.status_code == 503
                 assert "shutting down" in refused.json()["error"]["message"]
                 assert refused.json()["error"]["type"] == "ServiceUnavailableError"
-        rest = [line for line in lines if line]
-    assert rest[-1] == "data: [DONE]"
-    assert json.loads(rest[-2].removeprefix("data: "))["meta_info"]["completion_tokens"] == 400
+        events = [line for line in lines if line]
+    assert events[-1] == "data: [DONE]"
+    assert json.loads(events[-2].removeprefix("data: "))["meta_info"]["completion_tokens"] == 400
     assert server.exit_code() == 0
     assert server.members() == []
     with pytest.raises(httpx.ConnectError):
@@ -94,19 +94,19 @@ def test_a_taken_port() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        said = failed_start("--port", str(port))
-    assert len(said.strip().splitlines()) == 1
-    assert f"cannot listen on 127.0.0.1:{port}" in said and "--port" in said
+        output = failed_start("--port", str(port))
+    assert len(output.strip().splitlines()) == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in output and "--port" in output
 
 
 def test_an_unknown_backend() -> None:
-    said = failed_start("--port", "0", "--attention-backend", "torhc")
-    assert "no attention named 'torhc'" in said and "did you mean 'torch'?" in said
+    output = failed_start("--port", "0", "--attention-backend", "torhc")
+    assert "no attention named 'torhc'" in output and "did you mean 'torch'?" in output
 
 
 def test_a_model_that_is_not_there(tmp_path: Any) -> None:
-    said = failed_start("--port", "0", str(tmp_path / "missing"))
-    assert "missing" in said
+    output = failed_start("--port", "0", str(tmp_path / "missing"))
+    assert "missing" in output
     (tmp_path / "empty").mkdir()
-    said = failed_start("--port", "0", "--model-path", str(tmp_path / "empty"))
-    assert "empty" in said
+    output = failed_start("--port", "0", "--model-path", str(tmp_path / "empty"))
+    assert "empty" in output

@@ -24,7 +24,7 @@ def drafting(module_launcher: Any) -> Any:
 
 
 def bodies() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
     for number, text in enumerate(QUESTIONS):
         for params in (
             LOOP,
@@ -35,12 +35,12 @@ def bodies() -> list[dict[str, Any]]:
             {"temperature": 0, "max_new_tokens": 40, "stop": ["six"]},
             {"temperature": 0, "regex": "(one|two|three| )+", "max_new_tokens": 12},
         ):
-            found.append({"text": text, "sampling_params": params})
-        found.append({**found[0], "text": text, "return_logprob": True, "top_logprobs_num": 2})
-    return found
+            requests.append({"text": text, "sampling_params": params})
+        requests.append({**requests[0], "text": text, "return_logprob": True, "top_logprobs_num": 2})
+    return requests
 
 
-def said(answer: Any) -> tuple[Any, ...]:
+def contents(answer: Any) -> tuple[Any, ...]:
     meta = answer["meta_info"]
     chosen = [token for _, token, _ in meta.get("output_token_logprobs", [])]
     return answer["text"], answer["output_ids"], meta["finish_reason"], meta["completion_tokens"], chosen
@@ -49,20 +49,20 @@ def said(answer: Any) -> tuple[Any, ...]:
 def test_it_says_what_a_server_without_drafts_says(drafting: Any, server: Any) -> None:
     plain = [server.generate(body) for body in bodies()]
     with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(drafting.generate, bodies()))
-    for body, one, other in zip(bodies(), plain, found, strict=True):
-        assert said(other) == said(one), body
-        numbers = [number for number, _, _ in one["meta_info"].get("output_token_logprobs", [])]
+        drafted = list(pool.map(drafting.generate, bodies()))
+    for body, answer, other in zip(bodies(), plain, drafted, strict=True):
+        assert contents(other) == contents(answer), body
+        numbers = [number for number, _, _ in answer["meta_info"].get("output_token_logprobs", [])]
         others = [number for number, _, _ in other["meta_info"].get("output_token_logprobs", [])]
         assert others == pytest.approx(numbers, abs=1e-3)
     drafting.wait_whole()
-    metas = [one["meta_info"] for one in found]
+    metas = [answer["meta_info"] for answer in drafted]
     loops = [meta for body, meta in zip(bodies(), metas, strict=True) if body["sampling_params"] is LOOP]
     assert all(meta["spec_num_correct_drafts"] > 20 and meta["spec_accept_length"] > 2 for meta in loops)
     for body, meta in zip(bodies(), metas, strict=True):
         if "frequency_penalty" in body["sampling_params"] or "regex" in body["sampling_params"]:
             assert "spec_verify_ct" not in meta
-    assert not any("spec_verify_ct" in one["meta_info"] for one in plain)
+    assert not any("spec_verify_ct" in answer["meta_info"] for answer in plain)
 
 
 def test_a_stream_has_all_tokens_in_order(drafting: Any) -> None:
@@ -77,8 +77,8 @@ def test_several_outputs_of_one_request_are_what_they_are_alone(drafting: Any, s
     bias = {"50": 6, "51": 5}
     params = {"temperature": 1.5, "logit_bias": bias, "sampling_seed": 3, "n": 3, "max_new_tokens": 30}
     body = {"text": REPEATED, "sampling_params": params}
-    found, plain = drafting.generate(body), server.generate(body)
-    assert [one["output_ids"] for one in found] == [one["output_ids"] for one in plain]
+    drafted, plain = drafting.generate(body), server.generate(body)
+    assert [answer["output_ids"] for answer in drafted] == [answer["output_ids"] for answer in plain]
 
 
 def counted(metrics: str, name: str) -> float:
@@ -98,12 +98,12 @@ def test_the_log_the_metrics_and_the_info_tell_of_drafts(drafting: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (("--speculative-algorithm", "EAGLE"), "no drafter named 'eagle'"),
         (("--speculative-algorithm", "ngram", "--is-embedding"), "there is nothing to guess"),
         (("--speculative-algorithm", "ngram", "--set", "ngram.min_match=0"), "min_match is 0"),
     ],
 )
-def test_what_cannot_be_is_refused_at_start(flags: tuple[str, ...], told: str) -> None:
-    assert told in refused_start("--deployment", "thread", *flags)
+def test_what_cannot_be_is_refused_at_start(flags: tuple[str, ...], message: str) -> None:
+    assert message in refused_start("--deployment", "thread", *flags)

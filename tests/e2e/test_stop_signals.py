@@ -133,9 +133,9 @@ def test_a_signal_to_the_group_lets_streams_end(launch: Any) -> None:
         lines = stream.iter_lines()
         next(lines)
         stop(server, "group", 1)
-        rest = [line for line in lines if line]
-    assert rest[-1] == "data: [DONE]"
-    assert json.loads(rest[-2].removeprefix("data: "))["meta_info"]["completion_tokens"] == 300
+        events = [line for line in lines if line]
+    assert events[-1] == "data: [DONE]"
+    assert json.loads(events[-2].removeprefix("data: "))["meta_info"]["completion_tokens"] == 300
     ended(server)
 
 

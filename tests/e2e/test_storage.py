@@ -40,7 +40,7 @@ def start_batch(server: Any, *prompts: str) -> str:
 
 
 def ids(server: Any, kind: str) -> set[str]:
-    return {one["id"] for one in server.get(f"/v1/{kind}").json()["data"]}
+    return {item["id"] for item in server.get(f"/v1/{kind}").json()["data"]}
 
 
 def read_with(command: Sequence[str]) -> int:
@@ -76,12 +76,12 @@ def test_nothing_accepted_is_lost_when_others_use_the_folder(launch: Any, tmp_pa
     assert second.exit_code() == 0
     files.add(upload(server))
     batches.add(start_batch(server, "two", "three"))
-    (left,) = temporary.glob("sglang-plug-*")
+    (storage_folder,) = temporary.glob("sglang-plug-*")
     server.signal(signal.SIGKILL)
     server.exit_code()
     server.wait_gone()
     server = launch(*flags)
-    assert not left.exists()
+    assert not storage_folder.exists()
     assert ids(server, "files") >= files
     assert ids(server, "batches") == batches
     for id in files:
@@ -109,7 +109,7 @@ def check_full_disk(server: Any, folder: Path) -> None:
     import resource
 
     def all_batches_are_over() -> bool:
-        return {one["status"] for one in server.get("/v1/batches").json()["data"]} == {"completed"}
+        return {batch["status"] for batch in server.get("/v1/batches").json()["data"]} == {"completed"}
 
     until(all_batches_are_over, "nothing else is stored")
     kept = {path.name for path in (folder / "files").iterdir()}

@@ -34,7 +34,7 @@ HEADER_TIMEOUT = 1.0
 
 
 @pytest.fixture(scope="module")
-def impatient(module_launcher: Any) -> Any:
+def short_timeout_server(module_launcher: Any) -> Any:
     """Waits a second for what clients send, and for clients to take what they are sent."""
     return module_launcher(
         "--header-timeout", str(HEADER_TIMEOUT), "--send-timeout", "1", "--log-requests", *NO_GRAMMARS
@@ -89,9 +89,9 @@ async def others(server: Any, count: int = 10) -> list[str]:
 @pytest.mark.slow
 async def test_a_thousand_streams_at_once(server: Any) -> None:
     expected = text_of(server)
-    found = await asyncio.gather(*(read_stream(server, SHORT) for _ in range(STREAMS)))
-    assert {events[-1]["text"] for events in found} == {expected}
-    assert {events[-1]["meta_info"]["finish_reason"]["type"] for events in found} == {"length"}
+    streams = await asyncio.gather(*(read_stream(server, SHORT) for _ in range(STREAMS)))
+    assert {events[-1]["text"] for events in streams} == {expected}
+    assert {events[-1]["meta_info"]["finish_reason"]["type"] for events in streams} == {"length"}
     server.wait_whole()
 
 
@@ -139,24 +139,24 @@ async def test_slow_readers_delay_nobody(server: Any) -> None:
 
 
 @replayed
-async def test_clients_that_never_finish_their_headers(server: Any, impatient: Any) -> None:
+async def test_clients_that_never_finish_their_headers(server: Any, short_timeout_server: Any) -> None:
     expected = text_of(server)
-    async with connections(impatient, LORIS) as opened:
+    async with connections(short_timeout_server, LORIS) as opened:
         for index, (_, writer) in enumerate(opened):
             if index % 2:  # the others say nothing at all
                 writer.write(HALF_A_HEAD)
         with within(HEADER_TIMEOUT, "the time for heads"):
-            assert await others(impatient, 4) == [expected] * 4
+            assert await others(short_timeout_server, 4) == [expected] * 4
         for reader, _ in opened:
             async with asyncio.timeout(PATIENCE):
                 assert await reader.read() == b""  # the server closed it
     with within(HEADER_TIMEOUT, "the time for heads"):
-        assert await others(impatient, 1) == [expected]
+        assert await others(short_timeout_server, 1) == [expected]
 
 
 @replayed
-async def test_one_byte_now_and_then_does_not_prolong_it(impatient: Any) -> None:
-    async with connections(impatient, 1) as [(reader, writer)]:
+async def test_one_byte_now_and_then_does_not_prolong_it(short_timeout_server: Any) -> None:
+    async with connections(short_timeout_server, 1) as [(reader, writer)]:
         with within(HEADER_TIMEOUT, "the time for heads"):
             writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert b"200" in await reader.readuntil(b"\r\n\r\n")
@@ -170,11 +170,11 @@ async def test_one_byte_now_and_then_does_not_prolong_it(impatient: Any) -> None
 
 
 @replayed
-async def test_a_request_that_takes_longer_than_the_header_timeout_is_served(impatient: Any) -> None:
+async def test_a_request_that_takes_longer_than_the_header_timeout_is_served(short_timeout_server: Any) -> None:
     tokens = 1000  # which takes longer than that where a step takes a millisecond
     body = {"text": PROMPT, "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}}
     with within(HEADER_TIMEOUT, "the time for heads"):
-        events = await read_stream(impatient, {**body, "incremental": True})
+        events = await read_stream(short_timeout_server, {**body, "incremental": True})
     assert events[-1]["meta_info"]["completion_tokens"] == tokens
 
 
@@ -213,39 +213,42 @@ def deaf_socket(server: Any) -> socket.socket:
 
 
 @replayed
-async def test_clients_that_never_read_are_given_up(server: Any, impatient: Any) -> None:
+async def test_clients_that_never_read_are_given_up(server: Any, short_timeout_server: Any) -> None:
     expected, tokens = text_of(server), 4000
-    before = len(impatient.log)
+    before = len(short_timeout_server.log)
     params = {"max_new_tokens": tokens, "ignore_eos": True}
     # with all of the text and ten alternatives for each token in every event, the system's buffers are soon full
     body = {"text": PROMPT, "stream": True, "sampling_params": params, "return_logprob": True, "top_logprobs_num": 10}
     with contextlib.ExitStack() as opened:
         for _ in range(DEAF):
-            opened.enter_context(deaf_socket(impatient)).sendall(raw("/generate", body))
+            opened.enter_context(deaf_socket(short_timeout_server)).sendall(raw("/generate", body))
         with within(HEADER_TIMEOUT, "the time for heads"):
-            assert await others(impatient, 2) == [expected] * 2
-        until(lambda: impatient.log[before:].count(GIVEN_UP) == DEAF, "the connections are given up")
+            assert await others(short_timeout_server, 2) == [expected] * 2
+        until(lambda: short_timeout_server.log[before:].count(GIVEN_UP) == DEAF, "the connections are given up")
         with within(HEADER_TIMEOUT, "the time for heads"):
-            impatient.wait_whole()  # while the sockets are open
-        until(lambda: impatient.log[before:].count("reason='abort'") >= DEAF, "the ends of the requests are logged")
-        ended = [line for line in impatient.log[before:].splitlines() if "reason='abort'" in line]
+            short_timeout_server.wait_whole()  # while the sockets are open
+        until(
+            lambda: short_timeout_server.log[before:].count("reason='abort'") >= DEAF,
+            "the ends of the requests are logged",
+        )
+        ended = [line for line in short_timeout_server.log[before:].splitlines() if "reason='abort'" in line]
         assert len(ended) == DEAF
         assert all(int(line.partition("output_tokens=")[2].partition(",")[0]) < tokens for line in ended)
     with within(HEADER_TIMEOUT, "the time for heads"):
-        assert await others(impatient, 1) == [expected]
+        assert await others(short_timeout_server, 1) == [expected]
 
 
 @replayed
-async def test_a_whole_answer_that_is_never_read_keeps_no_connection(impatient: Any) -> None:
-    before, ids = len(impatient.log), list(range(1000))
+async def test_a_whole_answer_that_is_never_read_keeps_no_connection(short_timeout_server: Any) -> None:
+    before, ids = len(short_timeout_server.log), list(range(1000))
     params = {"max_new_tokens": 100, "ignore_eos": True}
     body = {"text": PROMPT, "sampling_params": params, "return_logprob": True, "token_ids_logprob": ids}
-    with deaf_socket(impatient) as connection:
+    with deaf_socket(short_timeout_server) as connection:
         connection.sendall(raw("/generate", body))
-        until(lambda: GIVEN_UP in impatient.log[before:], "the connection is given up")
+        until(lambda: GIVEN_UP in short_timeout_server.log[before:], "the connection is given up")
         with within(HEADER_TIMEOUT, "the time for heads"):
-            impatient.wait_whole()
-    assert "Traceback" not in impatient.log
+            short_timeout_server.wait_whole()
+    assert "Traceback" not in short_timeout_server.log
 
 
 async def test_very_long_texts_delay_nobody(server: Any) -> None:
@@ -254,7 +257,7 @@ async def test_very_long_texts_delay_nobody(server: Any) -> None:
     async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
         refused = [asyncio.create_task(client.post("/generate", json=body)) for body in bodies]
         assert await others(server) == [expected] * 10
-        answers = [await one for one in refused]
+        answers = [await task for task in refused]
     assert [answer.status_code for answer in answers] == [400, 400, 400]
     messages = [answer.json()["error"]["message"] for answer in answers]
     assert "longer than the model's context length" in messages[0]

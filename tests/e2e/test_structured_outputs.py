@@ -45,9 +45,9 @@ def ask(server: Any, prompt: str = "Tell me about Anna: ", status: int = 200, **
 
 def texts(answers: Any) -> list[str]:
     """Of the outputs that ended by themselves."""
-    found = [one["text"] for one in answers if one["meta_info"]["finish_reason"]["type"] == "stop"]
-    assert found
-    return found
+    finished = [answer["text"] for answer in answers if answer["meta_info"]["finish_reason"]["type"] == "stop"]
+    assert finished
+    return finished
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_the_openai_client_gets_any_object_also_as_a_stream(client: OpenAI) -> N
     assert answer.choices[0].finish_reason == "stop"
     assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
     pieces = [chunk.choices[0] for chunk in client.chat.completions.create(**options, stream=True)]
-    assert "".join(one.delta.content or "" for one in pieces) == answer.choices[0].message.content
+    assert "".join(piece.delta.content or "" for piece in pieces) == answer.choices[0].message.content
     assert pieces[-1].finish_reason == "stop"
 
 
@@ -85,7 +85,9 @@ def test_extensions_on_completions(client: OpenAI) -> None:
     answer = client.completions.create(
         model="x", prompt="a", max_tokens=50, n=3, extra_body={"regex": "[0-9]{3}-[xyz]+!"}
     )
-    assert all(re.fullmatch("[0-9]{3}-[xyz]+!", one.text) or one.finish_reason == "length" for one in answer.choices)
+    assert all(
+        re.fullmatch("[0-9]{3}-[xyz]+!", choice.text) or choice.finish_reason == "length" for choice in answer.choices
+    )
     answer = client.completions.create(model="x", prompt="a", extra_body={"ebnf": 'root ::= "yes" | "no"'})
     assert answer.choices[0].text in ("yes", "no")
 
@@ -117,8 +119,8 @@ def test_an_empty_expression_ends_at_once(server: Any) -> None:
 
 def balanced(text: str) -> bool:
     depth = 0
-    for one in text:
-        depth += {"(": 1, ")": -1}[one]
+    for character in text:
+        depth += {"(": 1, ")": -1}[character]
         if depth < 0:
             return False
     return depth == 0
@@ -165,7 +167,7 @@ def random_schema(source: random.Random, depth: int = 2) -> Any:
             return {"type": ["boolean", "null"]}
         case "object":
             names = source.sample(["name", "a", "b", "ünï", "x y"], source.randint(1, 3))
-            properties = {one: random_schema(source, depth - 1) for one in names}
+            properties = {name: random_schema(source, depth - 1) for name in names}
             return {"type": "object", "properties": properties, "required": names[: source.randint(0, len(names))]}
         case "array":
             return {
@@ -194,8 +196,8 @@ def test_whatever_the_schema_what_ends_is_valid(server: Any) -> None:
 def test_seeds_and_several_outputs(server: Any) -> None:
     first = ask(server, json_schema=PERSON, n=3, seed=5)
     again = ask(server, json_schema=PERSON, n=3, seed=5)
-    assert [one["text"] for one in first] == [one["text"] for one in again]
-    assert len({one["text"] for one in first}) > 1
+    assert [answer["text"] for answer in first] == [answer["text"] for answer in again]
+    assert len({answer["text"] for answer in first}) > 1
     for text in texts(first):
         Draft202012Validator(PERSON).validate(json.loads(text))
 
@@ -211,16 +213,16 @@ def test_logprobs_are_the_models_own_and_streams_add_up(server: Any) -> None:
     events = server.events("/generate", {**body, "sampling_params": params})
     assert events[-1]["text"] == " Rome!"
     streamed = events[-1]["meta_info"]["output_token_logprobs"]
-    assert [one[1] for one in streamed] == [one[1] for one in reported]
-    assert [one[0] for one in streamed] == pytest.approx([one[0] for one in reported], abs=1e-3)
+    assert [entry[1] for entry in streamed] == [entry[1] for entry in reported]
+    assert [entry[0] for entry in streamed] == pytest.approx([entry[0] for entry in reported], abs=1e-3)
 
 
 def test_stop_tokens_end_an_output_only_where_it_may_end(server: Any) -> None:
-    (comma,) = {one["output_ids"][-1] for one in [ask(server, regex=",", temperature=0.0)]}
+    (comma,) = {answer["output_ids"][-1] for answer in [ask(server, regex=",", temperature=0.0)]}
     answers = ask(server, regex="a,b", n=2, stop_token_ids=[comma])
     assert texts(answers) == ["a,b"] * 2
     answers = ask(server, regex="a(,b)*", n=4, stop_token_ids=[comma])
-    assert {one["text"] for one in answers} <= {"a"}
+    assert {answer["text"] for answer in answers} <= {"a"}
 
 
 def test_retracted_sequences_keep_their_place_in_the_grammar(server: Any, narrow: Any) -> None:
@@ -229,11 +231,11 @@ def test_retracted_sequences_keep_their_place_in_the_grammar(server: Any, narrow
         "text": [f"{word} and" for word in ("one", "two", "three", "four")],
         "sampling_params": params,
     }
-    expected, found = server.generate(body), narrow.generate(body)
-    assert sum(one["meta_info"]["num_retractions"] for one in found) > 0
-    assert [one["output_ids"] for one in found] == [one["output_ids"] for one in expected]
-    for one in found:
-        assert re.match("(?:[a-z]{3} )+", one["text"]) and len(one["output_ids"]) > 200
+    expected, actual = server.generate(body), narrow.generate(body)
+    assert sum(answer["meta_info"]["num_retractions"] for answer in actual) > 0
+    assert [answer["output_ids"] for answer in actual] == [answer["output_ids"] for answer in expected]
+    for answer in actual:
+        assert re.match("(?:[a-z]{3} )+", answer["text"]) and len(answer["output_ids"]) > 200
     narrow.wait_whole()
 
 
@@ -263,7 +265,7 @@ def test_hostile_constraints_while_another_request_decodes(server: Any) -> None:
     thread = threading.Thread(target=decode)
     thread.start()
     with ThreadPoolExecutor(len(hostile)) as pool:
-        bodies = [{"text": "x", "sampling_params": {**WILD, **one}} for one in hostile]
+        bodies = [{"text": "x", "sampling_params": {**WILD, **constraint}} for constraint in hostile]
         answers = list(pool.map(lambda body: server.post("/generate", body), bodies))
     assert [answers[index].status_code for index in (0, 1, 2, 3, 7)] == [400] * 5
     assert {answer.status_code for answer in answers} <= {200, 400}

@@ -45,7 +45,7 @@ class Tenant:
         return str(self.answer("POST", "/v1/files", files=files, data={"purpose": "batch"})["id"])
 
     def ids(self, path: str) -> set[str]:
-        return {one["id"] for one in self.answer("GET", path)["data"]}
+        return {item["id"] for item in self.answer("GET", path)["data"]}
 
     def cached(self, path: str, body: dict[str, Any]) -> int:
         usage = self.answer("POST", path, json=body)["usage"]
@@ -76,8 +76,8 @@ def tenants(server: Any) -> Iterator[tuple[Tenant, Tenant, Tenant]]:
     """Key A, key B (in the other header), and the administrator."""
     three = Tenant(server, "key-a"), Tenant(server, "key-b", "x-api-key"), Tenant(server, "key-admin")
     yield three
-    for one in three:
-        one.http.close()
+    for tenant in three:
+        tenant.http.close()
 
 
 def check_unknown(tenant: Tenant, method: str, path: str, id: str) -> None:
@@ -136,8 +136,8 @@ def test_responses(tenants: tuple[Tenant, Tenant, Tenant]) -> None:
     unknown = b.call("POST", "/v1/responses", json={**turn, "previous_response_id": "x" * len(id)})
     assert foreign.status_code == unknown.status_code == 400
     assert foreign.text.replace(id, "") == unknown.text.replace("x" * len(id), "")
-    for one in (a, admin):
-        assert one.call("POST", "/v1/responses", json={**turn, "previous_response_id": id}).status_code == 200
+    for tenant in (a, admin):
+        assert tenant.call("POST", "/v1/responses", json={**turn, "previous_response_id": id}).status_code == 200
     assert a.answer("DELETE", f"/v1/responses/{id}")["deleted"]
 
 
@@ -191,7 +191,7 @@ def test_generate_is_isolated_too_and_a_salt_cannot_name_another_tenant(
 
     a, b, _ = tenants
     body = {"text": "G " + PROMPT, "sampling_params": {"max_new_tokens": 1}}
-    cached = [one.answer("POST", "/generate", json=body)["meta_info"]["cached_tokens"] for one in (a, b, a)]
+    cached = [tenant.answer("POST", "/generate", json=body)["meta_info"]["cached_tokens"] for tenant in (a, b, a)]
     assert cached[:2] == [0, 0] and cached[2] > 50
     for salt in (owner_of("key-a"), f"{owner_of('key-a')}:", f":{owner_of('key-a')}"):
         answer = b.answer("POST", "/generate", json={**body, "cache_salt": salt})

@@ -82,9 +82,9 @@ def check(model: Any, engine: Any, prefix: str) -> list[Any]:
         assert output.finish is not None and output.finish.reason == "length", output
         assert list(output.tokens) == model.greedy(tokens, NEW_TOKENS, output.tokens)
         logprobs = model.logprobs([*tokens, *output.tokens])
-        found = [one.logprob for one in (*output.prompt_logprobs[1:], *output.logprobs)]
-        assert found == pytest.approx(logprobs, abs=1e-4)
-        ranks = [one.rank for one in (*output.prompt_logprobs[1:], *output.logprobs)]
+        actual = [entry.logprob for entry in (*output.prompt_logprobs[1:], *output.logprobs)]
+        assert actual == pytest.approx(logprobs, abs=1e-4)
+        ranks = [entry.rank for entry in (*output.prompt_logprobs[1:], *output.logprobs)]
         possible = model.ranks([*tokens, *output.tokens])
         assert all(rank in some for rank, some in zip(ranks, possible, strict=True))
     return outputs
@@ -117,12 +117,12 @@ def test_short_of_slots(tiny_model: Callable[[str], Any], serve: Callable[..., A
     check(model, engine, "short")
 
 
-def test_drawn_tokens_are_those_of_one_rank(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
+def test_sampled_tokens_are_those_of_one_rank(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
     params = SamplingParams(max_new_tokens=12, temperature=1.0, top_p=0.9, frequency_penalty=0.3, seed=11)
-    asked = [Request(id=str(index), tokens=tuple(tokens), params=params) for index, tokens in enumerate(prompts())]
+    batch = [Request(id=str(index), tokens=tuple(tokens), params=params) for index, tokens in enumerate(prompts())]
     path = tiny_model("qwen3-0.6b").path
-    one, two = (serve(config(path, size)).outputs(asked) for size in (1, 2))
-    assert [output.tokens for output in one] == [output.tokens for output in two]
+    one_rank, two_ranks = (serve(config(path, size)).outputs(batch) for size in (1, 2))
+    assert [output.tokens for output in one_rank] == [output.tokens for output in two_ranks]
 
 
 def test_with_drafts(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
@@ -139,16 +139,16 @@ def test_with_drafts(tiny_model: Callable[[str], Any], serve: Callable[..., Any]
 def test_new_weights_serve(tiny_model: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path) -> None:
     old = tiny_model("llama-3.2-1b").path
     new = copy_of(old, tmp_path / "new")
-    asked = requests("x", start=0)[:1]
-    expected = serve(config(new, 1)).outputs(asked)[0]
+    batch = requests("x", start=0)[:1]
+    expected = serve(config(new, 1)).outputs(batch)[0]
     engine = serve(config(old, 2))
-    before = engine.outputs(asked)[0]
+    before = engine.outputs(batch)[0]
     assert engine.control("update_weights", source=str(new))["success"]
-    after = engine.outputs(asked)[0]
+    after = engine.outputs(batch)[0]
     assert after.tokens == expected.tokens != before.tokens
     with pytest.raises(RequestError, match="repository not found"):
         engine.control("update_weights", source=str(tmp_path / "nowhere"))
-    assert engine.outputs(asked)[0].tokens == after.tokens
+    assert engine.outputs(batch)[0].tokens == after.tokens
 
 
 def test_all_ranks_take_new_weights_or_none(
@@ -157,8 +157,8 @@ def test_all_ranks_take_new_weights_or_none(
     old = tiny_model("llama-3.2-1b").path
     new = copy_of(old, tmp_path / "new")
     engine = serve(config(old, 2))
-    asked = requests("x", start=0)[:1]
-    before = engine.outputs(asked)[0]
+    batch = requests("x", start=0)[:1]
+    before = engine.outputs(batch)[0]
     load = RankComponents.load
 
     def fails_on_rank_1(self: RankComponents, resolved: Any) -> Any:
@@ -169,10 +169,10 @@ def test_all_ranks_take_new_weights_or_none(
     monkeypatch.setattr(RankComponents, "load", fails_on_rank_1)
     with pytest.raises(RequestError, match="another rank could not"):
         engine.control("update_weights", source=str(new))
-    assert engine.outputs(asked)[0].tokens == before.tokens
+    assert engine.outputs(batch)[0].tokens == before.tokens
     monkeypatch.undo()
     assert engine.control("update_weights", source=str(new))["success"]
-    assert engine.outputs(asked)[0].tokens != before.tokens
+    assert engine.outputs(batch)[0].tokens != before.tokens
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -185,11 +185,11 @@ def test_a_head_that_the_checkpoint_has_although_it_is_tied(
     embedding = stored["model.embed_tokens.weight"]
     stored["lm_head.weight"] = embedding.clone() if same else embedding.flip(0).contiguous()
     save_file(stored, path / "model.safetensors")
-    found = []
+    logprobs = []
     for size in (1, 4):
         outputs = serve(config(path, size)).outputs(requests("x", start=0))
-        found.append([one.logprob for output in outputs for one in output.prompt_logprobs[1:]])
-    assert found[0] == pytest.approx(found[1], abs=1e-4)
+        logprobs.append([entry.logprob for output in outputs for entry in output.prompt_logprobs[1:]])
+    assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-4)
 
 
 def test_a_rank_that_fails_ends_the_engine(
@@ -210,12 +210,12 @@ def test_a_rank_that_fails_ends_the_engine(
 def test_quantized(tiny_model: Callable[[str], Any], serve: Callable[..., Any], quantization: str) -> None:
     """Each rank has scales of its own, so the outputs are near those of one."""
     model = tiny_model("qwen3-0.6b")
-    found = []
+    logprobs = []
     for size in (1, 2):
         outputs = serve(config(model.path, size, quantization=quantization)).outputs(requests("near", start=0))
-        found.append([one.logprob for output in outputs for one in output.prompt_logprobs[1:]])
-    assert found[0] == pytest.approx(found[1], abs=0.5)
-    assert sum(abs(one - other) for one, other in zip(*found, strict=True)) / len(found[0]) < 0.05
+        logprobs.append([entry.logprob for output in outputs for entry in output.prompt_logprobs[1:]])
+    assert logprobs[0] == pytest.approx(logprobs[1], abs=0.5)
+    assert sum(abs(value - other) for value, other in zip(*logprobs, strict=True)) / len(logprobs[0]) < 0.05
 
 
 @pytest.mark.parametrize(

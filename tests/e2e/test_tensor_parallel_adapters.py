@@ -60,12 +60,12 @@ def test_loading_and_unloading(tmp_path: Path, tiny_model: Tiny, serve: Serve, m
     monkeypatch.setattr(WorkerRankLora, "follow_command", noted)
     model = tiny_model("llama-3.2-1b")
     adapters = loras(tmp_path, model, FAMILIES["llama-3.2-1b"])
-    wanted = expected(model, adapters)
+    references = expected(model, adapters)
     engine = serve(shared(config(model.path), 2))
     for _ in range(3):
-        for name, one in adapters.items():
-            engine.control("load_adapter", adapter=name, path=str(one.path))
-        check(engine, wanted, ["second", None, "first"], "round")
+        for name, adapter in adapters.items():
+            engine.control("load_adapter", adapter=name, path=str(adapter.path))
+        check(engine, references, ["second", None, "first"], "round")
         for name in adapters:
             engine.control("unload_adapter", adapter=name)
     engine.control("load_adapter", adapter="last", path=str(adapters["first"].path))
@@ -85,7 +85,7 @@ def test_all_ranks_load_an_adapter_or_none(
 ) -> None:
     model = tiny_model("llama-3.2-1b")
     adapters = loras(tmp_path, model, FAMILIES["llama-3.2-1b"])
-    wanted, path = expected(model, adapters), str(adapters["first"].path)
+    references, path = expected(model, adapters), str(adapters["first"].path)
     engine = serve(shared(config(model.path), 2))
     read = Adapters.read
 
@@ -101,19 +101,19 @@ def test_all_ranks_load_an_adapter_or_none(
     with pytest.raises(RequestError, match="is not a folder"):
         engine.control("load_adapter", adapter="first", path=str(tmp_path / "nowhere"))
     engine.control("load_adapter", adapter="first", path=path)
-    check(engine, wanted, [None, "first"], "after")
+    check(engine, references, [None, "first"], "after")
 
 
 def test_new_weights_have_the_adapters(tmp_path: Path, tiny_model: Tiny, serve: Serve) -> None:
     model = tiny_model("llama-3.2-1b")
     adapters = loras(tmp_path, model, FAMILIES["llama-3.2-1b"])
     new = copy_of(model.path, tmp_path / "new")
-    found = []
+    results = []
     for size in (1, 2):
         engine = serve(shared(config(model.path, *adapters.values()), size))
         assert engine.control("update_weights", source=str(new))["success"]
-        found.append(generated(engine))
-    assert found[0] == found[1]
+        results.append(generated(engine))
+    assert results[0] == results[1]
 
 
 def test_graphs_are_for_steps_without_adapters(tmp_path: Path, tiny_model: Tiny, serve: Serve) -> None:
@@ -121,10 +121,10 @@ def test_graphs_are_for_steps_without_adapters(tmp_path: Path, tiny_model: Tiny,
         pytest.skip(why_not())
     model = tiny_model("llama-3.2-1b")
     adapters = loras(tmp_path, model, FAMILIES["llama-3.2-1b"])
-    found = []
+    results = []
     for graphs in (True, False):
         plain = config(model.path, *adapters.values())
         backends = BackendOptions(attention="avx512", kernels="avx512", disable_cuda_graph=not graphs)
         engine = serve(shared(replace(plain, model=replace(plain.model, dtype="bfloat16"), backends=backends), 2))
-        found.append(generated(engine))
-    assert found[0] == found[1]
+        results.append(generated(engine))
+    assert results[0] == results[1]

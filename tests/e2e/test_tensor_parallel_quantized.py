@@ -41,9 +41,9 @@ def test_ranks_share_what_is_stored(
         with pytest.raises(ConfigError, match=REFUSED_BY_RANKS[format]):
             serve(shared)
         return
-    found, tokens = answer(serve(shared))
+    actual, tokens = answer(serve(shared))
     logprobs, continuation = expected(reference)
-    assert found == pytest.approx(logprobs, abs=3e-4)
+    assert actual == pytest.approx(logprobs, abs=3e-4)
     assert tokens == continuation
 
 
@@ -54,9 +54,9 @@ def test_ranks_share_experts_and_fused_parts(
     described, pack = MIXTURES[format] if family == "qwen3-moe" else FORMATS[format]
     reference = write(tiny_model(family), tmp_path / "stored", described, pack)
     shared = dataclasses.replace(config(tmp_path / "stored"), parallel=ParallelOptions(tp_size=2, executor="threads"))
-    found, tokens = answer(serve(shared))
+    actual, tokens = answer(serve(shared))
     logprobs, continuation = expected(reference)
-    assert found == pytest.approx(logprobs, abs=3e-4)
+    assert actual == pytest.approx(logprobs, abs=3e-4)
     assert tokens == continuation
 
 
@@ -67,9 +67,9 @@ def test_ranks_share_small_blocks(
     described = {"quant_method": "fp8", "weight_block_size": [8, 16]}
     reference = write(tiny_model(family), tmp_path / "stored", described, partial(blocks, rows=8, columns=16))
     shared = dataclasses.replace(config(tmp_path / "stored"), parallel=ParallelOptions(tp_size=2, executor="threads"))
-    found, tokens = answer(serve(shared))
+    actual, tokens = answer(serve(shared))
     logprobs, continuation = expected(reference)
-    assert found == pytest.approx(logprobs, abs=3e-4)
+    assert actual == pytest.approx(logprobs, abs=3e-4)
     assert tokens == continuation
 
 
@@ -81,9 +81,9 @@ def test_ranks_share_a_head_in_four_bits(
     described = {**described, "lm_head": True, "ignore": []}
     reference = write(tiny_model("mistral-7b"), tmp_path / "stored", described, pack, head=True)
     shared = dataclasses.replace(config(tmp_path / "stored"), parallel=ParallelOptions(tp_size=2, executor="threads"))
-    found, tokens = answer(serve(shared))
+    actual, tokens = answer(serve(shared))
     logprobs, continuation = expected(reference)
-    assert found == pytest.approx(logprobs, abs=3e-4)
+    assert actual == pytest.approx(logprobs, abs=3e-4)
     assert tokens == continuation
 
 
@@ -97,5 +97,5 @@ def test_ranks_share_random_weights_in_a_format(
     model = dataclasses.replace(options.model, load_format="dummy", overrides=overrides)
     alone = dataclasses.replace(options, model=model)
     shared = dataclasses.replace(alone, parallel=ParallelOptions(tp_size=2, executor="threads"))
-    (one, tokens), (two, others) = (answer(serve(each)) for each in (alone, shared))
-    assert one == pytest.approx(two, abs=3e-4, rel=1e-4) and tokens == others
+    (one_rank, tokens), (two_ranks, others) = (answer(serve(each)) for each in (alone, shared))
+    assert one_rank == pytest.approx(two_ranks, abs=3e-4, rel=1e-4) and tokens == others

@@ -37,10 +37,10 @@ def test_it_serves_until_a_rank_is_gone(launch: Any) -> None:
         lines = (line for line in stream.iter_lines() if line)
         next(lines)
         os.kill(worker_ranks(server)[0], signal.SIGKILL)
-        rest = list(lines)
-    assert rest[-1] == "data: [DONE]"
-    in_time("error" in rest[-2], "the stream had not ended")
-    assert json.loads(rest[-2].removeprefix("data: "))["code"] == 503
+        events = list(lines)
+    assert events[-1] == "data: [DONE]"
+    in_time("error" in events[-2], "the stream had not ended")
+    assert json.loads(events[-2].removeprefix("data: "))["code"] == 503
     assert server.exit_code() == 1
     server.wait_gone()
     assert "rank 1 of the model ended (signal 9)" in server.log

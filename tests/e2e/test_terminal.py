@@ -61,17 +61,17 @@ def test_one_question_and_its_answer(server: Server, capsys: pytest.CaptureFixtu
 
 def test_a_conversation_is_sent_whole(server: Server, typed: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
     assert talk(typed, server.url, "/system Be brief.", QUESTION, "/history", "/undo", "/history", "/exit", "Lost") == 0
-    shown = capsys.readouterr().out
-    assert shown.count(f"user: {QUESTION}") == 1
-    assert shown.count("system: Be brief.") == 2
-    assert "assistant: " in shown and "Lost" not in shown
+    output = capsys.readouterr().out
+    assert output.count(f"user: {QUESTION}") == 1
+    assert output.count("system: Be brief.") == 2
+    assert "assistant: " in output and "Lost" not in output
 
 
 def test_parameters_limit_the_answer(server: Server, typed: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
     assert talk(typed, server.url, "/set max_tokens 2", QUESTION) == 0
-    shown = capsys.readouterr()
-    assert shown.out == "  temperature = 0.0\n  max_tokens = 2\nThe capital\n"
-    assert "the answer is cut off" in shown.err
+    captured = capsys.readouterr()
+    assert captured.out == "  temperature = 0.0\n  max_tokens = 2\nThe capital\n"
+    assert "the answer is cut off" in captured.err
 
 
 def test_another_answer_replaces_the_last_one(
@@ -79,9 +79,9 @@ def test_another_answer_replaces_the_last_one(
 ) -> None:
     file = tmp_path / "chat.json"
     assert talk(typed, server.url, "/retry", QUESTION, "/retry", f"/save {file}") == 0
-    shown = capsys.readouterr()
-    assert shown.err == "there is no message yet\n"
-    assert shown.out.count("The capital of Peru is Lima.") == 2
+    captured = capsys.readouterr()
+    assert captured.err == "there is no message yet\n"
+    assert captured.out.count("The capital of Peru is Lima.") == 2
     saved = json.loads(file.read_text())
     assert [message["role"] for message in saved["messages"]] == ["user", "assistant"]
     assert server.post("/v1/chat/completions", saved).status_code == 200
@@ -92,9 +92,9 @@ def test_a_refused_message_is_taken_back(
 ) -> None:
     lines = ("/image data:image/png;base64,AA", "What is this?", "/history", "/hlep", "/image nowhere.png")
     assert talk(typed, server.url, *lines) == 1
-    shown = capsys.readouterr()
-    assert "user:" not in shown.out
-    errors = shown.err.splitlines()
+    captured = capsys.readouterr()
+    assert "user:" not in captured.out
+    errors = captured.err.splitlines()
     assert errors[0].startswith("error: status 400: ")
     assert errors[1] == "no command /hlep; did you mean '/help'?"
     assert "nowhere.png" in errors[2]

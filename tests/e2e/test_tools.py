@@ -67,7 +67,7 @@ def test_required_streams(client: openai.OpenAI) -> None:
 
 def test_named_calls_that_function_only(client: openai.OpenAI) -> None:
     choice = ask(client, tool_choice=NAMED).choices[0]
-    assert [one.function.name for one in choice.message.tool_calls] == ["get_time"]
+    assert [call.function.name for call in choice.message.tool_calls] == ["get_time"]
     assert choice.message.tool_calls[0].function.arguments == "{}"
 
 
@@ -84,14 +84,14 @@ def test_strict_calls_are_valid_and_other_answers_free(client: openai.OpenAI, gr
     check_weather(call.function.name, call.function.arguments)
     parts = [part for chunk in ask(client, **named, stream=True) for part in _calls(chunk)]
     assert "".join(part.function.arguments for part in parts) == call.function.arguments
-    found = 0
+    weather_calls = 0
     for seed in range(6):
         choice = ask(client, **named, temperature=1.5, seed=seed, max_tokens=300).choices[0]
         for call in choice.message.tool_calls or () if choice.finish_reason != "length" else ():
-            found += call.function.name == "get_current_weather"
+            weather_calls += call.function.name == "get_current_weather"
             if call.function.name == "get_current_weather":
                 check_weather(call.function.name, call.function.arguments)
-    assert found
+    assert weather_calls
     france: Any = [{"role": "user", "content": "What is the capital of France?"}]
     message = ask(client, france, **named).choices[0].message
     assert (message.content, message.tool_calls) == ("The capital of France is Paris.", None)
@@ -164,7 +164,7 @@ def test_required_calls_are_valid_in_other_formats(other_format: Any) -> None:
             for call in choice.message.tool_calls:
                 check_weather(call.function.name, call.function.arguments)
         named = ask(client, tool_choice=NAMED, parallel_tool_calls=False).choices[0]
-        assert [one.function.name for one in named.message.tool_calls] == ["get_time"]
+        assert [call.function.name for call in named.message.tool_calls] == ["get_time"]
         assert json.loads(named.message.tool_calls[0].function.arguments) == {}
         for seed in range(4):
             choice = ask(client, tools=[STRICT], temperature=[0, 1, 2, 5][seed], seed=seed).choices[0]

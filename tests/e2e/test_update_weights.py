@@ -28,7 +28,7 @@ def copy_of(path: Path, target: Path, **changes: Any) -> Path:
     (target / "config.json").write_text(json.dumps({**config, **changes}))
     torch.manual_seed(1)
     weights = load_file(path / "model.safetensors")
-    save_file({name: torch.randn_like(one) * 0.2 for name, one in weights.items()}, target / "model.safetensors")
+    save_file({name: torch.randn_like(tensor) * 0.2 for name, tensor in weights.items()}, target / "model.safetensors")
     return target
 
 

@@ -31,6 +31,6 @@ def nested(flat: dict[str, Any], **more: Any) -> dict[str, Any]:
 def check_weather(name: str, arguments: str) -> None:
     """A call of the weather tool keeps to its schema."""
     assert name == FLAT_WEATHER["name"]
-    found = json.loads(arguments)
-    assert found.keys() == {"city", "unit"}
-    assert isinstance(found["city"], str) and found["unit"] in ("celsius", "fahrenheit")
+    parsed = json.loads(arguments)
+    assert parsed.keys() == {"city", "unit"}
+    assert isinstance(parsed["city"], str) and parsed["unit"] in ("celsius", "fahrenheit")

@@ -12,8 +12,8 @@ import torch
 from benchmarks.gpu.executors import decode_graphs
 from sglang_plug import LogprobOptions, Model, Plugins
 from sglang_plug_backends.recurrent_state.extension import RecurrentState
-from tests.e2e.seeing_families import FAMILIES as SEEING
-from tests.e2e.seeing_models import make_seeing, png
+from tests.e2e.vision_families import FAMILIES as VISION_FAMILIES
+from tests.e2e.vision_models import make_vision_model, png
 from tests.fake_cuda.device.tensors import DeviceTensor, clock
 from tests.fake_cuda.engine import Engine
 
@@ -68,7 +68,7 @@ def test_image_encoding_is_profiled_before_the_pool_is_sized(
 ) -> None:
     """The largest image that a prompt may have, and then those that are sent, on the device."""
     looked = list[tuple[int, bool]]()
-    target = Plugins.discover().get("model", SEEING[family].architecture).load(Model)
+    target = Plugins.discover().get("model", VISION_FAMILIES[family].architecture).load(Model)
     see = target.encode_images  # type: ignore[attr-defined]
 
     def noted(model: Any, media: Any) -> Any:
@@ -78,11 +78,13 @@ def test_image_encoding_is_profiled_before_the_pool_is_sized(
 
     monkeypatch.setattr(target, "encode_images", noted)
     monkeypatch.setattr("sglang_plug_backends.multimodal.image_inputs.AT_ONCE", 40)
-    model = make_seeing(family, tmp_path)
+    model = make_vision_model(family, tmp_path)
     largest = {"gemma3": 32, "mistral3": 90, "qwen3-vl": 100}[family]
     engine = Engine(model.path, pool=None, chunk=32, dtype="bfloat16", context=110, disable_cuda_graph=True)
     assert looked == [(largest, True)]
-    result = model.prompt(f"{SEEING[family].in_text} what? {SEEING[family].in_text}", [png(16, 16), png(8, 16)])
+    result = model.prompt(
+        f"{VISION_FAMILIES[family].in_text} what? {VISION_FAMILIES[family].in_text}", [png(16, 16), png(8, 16)]
+    )
     engine.submit(result.tokens, media=result.media)
     engine.finish(strict=False)
     assert len(looked) > 1 and all(sampled for _, sampled in looked)

@@ -63,4 +63,4 @@ def test_steps_are_queued_ahead_while_nothing_is_drafted(tiny_model: Tiny) -> No
     engine.loop.scheduler.plan_ahead = counted  # type: ignore[method-assign]
     engine.submit(range(3, 13), 12)
     engine.finish()
-    assert drafter.asked and ahead >= 9
+    assert drafter.limits and ahead >= 9

@@ -26,9 +26,9 @@ def make_environment(folder: Path, projects: Sequence[Path]) -> None:
     wheels = folder / "wheels"
     wheels.mkdir()
     run(python, Path(__file__).with_name("build_wheels.py"), wheels, *projects)
-    found = sorted(wheels.glob("*.whl"))
-    assert len(found) == len(projects), found
-    run(python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--disable-pip-version-check", *found)
+    wheel_files = sorted(wheels.glob("*.whl"))
+    assert len(wheel_files) == len(projects), wheel_files
+    run(python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--disable-pip-version-check", *wheel_files)
 
 
 def interpreter(environment: Path) -> Path:

@@ -109,12 +109,12 @@ def outcomes(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[
         assert done.returncode in (0, 1), f"{done.stdout}\n{done.stderr}"
 
     report = made_once(tmp_path_factory, "own-tests", make) / "report.xml"
-    found: dict[str, list[str]] = {plugin.name: [] for plugin in PLUGINS}
+    failures: dict[str, list[str]] = {plugin.name: [] for plugin in PLUGINS}
     for case in ElementTree.parse(report).iter("testcase"):
         _, distribution, *_ = (case.attrib["classname"] or case.attrib["name"]).split(".")
-        problems = [f"{case.attrib['name']}: {one.text}" for one in case if one.tag in ("failure", "error")]
-        found[distribution].append("\n".join(problems))
-    return found
+        problems = [f"{case.attrib['name']}: {element.text}" for element in case if element.tag in ("failure", "error")]
+        failures[distribution].append("\n".join(problems))
+    return failures
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.document_models import make_models
-from tests.e2e.seeing_models import make_seeing, png
 from tests.e2e.test_documents import CELLS, EXCLUDED, cells_of
+from tests.e2e.vision_models import make_vision_model, png
 
 pytest.importorskip("requests", reason="the documents' cells use it; it comes with the 'test' extra")
 
@@ -41,8 +41,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a hub cache with tiny models under the names of the documents."""
     folder = tmp_path_factory.mktemp("hub")
     made = folder / "made"
-    seeing = make_seeing("qwen2.5-vl", made / "vision")
-    for name, path in {**make_models(made), "Qwen/Qwen2.5-VL-7B-Instruct": seeing.path}.items():
+    vision_model = make_vision_model("qwen2.5-vl", made / "vision")
+    for name, path in {**make_models(made), "Qwen/Qwen2.5-VL-7B-Instruct": vision_model.path}.items():
         model = folder / ("models--" + name.replace("/", "--"))
         (model / "refs").mkdir(parents=True)
         (model / "refs" / "main").write_text(REVISION)

@@ -52,16 +52,16 @@ class Thinker:
     def tokens(self, text: str) -> list[int]:
         """The tokens of ``text``."""
         body = {"prompt": text, "add_special_tokens": False}
-        found: list[int] = self.server.post("/tokenize", body).json()["tokens"]
-        return found
+        tokens: list[int] = self.server.post("/tokenize", body).json()["tokens"]
+        return tokens
 
     def count(self, text: str) -> int:
         """The number of tokens of ``text``."""
         return len(self.tokens(text)) if text else 0
 
-    def script(self, thoughts: str = THOUGHTS, *, opened: bool = True, rest: str = "") -> dict[str, Any]:
+    def script(self, thoughts: str = THOUGHTS, *, opened: bool = True, answer: str = "") -> dict[str, Any]:
         """The request field for an output that reasons."""
-        return {"say": self.tokens((OPENINGS[self.parser] if opened else "") + thoughts + rest)}
+        return {"say": self.tokens((OPENINGS[self.parser] if opened else "") + thoughts + answer)}
 
     def ask(self, budget: int | None, **fields: Any) -> Any:
         """A chat completion of a model that reasons without end, unless ``extra`` says otherwise."""
@@ -117,8 +117,8 @@ def test_reasoning_ends_after_the_budget(thinker: Thinker, budget: int) -> None:
 def test_streams_end_reasoning_at_the_same_place(thinker: Thinker) -> None:
     whole = thinker.ask(9).choices[0].message
     deltas = [chunk.choices[0].delta for chunk in thinker.ask(9, stream=True)]
-    assert "".join(one.content or "" for one in deltas) == whole.content
-    thoughts = [getattr(one, "reasoning_content", None) or "" for one in deltas]
+    assert "".join(delta.content or "" for delta in deltas) == whole.content
+    thoughts = [getattr(delta, "reasoning_content", None) or "" for delta in deltas]
     assert "".join(thoughts) == whole.reasoning_content
     assert sum(map(bool, thoughts)) > 1, "it comes as it is generated"
 
@@ -128,7 +128,7 @@ def test_an_end_that_the_model_writes_itself_is_not_written_twice(thinker: Think
     end = ENDS[thinker.parser] + final
     need = thinker.count(thoughts)
     for budget in range(need, need + thinker.count(end) + 2):
-        script = thinker.script(thoughts, rest=f"{end}Two.")
+        script = thinker.script(thoughts, answer=f"{end}Two.")
         message = thinker.ask(budget, extra=script, max_tokens=len(script["say"])).choices[0].message
         assert (message.reasoning_content, message.content) == ("One.", "Two."), budget
 
@@ -184,8 +184,8 @@ def test_budgets_in_one_batch_are_kept_apart(thinker: Thinker) -> None:
         for index, budget in enumerate([None, 0, 1, 5, 11, 30, 200, 5])
     ]
     together = thinker.server.generate({"text": prompts, "sampling_params": params})
-    alone = [thinker.server.generate({"text": prompts[0], "sampling_params": one}) for one in params]
-    assert [one["output_ids"] for one in together] == [one["output_ids"] for one in alone]
+    alone = [thinker.server.generate({"text": prompts[0], "sampling_params": sampling}) for sampling in params]
+    assert [answer["output_ids"] for answer in together] == [answer["output_ids"] for answer in alone]
     thinker.server.wait_whole()
 
 
@@ -202,7 +202,7 @@ def test_every_route_takes_it(thinker: Thinker) -> None:
     response = thinker.client.responses.create(input="Hello", max_output_tokens=60, **options)
     assert response.usage is not None and response.output_text
     assert response.usage.output_tokens_details.reasoning_tokens <= budget
-    (thoughts,) = [one for one in response.output if one.type == "reasoning"]
+    (thoughts,) = [item for item in response.output if item.type == "reasoning"]
     assert thoughts.content and THOUGHTS.strip().startswith(thoughts.content[0].text)
 
 

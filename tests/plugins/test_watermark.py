@@ -22,8 +22,8 @@ PARAMS = {"max_new_tokens": 150, "ignore_eos": True, "sampling_seed": 7}
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with Engine(max_total_tokens=2048, plugins=OPTIONS, log_level="warning") as found:
-        yield found
+    with Engine(max_total_tokens=2048, plugins=OPTIONS, log_level="warning") as engine:
+        yield engine
 
 
 def detected(answer: Any, folder: Path, *flags: str) -> dict[str, Any]:
@@ -32,9 +32,9 @@ def detected(answer: Any, folder: Path, *flags: str) -> dict[str, Any]:
     file.write_text(answer["text"], encoding="utf-8")
     command = [sys.executable, "-m", "sglang_plug", "detect-watermark", "--plugins-dir", FOLDER, "--json", *flags]
     done = subprocess.run([*command, str(file)], capture_output=True, text=True, check=False)
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert done.returncode == (0 if found["watermarked"] else 1), done.stderr
-    return found
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (0 if report["watermarked"] else 1), done.stderr
+    return report
 
 
 @pytest.mark.parametrize(("temperature", "delta"), [(0.0, 8.0), (1.5, 4.0)])
@@ -46,9 +46,9 @@ def test_watermarked_text_scores_high_and_other_text_low(
     marked = engine.generate(PROMPTS, {**params, "watermark": {"delta": delta}})
     plain = engine.generate(PROMPTS, params)
     assert isinstance(marked, list) and isinstance(plain, list)
-    joined, other = ({"text": " ".join(one["text"] for one in found)} for found in (marked, plain))
-    found = detected(joined, tmp_path, "--key", "1234")
-    assert found["watermarked"] and found["z_score"] > 6 and found["p_value"] < 1e-8
+    joined, other = ({"text": " ".join(output["text"] for output in outputs)} for outputs in (marked, plain))
+    report = detected(joined, tmp_path, "--key", "1234")
+    assert report["watermarked"] and report["z_score"] > 6 and report["p_value"] < 1e-8
     for text, key in ((other, "1234"), (joined, "1235")):
         assert abs(detected(text, tmp_path, "--key", key)["z_score"]) < 4
 

@@ -14,7 +14,7 @@ WARNED_VERSIONS = 2
 
 def undeclared_breaks(released: Sequence[Surface], present: Surface, changelog: str) -> list[str]:
     """Return what is wrong with the present contract after those that were released, in ascending order."""
-    released = [one for one in released if version_key(one.contract) < version_key(present.contract)]
+    released = [version for version in released if version_key(version.contract) < version_key(present.contract)]
     if not released:
         return []
     last = released[-1]

@@ -82,8 +82,8 @@ def _listed(table: Mapping[str, Sequence[str]], path: str) -> list[str]:
 
 def _shared_libraries(sources: Sequence[Source]) -> list[str]:
     """The API process computes nothing, and what computes knows no HTTP: the two sides have no library in common."""
-    serving = {name for one in sources if one.shelf == "api" for name in libraries(one)}
-    computing = {name for one in sources if one.shelf == "core" for name in libraries(one)}
+    serving = {name for source in sources if source.shelf == "api" for name in libraries(source)}
+    computing = {name for source in sources if source.shelf == "core" for name in libraries(source)}
     return [
         f"{source.path} imports {name}, which is for {'the engine' if source.shelf == 'api' else 'the API'}"
         for source in sources

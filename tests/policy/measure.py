@@ -52,10 +52,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--list", action="store_true", help="also print what was counted")
     parser.add_argument("--no-request", action="store_true", help="serve no request to trace it, only read the tree")
-    given = parser.parse_args()
-    for name, value, counted in measurements(None if given.no_request else trace_chat_request):
+    arguments = parser.parse_args()
+    for name, value, counted in measurements(None if arguments.no_request else trace_chat_request):
         print(f"{name:<76}{value}")
-        for entry in counted if given.list else ():
+        for entry in counted if arguments.list else ():
             print(f"    {entry}")
 
 
@@ -79,17 +79,17 @@ def _is_below(source: Source, folder: str) -> bool:
 
 
 def _lines(sources: Sequence[Source]) -> int:
-    return sum(len(one.text.splitlines()) for one in sources)
+    return sum(len(source.text.splitlines()) for source in sources)
 
 
 def _sizes(sources: Sequence[Source]) -> Iterator[Row]:
-    core = [one for one in sources if one.shelf == "core"]
-    yield "lines of core without testing", _lines([one for one in core if "testing" not in one.path.parts]), ()
-    engine = [one for one in core if _is_below(one, ENGINE)]
+    core = [source for source in sources if source.shelf == "core"]
+    yield "lines of core without testing", _lines([source for source in core if "testing" not in source.path.parts]), ()
+    engine = [source for source in core if _is_below(source, ENGINE)]
     yield "lines of engine", _lines(engine), ()
-    generic = [one for one in engine if not PACKAGES & set(one.path.parts)]
+    generic = [source for source in engine if not PACKAGES & set(source.path.parts)]
     yield "lines of engine outside the feature packages", _lines(generic), ()
-    yield "modules of engine", sum(not one.is_package for one in engine), ()
+    yield "modules of engine", sum(not source.is_package for source in engine), ()
     counts = modules_per_folder(sources)
     most = max(counts, key=counts.__getitem__)
     yield "most modules in one folder", f"{counts[most]} ({most})", ()
@@ -106,14 +106,16 @@ def _request(trace: RequestTrace) -> Iterator[Row]:
 
 
 def _representations(sources: Sequence[Source]) -> Iterator[Row]:
-    classes = {node.name for one in sources for node in ast.walk(one.tree) if isinstance(node, ast.ClassDef)}
+    classes = {node.name for source in sources for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef)}
     known = [*(name for name in REPRESENTATIONS if name in classes), "chunk"]
     yield "representations of one request", len(known), [" -> ".join(known)]
     for source in sources:
         if source.folder.startswith(ENGINE):
             for node in ast.walk(source.tree):
                 if isinstance(node, ast.ClassDef) and node.name == "Sequence":
-                    fields = [ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)]
+                    fields = [
+                        ast.unparse(statement.target) for statement in node.body if isinstance(statement, ast.AnnAssign)
+                    ]
                     yield "fields of Sequence", len(fields), [" ".join(fields)]
 
 
@@ -142,19 +144,19 @@ def _identifiers(source: Source) -> set[str]:
 
 def _objects(sources: Sequence[Source]) -> Iterator[Row]:
     late = [
-        f"{one.path}:{target.lineno} {ast.unparse(target)}"
-        for one in sources
-        if one.path.as_posix() == BUILD
-        for node in ast.walk(one.tree)
+        f"{source.path}:{target.lineno} {ast.unparse(target)}"
+        for source in sources
+        if source.path.as_posix() == BUILD
+        for node in ast.walk(source.tree)
         if isinstance(node, ast.Assign | ast.AugAssign)
         for target in _attributes(node.targets if isinstance(node, ast.Assign) else [node.target])
     ]
     yield "attributes set on objects after construction in engine/startup/build.py", len(late), late
     asserted = [
-        (f"{one.path}:{node.lineno} {ast.unparse(node.test)}", ast.unparse(node.test).endswith(", Sequence)"))
-        for one in sources
-        if _is_below(one, ENGINE)
-        for node in ast.walk(one.tree)
+        (f"{source.path}:{node.lineno} {ast.unparse(node.test)}", ast.unparse(node.test).endswith(", Sequence)"))
+        for source in sources
+        if _is_below(source, ENGINE)
+        for node in ast.walk(source.tree)
         if isinstance(node, ast.Assert) and "isinstance(" in ast.unparse(node.test)
     ]
     waiting = [text for text, is_sequence in asserted if is_sequence]
@@ -179,10 +181,10 @@ def _imports(sources: Sequence[Source]) -> Iterator[Row]:
 
 def _functions(sources: Sequence[Source]) -> Iterator[Row]:
     lengths = sorted(
-        ((node.end_lineno or 0) - node.lineno + 1, f"{one.path}:{node.lineno} {node.name}")
-        for one in sources
-        if not any("kernel" in part for part in one.path.parts)
-        for node in one.functions()
+        ((node.end_lineno or 0) - node.lineno + 1, f"{source.path}:{node.lineno} {node.name}")
+        for source in sources
+        if not any("kernel" in part for part in source.path.parts)
+        for node in source.functions()
     )
     long = [f"{lines} {name}" for lines, name in lengths if lines > MOST_LINES]
     yield f"functions over {MOST_LINES} lines outside kernels", len(long), long
@@ -194,9 +196,9 @@ def _test_files() -> Iterator[Path]:
 
 
 def _tests(tests: Sequence[Source]) -> Iterator[Row]:
-    private = [f"{one.path}:{node.lineno} {ast.unparse(node)}" for one in tests for node in _private(one.tree)]
+    private = [f"{test.path}:{node.lineno} {ast.unparse(node)}" for test in tests for node in _private(test.tree)]
     yield "private attributes used in tests", len(private), private
-    patched = [f"{one.path}:{node.lineno}" for one in tests for node in _patches(one.tree)]
+    patched = [f"{test.path}:{node.lineno}" for test in tests for node in _patches(test.tree)]
     yield "calls of monkeypatch in tests", len(patched), ()
 
 
@@ -216,12 +218,12 @@ def _patches(tree: ast.AST) -> Iterator[ast.Call]:
 
 def _docstrings(sources: Sequence[Source]) -> Iterator[Row]:
     faults = [
-        f"{one.path}:{line} {name} {fault}"
-        for one in sources
-        for name, line, text in one.docstrings()
+        f"{source.path}:{line} {name} {fault}"
+        for source in sources
+        for name, line, text in source.docstrings()
         if (fault := first_line_fault(text)) is not None
     ]
-    total = sum(1 for one in sources for _ in one.docstrings())
+    total = sum(1 for source in sources for _ in source.docstrings())
     yield "docstrings whose first line does not stand alone", f"{len(faults)} of {total}", faults
 
 

@@ -80,7 +80,7 @@ def _names(source: Source, node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.ImportFrom):
         package = source.module.split(".") if source.is_package else source.module.split(".")[:-1]
         above = package[: len(package) - node.level + 1] if node.level else []
-        yield from (".".join([*above, *([node.module] if node.module else []), one.name]) for one in node.names)
+        yield from (".".join([*above, *([node.module] if node.module else []), alias.name]) for alias in node.names)
 
 
 def _walk(node: ast.AST, typing: bool, functions: bool) -> Iterator[ast.AST]:
@@ -107,13 +107,15 @@ def read_sources(folder: Path, root: Path = ROOT) -> Iterator[Source]:
 @cache
 def package_sources() -> tuple[Source, ...]:
     """Return every module of the installed packages; scripts that are not part of the runtime are left out."""
-    return tuple(one for shelf in SHELVES for one in read_sources(ROOT / shelf) if "train" not in one.path.parts)
+    return tuple(
+        source for shelf in SHELVES for source in read_sources(ROOT / shelf) if "train" not in source.path.parts
+    )
 
 
 @cache
 def distribution_sources() -> tuple[Source, ...]:
     """Return every module of the distributions under ``plugins/``, their tests included."""
-    return tuple(one for folder in sorted((ROOT / "plugins").glob("*/")) for one in read_sources(folder))
+    return tuple(source for folder in sorted((ROOT / "plugins").glob("*/")) for source in read_sources(folder))
 
 
 def modules_per_folder(sources: Sequence[Source]) -> dict[str, int]:
@@ -136,8 +138,8 @@ def import_graph(sources: Sequence[Source]) -> dict[str, set[str]]:
 
     graph: dict[str, set[str]] = {}
     for source in sources:
-        found = {resolve(name) for name in source.imports(typing=False, functions=False)}
-        graph[source.module] = {name for name in found if name is not None} - {source.module}
+        imported = {resolve(name) for name in source.imports(typing=False, functions=False)}
+        graph[source.module] = {name for name in imported if name is not None} - {source.module}
     return graph
 
 

@@ -29,7 +29,9 @@ def test_the_description_of_the_present_contract_is_up_to_date(root: Path) -> No
 def test_breaks_since_the_last_release_are_declared(root: Path) -> None:
     *earlier, present = map(read_surface, version_numbers())
     changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert [one.contract for one in earlier if one.released is None] == [], "only the newest version may be unreleased"
+    assert [version.contract for version in earlier if version.released is None] == [], (
+        "only the newest version may be unreleased"
+    )
     assert undeclared_breaks(earlier, present, changelog) == []
 
 

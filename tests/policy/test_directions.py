@@ -61,8 +61,8 @@ def test_packages_import_only_what_the_architecture_allows(sources: list[Source]
 def test_an_import_against_the_directions_is_reported(
     draft: Draft, sources: list[Source], root: Path, path: str, text: str
 ) -> None:
-    (found,) = forbidden_imports([*sources, draft(path, text)], root)[:1]
-    assert Path(path).parts[1] in found or "is imported by" in found
+    (message,) = forbidden_imports([*sources, draft(path, text)], root)[:1]
+    assert Path(path).parts[1] in message or "is imported by" in message
 
 
 def test_nothing_is_imported_in_circles(sources: list[Source]) -> None:

@@ -45,7 +45,7 @@ def test_an_entry_point_is_named_after_its_folder(root: Path) -> None:
 
 
 def test_declaring_modules_import_nothing_heavy(root: Path, sources: list[Any], plugin_sources: list[Any]) -> None:
-    declaring = [one for one in [*sources, *plugin_sources] if "sglang_plug.hookimpl" in one.imports()]
+    declaring = [source for source in [*sources, *plugin_sources] if "sglang_plug.hookimpl" in source.imports()]
     assert len(declaring) > len(entry_points(root))
     for source in declaring:
         assert {name.partition(".")[0] for name in source.imports(typing=False)} <= LIGHT, source.path

@@ -29,14 +29,16 @@ def test_no_call_that_runs_what_it_is_given(sources: list[Any]) -> None:
 
 
 def test_tensor_files_are_for_the_expert_recorder_and_hold_tensors_alone(sources: list[Any]) -> None:
-    found = []
+    calls = []
     for source in sources:
         for node in ast.walk(source.tree):
             if isinstance(node, ast.Attribute) and ast.unparse(node) in TENSOR_FILES:
                 assert source.path.as_posix() == RECORDER, f"{source.path}:{node.lineno}"
             if isinstance(node, ast.ImportFrom) and node.module in ("torch", "torch.serialization"):
-                assert not {one.name for one in node.names} & {"load", "save"}, f"{source.path}:{node.lineno}"
+                assert not {alias.name for alias in node.names} & {"load", "save"}, f"{source.path}:{node.lineno}"
             if isinstance(node, ast.Call) and ast.unparse(node.func) in TENSOR_FILES:
-                found.append((ast.unparse(node.func), {one.arg: ast.unparse(one.value) for one in node.keywords}))
-    assert sorted(name for name, _ in found) == sorted(TENSOR_FILES)
-    assert all(keywords.get("weights_only") == "True" for name, keywords in found if name == "torch.load")
+                calls.append(
+                    (ast.unparse(node.func), {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords})
+                )
+    assert sorted(name for name, _ in calls) == sorted(TENSOR_FILES)
+    assert all(keywords.get("weights_only") == "True" for name, keywords in calls if name == "torch.load")

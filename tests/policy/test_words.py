@@ -18,11 +18,11 @@ FORBIDDEN = re.compile(
 def test_no_word_that_does_not_belong(root: Path) -> None:
     files = [path for folder in FOLDERS for path in (root / folder).rglob("*") if path.is_file()]
     files += [path for path in root.iterdir() if path.is_file() and path.name != ".git"]  # a file in a worktree
-    found = [
+    matches = [
         f"{path.relative_to(root)}:{number}: {line.strip()[:80]}"
         for path in files
         if path.suffix in SUFFIXES and path != Path(__file__) and "__pycache__" not in path.parts
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if FORBIDDEN.search(line)
     ]
-    assert found == []
+    assert matches == []

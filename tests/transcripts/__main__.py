@@ -28,8 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The options of both commands."""
-    found = argparse.ArgumentParser(prog="python -m tests.transcripts", description=__doc__)
-    commands = found.add_subparsers(required=True, metavar="COMMAND")
+    parser = argparse.ArgumentParser(prog="python -m tests.transcripts", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
     record = commands.add_parser("record", help="record a tree")
     record.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON lines to write")
     record.add_argument(
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("--strict", action="store_true", help="the same events and the same last digits of numbers")
     compare.add_argument("--names", action="store_true", help="print only the names of the exchanges that differ")
     compare.set_defaults(run=run_compare)
-    return found
+    return parser
 
 
 def run_record(options: argparse.Namespace) -> int:
@@ -101,12 +101,12 @@ def run_compare(options: argparse.Namespace) -> int:
     before, after = read(options.first), read(options.second)
     prepare = without_locations if options.ignore_locations else lambda record: record
     count = 0
-    for found in differences(before, after, prepare=prepare, strict=options.strict):
+    for difference in differences(before, after, prepare=prepare, strict=options.strict):
         count += 1
-        print(found.name if options.names else "\n".join([f"== {found.name}", *found.lines, ""]))
+        print(difference.name if options.names else "\n".join([f"== {difference.name}", *difference.lines, ""]))
     if not options.strict:
-        for what, names in nearly_equal(before, after, prepare).items():
-            print(f"not counted: {len(names)} exchanges {what}{', e.g. ' if names else ''}{', '.join(names[:3])}")
+        for kind, names in nearly_equal(before, after, prepare).items():
+            print(f"not counted: {len(names)} exchanges {kind}{', e.g. ' if names else ''}{', '.join(names[:3])}")
     print(f"{len(before)} and {len(after)} exchanges: {count} differ")
     return 1 if count else 0
 

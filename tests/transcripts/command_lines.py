@@ -80,9 +80,9 @@ def record_commands(tree: Tree, output: Output, placeholders: Placeholders) -> N
     """Run every command line, two at a time, and record what it writes and its exit code."""
     lines = [*GOOD, *WRONG]
     with ThreadPoolExecutor(2) as pool:
-        for line, done in zip(lines, pool.map(lambda one: _run(tree, one), lines), strict=True):
-            given, written, errors = placeholders.exchange("", line, done.stdout, done.stderr)
-            record = {"command": given, "exit code": done.returncode}
+        for line, done in zip(lines, pool.map(lambda line: _run(tree, line), lines), strict=True):
+            command, written, errors = placeholders.exchange("", line, done.stdout, done.stderr)
+            record = {"command": command, "exit code": done.returncode}
             output.write(f"command/{line}", {**record, "stdout": written.split("\n"), "stderr": errors.split("\n")})
 
 

@@ -40,7 +40,7 @@ def without_locations(record: Record) -> Record:
     def replaced(value: Any) -> Any:
         if isinstance(value, str):
             return ruled(LOCATIONS, "", value)
-        return [replaced(one) for one in value] if isinstance(value, list) else value
+        return [replaced(item) for item in value] if isinstance(value, list) else value
 
     return {key: replaced(value) for key, value in record.items()}
 
@@ -55,61 +55,61 @@ def differences(
         if name not in after or name not in before:
             yield Difference(name, [f"only in the {'first' if name in before else 'second'} recording"])
             continue
-        one, other = prepare(before[name]), prepare(after[name])
-        if one == other or (not strict and nearly(coarse(one), coarse(other))):
+        record, other = prepare(before[name]), prepare(after[name])
+        if record == other or (not strict and nearly(coarse(record), coarse(other))):
             continue
         if not strict:
-            one, other = coarse(one), coarse(other)
-        yield Difference(name, list(_shown(one, other)))
+            record, other = coarse(record), coarse(other)
+        yield Difference(name, list(_shown(record, other)))
 
 
 def nearly_equal(
     before: Mapping[str, Record], after: Mapping[str, Record], prepare: Callable[[Record], Record]
 ) -> dict[str, list[str]]:
     """Names of exchanges that are the same only because of what ``differences`` allows, by what that is."""
-    found: dict[str, list[str]] = {"are cut into events at other tokens": [], "differ in last digits of numbers": []}
-    cut, digits = found.values()
+    groups: dict[str, list[str]] = {"are cut into events at other tokens": [], "differ in last digits of numbers": []}
+    cut, digits = groups.values()
     for name in before:
         if name not in after:
             continue
-        one, other = prepare(before[name]), prepare(after[name])
-        if one != other and coarse(one) == coarse(other):
+        record, other = prepare(before[name]), prepare(after[name])
+        if record != other and coarse(record) == coarse(other):
             cut.append(name)
-        elif one != other and nearly(coarse(one), coarse(other)):
+        elif record != other and nearly(coarse(record), coarse(other)):
             digits.append(name)
-    return found
+    return groups
 
 
-def nearly(one: Any, other: Any) -> bool:
+def nearly(value: Any, other: Any) -> bool:
     """Whether two values are the same but for numbers that differ by ``CLOSE``; looks into JSON inside strings."""
-    if isinstance(one, float) and isinstance(other, float):
-        return abs(one - other) <= CLOSE
-    if isinstance(one, str) and isinstance(other, str) and one != other:
-        first, second = _parsed(one), _parsed(other)
+    if isinstance(value, float) and isinstance(other, float):
+        return abs(value - other) <= CLOSE
+    if isinstance(value, str) and isinstance(other, str) and value != other:
+        first, second = _parsed(value), _parsed(other)
         return first is not None and second is not None and nearly(first, second)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(nearly(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(nearly, one, other))
-    return bool(one == other) and type(one) is type(other)
+    if isinstance(value, dict) and isinstance(other, dict):
+        return value.keys() == other.keys() and all(nearly(value[key], other[key]) for key in value)
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(nearly, value, other))
+    return bool(value == other) and type(value) is type(other)
 
 
 def _parsed(text: str) -> Any:
     """A text that is JSON, or an event's data that is; None if it is not."""
     head, mark, data = text.rpartition("data: ")
     try:
-        found = json.loads(data)
+        parsed = json.loads(data)
     except ValueError:
         return None
-    return [head + mark, found] if isinstance(found, dict | list) else None
+    return [head + mark, parsed] if isinstance(parsed, dict | list) else None
 
 
-def _shown(one: Record, other: Record) -> Iterator[str]:
-    first, second = list(_lines(one)), list(_lines(other))
-    found = [line for line in difflib.unified_diff(first, second, "first", "second", lineterm="", n=2)][2:]
-    yield from (line[:LONGEST_LINE] for line in found[:LINES_SHOWN])
-    if len(found) > LINES_SHOWN:
-        yield f"... and {len(found) - LINES_SHOWN} more lines"
+def _shown(record: Record, other: Record) -> Iterator[str]:
+    first, second = list(_lines(record)), list(_lines(other))
+    lines = [line for line in difflib.unified_diff(first, second, "first", "second", lineterm="", n=2)][2:]
+    yield from (line[:LONGEST_LINE] for line in lines[:LINES_SHOWN])
+    if len(lines) > LINES_SHOWN:
+        yield f"... and {len(lines) - LINES_SHOWN} more lines"
 
 
 def _lines(record: Record) -> Iterator[str]:

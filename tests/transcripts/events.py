@@ -16,13 +16,13 @@ def coarse(record: dict[str, Any]) -> dict[str, Any]:
     if "events" not in record:
         return record
     incremental = '"incremental": true' in record.get("request", "")
-    found: list[Event] = []
+    events: list[Event] = []
     for event in _by_output(map(_parsed, record["events"])):
-        if found and _joinable(found[-1], event):
-            found[-1] = _joined(found[-1], event, incremental)
+        if events and _joinable(events[-1], event):
+            events[-1] = _joined(events[-1], event, incremental)
         else:
-            found.append(event)
-    return {**record, "events": [_numberless(one) for one in found]}
+            events.append(event)
+    return {**record, "events": [_numberless(event) for event in events]}
 
 
 def _by_output(events: Iterable[Event]) -> Iterator[Event]:
@@ -54,15 +54,15 @@ def _choice(event: Event) -> Any:
     return choices[0] if isinstance(choices, list) and len(choices) == 1 else None
 
 
-def _joinable(one: Event, other: Event) -> bool:
-    if "data" not in one or "data" not in other:
+def _joinable(event: Event, other: Event) -> bool:
+    if "data" not in event or "data" not in other:
         return False
-    first, second = one["data"], other["data"]
+    first, second = event["data"], other["data"]
     if "meta_info" in first and "meta_info" in second:
         return first.get("index") == second.get("index") and first["meta_info"]["finish_reason"] is None
     if first.get("type") in DELTAS:
         return _key(first, "type", "item_id", "content_index") == _key(second, "type", "item_id", "content_index")
-    before, after = _choice(one), _choice(other)
+    before, after = _choice(event), _choice(other)
     if before is None or after is None or before["index"] != after["index"] or before["finish_reason"]:
         return False
     if "text" in before:
@@ -88,45 +88,46 @@ def _texts(delta: Event) -> bool:
     return bool(delta) and delta.keys() <= {"content", "reasoning_content"}
 
 
-def _joined(one: Event, other: Event, incremental: bool) -> Event:
-    first, second = one["data"], other["data"]
+def _joined(event: Event, other: Event, incremental: bool) -> Event:
+    first, second = event["data"], other["data"]
     if "meta_info" in first and not incremental:  # each event has all that came before
         return other
     if "meta_info" in first:
         return {**other, "data": {**second, **{key: first[key] + second[key] for key in ("text", "output_ids")}}}
     if "delta" in first:
         joined = {"delta": first["delta"] + second["delta"], "logprobs": [*_list(first), *_list(second)]}
-        return {**one, "data": {**second, **joined}}
-    before, after = _choice(one), _choice(other)
+        return {**event, "data": {**second, **joined}}
+    before, after = _choice(event), _choice(other)
     choice = {**after, "logprobs": _joined_logprobs(before.get("logprobs"), after.get("logprobs"))}
     if "text" in before:
         choice["text"] = before["text"] + after["text"]
     else:
         nulls = dict.fromkeys(key for key, value in after["delta"].items() if value is None)
         choice["delta"] = {**_joined_delta(_told(before["delta"]), _told(after["delta"])), **nulls}
-    return {**one, "data": {**second, "choices": [choice]}}
+    return {**event, "data": {**second, "choices": [choice]}}
 
 
 def _list(data: Event) -> Iterable[Any]:
-    found = data.get("logprobs")
-    return found if isinstance(found, list) else []
+    logprobs = data.get("logprobs")
+    return logprobs if isinstance(logprobs, list) else []
 
 
-def _joined_delta(one: Event, other: Event) -> Event:
-    if "tool_calls" in one:
-        (first,), (second,) = one["tool_calls"], other["tool_calls"]
+def _joined_delta(delta: Event, other: Event) -> Event:
+    if "tool_calls" in delta:
+        (first,), (second,) = delta["tool_calls"], other["tool_calls"]
         if first["index"] != second["index"]:
             return {"tool_calls": [first, second]}
-        said = first["function"].get("arguments", "") + second["function"].get("arguments", "")
-        return {"tool_calls": [{**first, "function": {**first["function"], "arguments": said}}]}
-    return {key: one[key] + other[key] for key in one}
+        arguments = first["function"].get("arguments", "") + second["function"].get("arguments", "")
+        return {"tool_calls": [{**first, "function": {**first["function"], "arguments": arguments}}]}
+    return {key: delta[key] + other[key] for key in delta}
 
 
-def _joined_logprobs(one: Any, other: Any) -> Any:
-    if not isinstance(one, dict) or not isinstance(other, dict):
-        return one or other
+def _joined_logprobs(logprobs: Any, other: Any) -> Any:
+    if not isinstance(logprobs, dict) or not isinstance(other, dict):
+        return logprobs or other
     return {
-        key: [*(one[key] or []), *(other.get(key) or [])] if isinstance(one[key], list) else one[key] for key in one
+        key: [*(logprobs[key] or []), *(other.get(key) or [])] if isinstance(logprobs[key], list) else logprobs[key]
+        for key in logprobs
     }
 
 

@@ -34,10 +34,10 @@ class Answer:
     def field(self, name: str) -> Any:
         """A field of the body, or ``"none"``: a server that answers otherwise must not end the recording."""
         try:
-            found = self.json()
+            content = self.json()
         except ValueError:
             return "none"
-        return found.get(name, "none") if isinstance(found, dict) else "none"
+        return content.get(name, "none") if isinstance(content, dict) else "none"
 
 
 class Output:
@@ -63,7 +63,7 @@ class Talk:
         self._host, _, port = url.removeprefix("http://").rstrip("/").partition(":")
         self._port = int(port)
         self._group = ""
-        self.asked: dict[tuple[str, str], list[int]] = {}
+        self.statuses: dict[tuple[str, str], list[int]] = {}
         """Status codes by method and path, without query."""
         self.headers: dict[str, str] = {}
         """Headers of every request."""
@@ -104,7 +104,7 @@ class Talk:
         sent = {**({"Content-Type": "application/json"} if content is not None else {}), **self.headers}
         sent |= headers or {}
         answer = self._ask(method, path, content, sent)
-        self.asked.setdefault((method, path.partition("?")[0]), []).append(answer.status)
+        self.statuses.setdefault((method, path.partition("?")[0]), []).append(answer.status)
         self._record(name, method, path, (content or b"").decode(errors="replace"), headers or {}, answer)
         return answer
 
@@ -131,8 +131,8 @@ class Talk:
         kind = next((value for key, value in answer.headers if key.lower() == "content-type"), "")
         binary = _text(answer.content) is None
         body = base64.b64encode(answer.content).decode() if binary else answer.content.decode()
-        place, asked, heads, body = self._placeholders.exchange(path, path, sent[:LONGEST_REQUEST], heads, body)
-        record: dict[str, Any] = {"method": method, "path": place, "request": asked}
+        place, request_body, heads, body = self._placeholders.exchange(path, path, sent[:LONGEST_REQUEST], heads, body)
+        record: dict[str, Any] = {"method": method, "path": place, "request": request_body}
         if headers:
             record["request headers"] = dict(headers)
         record |= {"status": answer.status, "headers": heads.split("\n")}
@@ -159,13 +159,13 @@ def _text(content: bytes) -> str | None:
         return None
 
 
-def uncovered(asked: Mapping[tuple[str, str], list[int]], document: Mapping[str, Any]) -> list[str]:
+def uncovered(statuses: Mapping[tuple[str, str], list[int]], document: Mapping[str, Any]) -> list[str]:
     """Methods and paths of an OpenAPI document that no request has asked for."""
     missing = []
     for path, operations in document["paths"].items():
         fits = re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path)))
-        for method in (one.upper() for one in operations if one in METHODS):
-            if not any(verb == method and fits.fullmatch(where) for verb, where in asked):
+        for method in (operation.upper() for operation in operations if operation in METHODS):
+            if not any(verb == method and fits.fullmatch(where) for verb, where in statuses):
                 missing.append(f"{method} {path}")
     return missing
 

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.seeing_families import FAMILIES as SEEING
-from tests.e2e.seeing_models import png
+from tests.e2e.vision_families import FAMILIES as VISION_FAMILIES
+from tests.e2e.vision_models import png
 
 from .exchanges import Output
 from .models import POOLING, makers
@@ -26,9 +26,9 @@ def record_families(tree: Tree, output: Output, placeholders: Placeholders) -> N
     """Write all checkpoints, serve one after the other in one process of the tree, and record the answers."""
     folder = tree.folder("families")
     jobs = [_job(name, str(make())) for name, make in makers(folder).items()]
-    plan, found = folder / "plan.json", folder / "found.jsonl"
+    plan, results = folder / "plan.json", folder / "found.jsonl"
     plan.write_text(json.dumps(jobs), encoding="utf-8")
-    command = [tree.python, str(ENGINE), str(plan), str(found)]
+    command = [tree.python, str(ENGINE), str(plan), str(results)]
     log = folder / "log.txt"
     with log.open("wb") as errors:
         done = subprocess.run(
@@ -38,7 +38,7 @@ def record_families(tree: Tree, output: Output, placeholders: Placeholders) -> N
         raise RuntimeError(
             f"the offline engine ended with {done.returncode}:\n{log.read_text(errors='replace')[-3000:]}"
         )
-    for line in found.read_text(encoding="utf-8").splitlines():
+    for line in results.read_text(encoding="utf-8").splitlines():
         (text,) = placeholders.exchange("", line)
         record = json.loads(text)
         output.write(f"family/{record.pop('family')}", record)
@@ -48,7 +48,7 @@ def _job(name: str, folder: str) -> dict[str, Any]:
     """What the offline engine does with a checkpoint."""
     job: dict[str, Any] = {"family": name, "path": folder, "pooling": name in POOLING}
     if name.endswith(" with images"):
-        family = SEEING[name.removesuffix(" with images")]
+        family = VISION_FAMILIES[name.removesuffix(" with images")]
         job["prompt"] = f"{family.in_text}Who is in the image?"
         job["image"] = base64.b64encode(png(64, 24, 1)).decode()
     else:

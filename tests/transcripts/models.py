@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
 from tests.conftest import families
 from tests.e2e.document_models import demo
-from tests.e2e.seeing_families import FAMILIES as SEEING
-from tests.e2e.seeing_models import make_seeing
+from tests.e2e.vision_families import FAMILIES as VISION_FAMILIES
+from tests.e2e.vision_models import make_vision_model
 from tests.peft_adapters import linears, make_lora
 
 WIDTHS: dict[str, Any] = {
@@ -73,26 +73,26 @@ FURTHER: dict[str, tuple[str, str]] = {
 
 def cases(module: str) -> dict[str, tuple[str, PretrainedConfig]]:
     """The configurations that the tests of a family have."""
-    found = importlib.import_module("tests.builtin_models." + module.replace("/", "."))
-    return dict(found.CASES)
+    tests = importlib.import_module("tests.builtin_models." + module.replace("/", "."))
+    return dict(tests.CASES)
 
 
 def makers(folder: Path) -> dict[str, Callable[[], Path]]:
     """Every tiny model by name; calling writes its checkpoint and returns the folder."""
-    found: dict[str, Callable[[], Path]] = {
+    models: dict[str, Callable[[], Path]] = {
         name: partial(make_text, folder / name, config) for name, config in families().items()
     }
     for name, (module, case) in FURTHER.items():
-        found[name] = partial(make_case, folder / name, *cases(module)[case])
+        models[name] = partial(make_case, folder / name, *cases(module)[case])
     for name in POOLING:
-        found[name] = partial(make_pooling, folder / name, name, tokenizer=False)
-    for name in SEEING:
-        found[f"{name} with images"] = partial(_make_seeing, name, folder / f"{name}-seeing")
-    return found
+        models[name] = partial(make_pooling, folder / name, name, tokenizer=False)
+    for name in VISION_FAMILIES:
+        models[f"{name} with images"] = partial(_make_vision_model, name, folder / f"{name}-vision")
+    return models
 
 
-def _make_seeing(name: str, folder: Path) -> Path:
-    return make_seeing(name, folder).path
+def _make_vision_model(name: str, folder: Path) -> Path:
+    return make_vision_model(name, folder).path
 
 
 def make_text(folder: Path, config: PretrainedConfig) -> Path:

@@ -21,20 +21,20 @@ def answers(job: dict[str, Any]) -> Any:
     with Engine(job["path"], log_level="error", **options) as engine:
         if job["pooling"]:
             return engine.encode(input_ids=job["tokens"])
-        wanted: dict[str, Any] = {"return_logprob": True, "top_logprobs_num": 2, "logprob_start_len": 0}
+        logprob_options: dict[str, Any] = {"return_logprob": True, "top_logprobs_num": 2, "logprob_start_len": 0}
         if "image" in job:
-            return engine.generate(job["prompt"], PARAMETERS, image_data=job["image"], **wanted)
+            return engine.generate(job["prompt"], PARAMETERS, image_data=job["image"], **logprob_options)
         return [
-            engine.generate(input_ids=job["tokens"], sampling_params=PARAMETERS, **wanted),
+            engine.generate(input_ids=job["tokens"], sampling_params=PARAMETERS, **logprob_options),
             engine.generate(
                 input_ids=job["tokens"], sampling_params={**PARAMETERS, "temperature": 1, "sampling_seed": 3}
             ),
         ]
 
 
-def main(plan: str, found: str) -> None:
+def main(plan: str, results: str) -> None:
     """Do all jobs of a plan; an error of one is its answer."""
-    with Path(found).open("w", encoding="utf-8") as file:
+    with Path(results).open("w", encoding="utf-8") as file:
         for job in json.loads(Path(plan).read_text(encoding="utf-8")):
             try:
                 record = {"family": job["family"], "answers": answers(job)}

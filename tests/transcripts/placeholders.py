@@ -95,14 +95,14 @@ class Placeholders:
     """Replaces what differs between runs, in one exchange after the other."""
 
     def __init__(self, folders: Iterable[tuple[Path, str]]) -> None:
-        self._folders = sorted(((str(path), name) for path, name in folders), key=lambda one: -len(one[0]))
+        self._folders = sorted(((str(path), name) for path, name in folders), key=lambda pair: -len(pair[0]))
 
     def exchange(self, path: str, *texts: str) -> list[str]:
         """The texts of an exchange (its request first) with placeholders; ids are numbered through all of them."""
-        seen: dict[str, int] = {}
+        numbers: dict[str, int] = {}
 
-        def number(found: re.Match[str]) -> str:
-            return f"{found['kind']}<id {seen.setdefault(found['id'], len(seen) + 1)}>"
+        def number(match: re.Match[str]) -> str:
+            return f"{match['kind']}<id {numbers.setdefault(match['id'], len(numbers) + 1)}>"
 
         return [IDENTITIES.sub(number, self._ruled(path, text)) for text in texts]
 

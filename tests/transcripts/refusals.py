@@ -113,7 +113,7 @@ def ask_wrong_types(talk: Talk, document: Mapping[str, Any]) -> None:
             for name, field, value in _spoilt(schemas[schema]):
                 talk.post(f"{path} {field}: {name}", path, {**good, field: value})
             for field in sorted(good):
-                talk.post(f"{path} without {field}", path, {key: one for key, one in good.items() if key != field})
+                talk.post(f"{path} without {field}", path, {key: value for key, value in good.items() if key != field})
         for schema, (path, place, listed) in NESTED.items():
             for name, field, value in _spoilt(schemas[schema]):
                 inner: Any = {**GOOD.get(schema, {}), field: value}

@@ -52,7 +52,7 @@ def wait_idle(talk: Talk) -> None:
     """Wait until nothing is computed."""
     for _ in range(500):
         loads = talk.quietly("GET", "/v1/loads").field("loads")
-        if loads == "none" or not any(one["num_total_reqs"] for one in loads):
+        if loads == "none" or not any(load["num_total_reqs"] for load in loads):
             return
         time.sleep(0.02)
 

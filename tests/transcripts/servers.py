@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.seeing_models import QWEN_IMAGE, make_seeing, png
+from tests.e2e.vision_models import QWEN_IMAGE, make_vision_model, png
 
 from .exchanges import Talk, uncovered
 from .generation import CHAT, COMPLETIONS, FRANCE, GENERATE, PIXEL, PROMPT, SAMPLED, STORY, ask_generation
@@ -68,8 +68,8 @@ def recorded(tree: Tree, models: Path) -> Iterator[Recorded]:
     classifier = make_pooling(models / "classifier", "qwen2-classifier", tokenizer=True)
     yield Recorded("classifier", ("--model-path", str(classifier)), ask_pooling_model)
     yield Recorded("recurrent", ("--model-path", str(make_recurrent(models / "recurrent"))), ask_small)
-    seeing = make_seeing("qwen2.5-vl", models / "seeing").path
-    yield Recorded("seeing", ("--model-path", str(seeing), "--dtype", "float32"), ask_about_images)
+    vision = make_vision_model("qwen2.5-vl", models / "vision").path
+    yield Recorded("vision", ("--model-path", str(vision), "--dtype", "float32"), ask_about_images)
 
 
 def ask_everything(talk: Talk) -> None:
@@ -86,7 +86,7 @@ def ask_everything(talk: Talk) -> None:
     ask_administration(talk)
     ask_metrics(talk)
     ask_weights(talk, talk.quietly("GET", "/model_info").field("model_path"))
-    missing = [route for route in uncovered(talk.asked, document) if route not in EXEMPT]
+    missing = [route for route in uncovered(talk.statuses, document) if route not in EXEMPT]
     if missing:
         raise ValueError(f"no request asks for: {', '.join(missing)}")
 
@@ -258,9 +258,9 @@ def ask_about_images(talk: Talk) -> None:
             url = "data:image/png;base64," + base64.b64encode(data).decode()
             part: dict[str, Any] = {"type": "image_url", "image_url": {"url": url}}
             content = [part, {"type": "text", "text": "What is in the image?"}]
-            asked = {"messages": [{"role": "user", "content": content}], "max_tokens": 8, "ignore_eos": True}
-            talk.both(f"chat, {name}", CHAT, {**asked, "temperature": 0})
-            talk.both(f"chat, {name}, sampled", CHAT, {**asked, **SAMPLED, "logprobs": True, "top_logprobs": 2})
+            request = {"messages": [{"role": "user", "content": content}], "max_tokens": 8, "ignore_eos": True}
+            talk.both(f"chat, {name}", CHAT, {**request, "temperature": 0})
+            talk.both(f"chat, {name}, sampled", CHAT, {**request, **SAMPLED, "logprobs": True, "top_logprobs": 2})
             body = {
                 "text": f"{QWEN_IMAGE}Who?",
                 "image_data": url,
@@ -268,8 +268,8 @@ def ask_about_images(talk: Talk) -> None:
             }
             talk.both(f"generate, {name}", GENERATE, body)
             item = [{"type": "input_image", "image_url": url}, {"type": "input_text", "text": "What?"}]
-            asked = {"input": [{"role": "user", "content": item}], "temperature": 0, "max_output_tokens": 8}
-            talk.both(f"response, {name}", "/v1/responses", asked)
+            request = {"input": [{"role": "user", "content": item}], "temperature": 0, "max_output_tokens": 8}
+            talk.both(f"response, {name}", "/v1/responses", request)
         for url in ("https://example.com/a.png", "file:///etc/passwd", "", "data:image/png,plain", PIXEL):
             part = {"type": "image_url", "image_url": {"url": url}}
             talk.post(

@@ -42,9 +42,9 @@ class Tree:
 
     def folder(self, name: str) -> Path:
         """A new folder in the scratch folder."""
-        found = self.scratch / name
-        found.mkdir(parents=True, exist_ok=True)
-        return found
+        path = self.scratch / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
 
 
 @contextlib.contextmanager
@@ -65,17 +65,17 @@ def serving(tree: Tree, name: str, *flags: str) -> Iterator[str]:
             text=True,
             start_new_session=True,
         )
-    impatient = threading.Timer(PATIENCE, process.kill)
-    impatient.start()
+    timer = threading.Timer(PATIENCE, process.kill)
+    timer.start()
     try:
         assert process.stdout is not None
         ready = next((line for line in process.stdout if READY in line), None)
-        impatient.cancel()
+        timer.cancel()
         if ready is None:
             raise RuntimeError(f"the server {name!r} did not start:\n{log.read_text(errors='replace')[-3000:]}")
         yield ready.split(" at ")[1].strip()
     finally:
-        impatient.cancel()
+        timer.cancel()
         _end(process)
 
 

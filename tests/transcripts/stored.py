@@ -89,11 +89,11 @@ def _upload(talk: Talk, name: str, content: bytes, purpose: str | None = "batch"
 
 
 def _lines(*bodies: dict[str, Any], url: str = CHAT) -> bytes:
-    asked = [
+    requests = [
         {"custom_id": f"line {number}", "method": "POST", "url": url, "body": body}
         for number, body in enumerate(bodies)
     ]
-    return b"".join(json.dumps(one).encode() + b"\n" for one in asked)
+    return b"".join(json.dumps(request).encode() + b"\n" for request in requests)
 
 
 def _finished(talk: Talk, batch: str) -> None:

@@ -16,7 +16,7 @@ from .placeholders import Placeholders
 
 
 def record(*events: Any, **more: Any) -> dict[str, Any]:
-    return {"name": "x", "request": "", "events": [f"data: {json.dumps(one)}" for one in events], **more}
+    return {"name": "x", "request": "", "events": [f"data: {json.dumps(event)}" for event in events], **more}
 
 
 def chunk(text: str, index: int = 0, end: str | None = None) -> dict[str, Any]:
@@ -25,13 +25,13 @@ def chunk(text: str, index: int = 0, end: str | None = None) -> dict[str, Any]:
 
 def test_ids_times_and_folders_have_placeholders() -> None:
     placeholders = Placeholders([(Path("/somewhere/tree"), "<tree>"), (Path("/somewhere/tree/tmp"), "<scratch>")])
-    found = placeholders.exchange(
+    texts = placeholders.exchange(
         "/v1/files",
         "/v1/files/file-0123456789abcdef0123456789abcdef",
         'date: today\nx: {"id":"call_0123456789abcdef01234567","created":1790000000}',
         '{"id":"file-0123456789abcdef0123456789abcdef","path":"/somewhere/tree/tmp/a","count":1790000000}',
     )
-    assert found == [
+    assert texts == [
         "/v1/files/file-<id 1>",
         'date: <date>\nx: {"id":"call_<id 2>","created":"<time>"}',
         '{"id":"file-<id 1>","path":"<scratch>/a","count":1790000000}',
@@ -45,8 +45,12 @@ def test_streams_may_be_cut_at_other_tokens() -> None:
     assert coarse(fine) == coarse(rough) != coarse(other)
     assert list(differences({"x": fine}, {"x": rough}, prepare=dict, strict=False)) == []
     assert nearly_equal({"x": fine}, {"x": rough}, dict)["are cut into events at other tokens"] == ["x"]
-    assert [one.name for one in differences({"x": fine}, {"x": rough}, prepare=dict, strict=True)] == ["x"]
-    assert [one.name for one in differences({"x": fine}, {"x": other}, prepare=dict, strict=False)] == ["x"]
+    assert [difference.name for difference in differences({"x": fine}, {"x": rough}, prepare=dict, strict=True)] == [
+        "x"
+    ]
+    assert [difference.name for difference in differences({"x": fine}, {"x": other}, prepare=dict, strict=False)] == [
+        "x"
+    ]
 
 
 @pytest.mark.parametrize("incremental", [False, True])
@@ -55,8 +59,8 @@ def test_native_streams_are_joined_as_they_were_asked_for(incremental: bool) -> 
         return {"text": text, "output_ids": [len(text)], "meta_info": {"finish_reason": end}}
 
     texts = ("ab", "cd") if incremental else ("ab", "abcd")
-    asked = record(*(event(text, end) for text, end in zip(texts, (None, "stop"), strict=True)))
-    joined = coarse({**asked, "request": '{"incremental": true}' if incremental else "{}"})
+    streamed = record(*(event(text, end) for text, end in zip(texts, (None, "stop"), strict=True)))
+    joined = coarse({**streamed, "request": '{"incremental": true}' if incremental else "{}"})
     (only,) = joined["events"]
     assert '"text": "abcd"' in only
 

@@ -101,10 +101,10 @@ class Bench:
             await asyncio.sleep(0.001)
 
     def lines(self, id: str | None) -> list[dict[str, Any]]:
-        return [] if id is None else [json.loads(one) for one in self.storage.path(id).read_text().splitlines()]
+        return [] if id is None else [json.loads(line) for line in self.storage.path(id).read_text().splitlines()]
 
     def ids(self, id: str | None) -> list[str]:
-        return [one["custom_id"] for one in self.lines(id)]
+        return [line["custom_id"] for line in self.lines(id)]
 
 
 StartBench = Callable[..., Awaitable[Bench]]
@@ -115,7 +115,7 @@ def start(storage: SQLiteStore, add_input: AddInput, request_line: Make, batch_r
     """``await start(lines)``: a batch of so many lines, or of these lines."""
 
     async def make(lines: int | list[Any], **changes: Any) -> Bench:
-        await add_input([request_line(one) for one in range(lines)] if isinstance(lines, int) else lines)
+        await add_input([request_line(number) for number in range(lines)] if isinstance(lines, int) else lines)
         await storage.call(lambda store: store.add_batch(batch_record(**changes)))
         return Bench(storage, "batch_1")
 
@@ -160,7 +160,7 @@ async def test_a_file_with_faults_runs_nothing(start: StartBench, request_line: 
     batch = await bench.run()
     assert (batch.status, batch.in_progress_at, batch.output_file_id) == ("failed", None, None)
     assert batch.failed_at
-    assert [(one["code"], one["line"]) for one in batch.errors] == [("duplicate_custom_id", 2)]
+    assert [(error["code"], error["line"]) for error in batch.errors] == [("duplicate_custom_id", 2)]
     assert bench.route.ran == []
 
 
@@ -203,9 +203,9 @@ async def test_cancel_while_the_file_is_being_checked(start: StartBench, monkeyp
     bench = await start(5)
     check_file = job_module.check_file
 
-    async def check_slowly(*given: Any, **more: Any) -> Any:
+    async def check_slowly(*arguments: Any, **more: Any) -> Any:
         await bench.move("cancelling")
-        return await check_file(*given, **more)
+        return await check_file(*arguments, **more)
 
     monkeypatch.setattr(job_module, "check_file", check_slowly)
     batch = await bench.run()
@@ -313,8 +313,8 @@ async def test_a_batch_that_expires_tells_what_was_not_run(start: StartBench) ->
     done = bench.ids(batch.output_file_id)
     assert 1 <= len(done) == batch.completed < 10
     late = bench.lines(batch.error_file_id)
-    assert {one["custom_id"] for one in late} == set(names(range(10))) - set(done)
-    assert all(one["response"] is None and one["error"]["code"] == "batch_expired" for one in late)
+    assert {row["custom_id"] for row in late} == set(names(range(10))) - set(done)
+    assert all(row["response"] is None and row["error"]["code"] == "batch_expired" for row in late)
 
 
 async def test_a_batch_that_expires_while_it_waits(start: StartBench) -> None:
@@ -329,7 +329,7 @@ async def test_a_full_storage_ends_the_batch_with_what_it_has(start: StartBench)
     bench.route.behaviour = lambda prompt: RouteAnswer(200, "id", "x" * 9000)
     batch = await bench.run()
     assert batch.status == "failed"
-    assert [one["code"] for one in batch.errors] == ["storage_full"]
+    assert [error["code"] for error in batch.errors] == ["storage_full"]
     assert 0 < batch.completed < 50
     assert len(bench.ids(batch.output_file_id)) == batch.completed
 
@@ -343,7 +343,7 @@ async def test_what_nobody_expected_fails_the_batch_without_details(start: Start
     bench.route.behaviour = break_down
     batch = await bench.run()
     assert batch.status == "failed"
-    assert [one["code"] for one in batch.errors] == ["internal_error"]
+    assert [error["code"] for error in batch.errors] == ["internal_error"]
     assert "secret" not in str(batch.errors)
 
 
@@ -372,7 +372,7 @@ async def test_an_input_whose_content_is_missing_fails_the_batch(start: StartBen
     bench.storage.path("input").unlink()
     batch = await bench.run()
     assert batch.status == "failed"
-    assert [one["code"] for one in batch.errors] == ["input_file_missing"]
+    assert [error["code"] for error in batch.errors] == ["input_file_missing"]
 
 
 async def test_two_servers_share_the_lines(start: StartBench) -> None:

@@ -114,9 +114,9 @@ def test_wrong_values(request_line: Make, changes: dict[str, Any], code: str, pa
     assert (error.code, error.param) == (code, param)
 
 
-@pytest.mark.parametrize(("given", "sent"), [(100, -1), (-5, -5), (0, -1), ("x", "x"), (True, True), (None, -1)])
-def test_a_batch_cannot_raise_its_priority(request_line: Make, given: Any, sent: Any) -> None:
-    line = parse_line(json.dumps(request_line(1, body={"priority": given})).encode(), 1, ENDPOINT)
+@pytest.mark.parametrize(("priority", "sent"), [(100, -1), (-5, -5), (0, -1), ("x", "x"), (True, True), (None, -1)])
+def test_a_batch_cannot_raise_its_priority(request_line: Make, priority: Any, sent: Any) -> None:
+    line = parse_line(json.dumps(request_line(1, body={"priority": priority})).encode(), 1, ENDPOINT)
     assert json.loads(line.body)["priority"] == sent
 
 
@@ -153,13 +153,13 @@ def test_a_file_may_begin_with_a_byte_order_mark(request_line: Make) -> None:
 
 def test_every_fault_is_told_with_its_line(request_line: Make) -> None:
     lines: list[Any] = [request_line(1), "no", request_line(1), request_line(2, url="/x"), request_line(3)]
-    found = check("\n".join(map(json.dumps, lines)))
-    assert [(one["line"], one["code"]) for one in found.errors] == [
+    checked = check("\n".join(map(json.dumps, lines)))
+    assert [(error["line"], error["code"]) for error in checked.errors] == [
         (2, "invalid_json_line"),
         (3, "duplicate_custom_id"),
         (4, "invalid_url"),
     ]
-    assert "line 1" in found.errors[1]["message"]
+    assert "line 1" in checked.errors[1]["message"]
 
 
 def test_faults_are_not_counted_for_ever() -> None:

@@ -28,8 +28,8 @@ async def answered(endpoint: Endpoint, body: bytes = b"{}") -> RouteAnswer:
 
 async def test_the_answer() -> None:
     async def echo(request: Request) -> Response:
-        found: Any = await request.json()
-        return json_response({"got": found, "path": request.url.path}, headers={"x-request-id": "abc"})
+        body: Any = await request.json()
+        return json_response({"got": body, "path": request.url.path}, headers={"x-request-id": "abc"})
 
     assert await answered(echo, b'{"a":1}') == RouteAnswer(200, "abc", {"got": {"a": 1}, "path": "/v1/x"})
 

@@ -34,7 +34,7 @@ class Server:
     def __init__(self, storage: SQLiteStore, model: str) -> None:
         self.gate = GateState()
         self.prompts: list[str] = []
-        self.asked = asyncio.Event()
+        self.called = asyncio.Event()
         self.hold = asyncio.Event()
         self.hold.set()
         self.client = SimpleNamespace(on_step=lambda listener: None, failure=None)
@@ -53,7 +53,7 @@ class Server:
 
     async def answer(self, request: Request) -> Response:
         body = json.loads(await request.body())
-        self.asked.set()
+        self.called.set()
         await self.hold.wait()
         if self.client.failure:
             raise EngineError(self.client.failure)
@@ -126,7 +126,7 @@ async def test_another_model_touches_nothing(site: Site) -> None:
 
 async def test_two_servers_of_a_model_do_not_share_a_batch(site: Site) -> None:
     first = await site.start(held=True)
-    await first.asked.wait()
+    await first.called.wait()
     second = await site.start()
     first.hold.set()
     assert (await site.until("completed")).completed == 20
@@ -142,7 +142,7 @@ async def test_the_next_server_takes_over(
     async with AsyncExitStack() as later:
         async with AsyncExitStack() as earlier:
             first = await Site(storage, earlier).start(held=True)
-            await first.asked.wait()
+            await first.called.wait()
             site = Site(storage, later)
             second = await site.start()
             await site.until("in_progress")

@@ -13,19 +13,19 @@ FAILED = RequestResult(sent=1.0, finished=1.1, error="status 400: no")
 
 
 def test_times_are_means_over_successful_requests() -> None:
-    found = figures([QUICK, SLOW, FAILED], 2.0, [50], {})
-    assert (found["completed"], found["failed"], found["errors"]) == (2, 1, ["status 400: no"])
-    assert (found["total_input_tokens"], found["total_output_tokens"]) == (12, 9)
-    assert (found["request_throughput"], found["output_throughput"], found["total_token_throughput"]) == (
+    result = figures([QUICK, SLOW, FAILED], 2.0, [50], {})
+    assert (result["completed"], result["failed"], result["errors"]) == (2, 1, ["status 400: no"])
+    assert (result["total_input_tokens"], result["total_output_tokens"]) == (12, 9)
+    assert (result["request_throughput"], result["output_throughput"], result["total_token_throughput"]) == (
         1.0,
         4.5,
         10.5,
     )
-    assert found["mean_ttft_ms"] == pytest.approx(550)
-    assert found["mean_tpot_ms"] == pytest.approx((100 + 100) / 2)
-    assert found["median_itl_ms"] == pytest.approx(100)
-    assert found["p50_e2el_ms"] == pytest.approx(900)
-    assert found["request_goodput"] is None
+    assert result["mean_ttft_ms"] == pytest.approx(550)
+    assert result["mean_tpot_ms"] == pytest.approx((100 + 100) / 2)
+    assert result["median_itl_ms"] == pytest.approx(100)
+    assert result["p50_e2el_ms"] == pytest.approx(900)
+    assert result["request_goodput"] is None
 
 
 def test_goodput_counts_the_requests_within_all_limits() -> None:
@@ -41,11 +41,11 @@ def test_a_wrong_limit_is_named(text: str) -> None:
 
 
 def test_without_successes_times_are_unknown() -> None:
-    found = figures([FAILED], 1.0, [99], {"ttft": 1.0})
-    assert found["mean_ttft_ms"] is found["p99_itl_ms"] is None
-    shown = table(found, [99]).splitlines()
-    assert shown[-1] == "failed: status 400: no"
-    assert "Mean TTFT (ms):" + "-".rjust(45) in shown
+    result = figures([FAILED], 1.0, [99], {"ttft": 1.0})
+    assert result["mean_ttft_ms"] is result["p99_itl_ms"] is None
+    lines = table(result, [99]).splitlines()
+    assert lines[-1] == "failed: status 400: no"
+    assert "Mean TTFT (ms):" + "-".rjust(45) in lines
 
 
 def test_percentiles_are_interpolated() -> None:

@@ -52,8 +52,8 @@ def test_a_report_is_one_file_that_needs_no_other(count: int, tmp_path: Path) ->
     assert set(re.findall(r"https?://[^\"'< ]+", page)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<script|\bsrc=|\bhref=|url\(", page)
     assert len(re.findall("<svg ", page)) == len(plots) and len(page) < 200_000
-    for drawn in plots:
-        assert ElementTree.fromstring(drawn.svg).tag.endswith("svg")
+    for plot in plots:
+        assert ElementTree.fromstring(plot.svg).tag.endswith("svg")
 
 
 def test_without_answers_there_is_nothing_to_plot() -> None:

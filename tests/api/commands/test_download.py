@@ -73,9 +73,9 @@ class Hub(BaseHTTPRequestHandler):
 
     def _send(self, content: bytes, name: str = "") -> None:
         start = 0
-        if asked := self.headers.get("Range"):
-            self.ranges.append(asked)
-            start = int(asked.removeprefix("bytes=").rstrip("-"))
+        if requested_range := self.headers.get("Range"):
+            self.ranges.append(requested_range)
+            start = int(requested_range.removeprefix("bytes=").rstrip("-"))
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(content) - start))
         if start:
@@ -142,8 +142,8 @@ def test_a_lost_connection_goes_on_in_the_middle_of_a_file(hub: str, tmp_path: P
     done = download(hub, tmp_path, "org/demo")
     assert done.returncode == 0, done.stderr
     content = Hub.files["model.safetensors"]
-    (asked,) = Hub.ranges
-    assert 0 < int(asked.removeprefix("bytes=").rstrip("-")) <= cut_place(content)
+    (requested_range,) = Hub.ranges
+    assert 0 < int(requested_range.removeprefix("bytes=").rstrip("-")) <= cut_place(content)
     assert (Path(done.stdout.strip()) / "model.safetensors").read_bytes() == content
 
 

@@ -31,5 +31,9 @@ def test_the_text_has_the_same_sections(capsys: pytest.CaptureFixture[str], disc
 
 def test_secrets_of_the_environment_are_hidden(discover: Any) -> None:
     variables = {"SGLANG_PLUG_API_KEY": "hush", "HF_TOKEN": "quiet", "HF_HOME": "/models", "HOME": "/nobody"}
-    shown = environment_report(discover(), variables)["environment"]
-    assert shown == {"HF_HOME": "/models", "HF_TOKEN": "******** (hidden)", "SGLANG_PLUG_API_KEY": "******** (hidden)"}
+    environment = environment_report(discover(), variables)["environment"]
+    assert environment == {
+        "HF_HOME": "/models",
+        "HF_TOKEN": "******** (hidden)",
+        "SGLANG_PLUG_API_KEY": "******** (hidden)",
+    }

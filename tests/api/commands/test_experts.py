@@ -35,9 +35,9 @@ def test_both_files_of_a_dump_say_the_same(record: Path) -> None:
 
 
 def test_without_matplotlib(record: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    found: Any = importlib.util.find_spec
+    find_spec: Any = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: name != "matplotlib" and found(name, *more) or None
+        importlib.util, "find_spec", lambda name, *more: name != "matplotlib" and find_spec(name, *more) or None
     )
     assert main(["experts", "plot", str(record)]) != 0
     assert "pip install 'sglang-plug[plot]'" in capsys.readouterr().err

@@ -7,5 +7,5 @@ from typing import Any
 
 def test_the_commands_are_declared(discover: Any) -> None:
     components = discover(strict=True).all("command")
-    assert {one.spec.name for one in components} >= {"serve", "plugins", "version"}
-    assert all(one.spec.summary for one in components)
+    assert {component.spec.name for component in components} >= {"serve", "plugins", "version"}
+    assert all(component.spec.summary for component in components)

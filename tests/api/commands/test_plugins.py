@@ -54,11 +54,11 @@ def test_list_as_json(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_broken_plugin_does_not_break_the_list(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", "list", "--plugin", plugin_file("broken", BROKEN), "--block-plugin", "demo"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.splitlines()[-1].endswith("failed: RuntimeError: out of order")
-    assert "blocked: demo (sglang-plug)" in shown
-    assert " radix " in shown
-    assert "\x1b" not in shown
+    output = capsys.readouterr().out
+    assert output.splitlines()[-1].endswith("failed: RuntimeError: out of order")
+    assert "blocked: demo (sglang-plug)" in output
+    assert " radix " in output
+    assert "\x1b" not in output
 
 
 def test_failures_are_red_on_a_terminal(
@@ -78,11 +78,11 @@ def test_show_a_component(plugin_file: Any, capsys: pytest.CaptureFixture[str]) 
     file = plugin_file("good", GOOD)
     for key in ("mine", "eviction:mine"):
         assert main(["plugins", "show", key, "--plugin", file]) == 0
-        shown = capsys.readouterr().out
-        assert shown.startswith("eviction:mine\n")
-        assert "--set mine.size=int (default 3)" in shown
-        assert file in shown
-        assert "my own" in shown
+        output = capsys.readouterr().out
+        assert output.startswith("eviction:mine\n")
+        assert "--set mine.size=int (default 3)" in output
+        assert file in output
+        assert "my own" in output
 
 
 def test_the_order_of_step_extensions_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,15 +100,15 @@ def test_the_order_of_step_extensions_is_shown(capsys: pytest.CaptureFixture[str
 
 def test_show_a_plugin(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", "show", "prefix_cache"]) == 0
-    shown = capsys.readouterr().out
-    assert "prefix-cache:none, prefix-cache:radix" in shown
-    assert "prefix_cache/__init__.py" in shown
+    output = capsys.readouterr().out
+    assert "prefix-cache:none, prefix-cache:radix" in output
+    assert "prefix_cache/__init__.py" in output
 
 
 def test_show_a_distribution(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", "show", "sglang-plug"]) == 0
-    shown = capsys.readouterr().out
-    assert "plugin prefix_cache" in shown and "plugin routes" in shown
+    output = capsys.readouterr().out
+    assert "plugin prefix_cache" in output and "plugin routes" in output
 
 
 def test_only_the_nearest_of_many_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,9 +120,9 @@ def test_only_the_nearest_of_many_names_are_listed(capsys: pytest.CaptureFixture
 
 def test_show_a_broken_plugin_with_its_trace(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", "show", "broken", "--plugin", plugin_file("broken", BROKEN)]) == 0
-    shown = capsys.readouterr().out
-    assert "RuntimeError: out of order" in shown
-    assert "Traceback" in shown
+    output = capsys.readouterr().out
+    assert "RuntimeError: out of order" in output
+    assert "Traceback" in output
 
 
 @pytest.mark.parametrize(
@@ -143,10 +143,10 @@ def test_mistakes_are_named(argv: list[str], message: str, capsys: pytest.Captur
 
 def test_check_a_good_plugin(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", "check", "good", "--plugin", plugin_file("good", GOOD)]) == 0
-    shown = capsys.readouterr().out
-    assert "ok       eviction 'mine'" in shown
-    assert "skipped  eviction 'needy'" in shown
-    assert shown.endswith("0 problems\n")
+    output = capsys.readouterr().out
+    assert "ok       eviction 'mine'" in output
+    assert "skipped  eviction 'needy'" in output
+    assert output.endswith("0 problems\n")
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_check_a_good_plugin(plugin_file: Any, capsys: pytest.CaptureFixture[str
 )
 def test_check_a_bad_plugin(source: str, problem: str, plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", "check", "bad", "--plugin", plugin_file("bad", source)]) == 1
-    shown = capsys.readouterr().out
-    assert problem in shown
-    assert shown.endswith("1 problem\n")
+    output = capsys.readouterr().out
+    assert problem in output
+    assert output.endswith("1 problem\n")
 
 
 CHOOSER = """
@@ -194,11 +194,11 @@ def test_check_does_not_pass_what_is_blocked(plugin_file: Any, capsys: pytest.Ca
 
 def test_a_healthy_installation(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", "doctor", "--plugin", plugin_file("good", GOOD), "--block-plugin", "demo"]) == 0
-    shown = capsys.readouterr().out
-    assert "eviction 'needy'" in shown
-    assert "plugin 'demo' of sglang-plug" in shown
-    assert "torch " in shown
-    assert shown.endswith("0 problems\n")
+    output = capsys.readouterr().out
+    assert "eviction 'needy'" in output
+    assert "plugin 'demo' of sglang-plug" in output
+    assert "torch " in output
+    assert output.endswith("0 problems\n")
 
 
 @pytest.mark.parametrize(("source", "problem"), [(BROKEN, "out of order"), (CLASHING, "is also declared by")])
@@ -210,8 +210,11 @@ def test_the_doctor_finds_what_is_broken(
 
 
 def test_the_doctor_warns_of_heavy_imports(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    blocked = {one.name for one in Plugins.discover().loaded} - {"commands", "prefix_cache"}  # each takes a process
+    blocked = {plugin.name for plugin in Plugins.discover().loaded} - {
+        "commands",
+        "prefix_cache",
+    }  # each takes a process
     flags = [flag for name in sorted(blocked) for flag in ("--block-plugin", name)]
     assert main(["plugins", "doctor", "--plugin", plugin_file("slow", HEAVY), *flags]) == 0
-    shown = capsys.readouterr().out
-    assert "warning  plugin 'slow'" in shown and "warning  plugin 'prefix_cache'" not in shown
+    output = capsys.readouterr().out
+    assert "warning  plugin 'slow'" in output and "warning  plugin 'prefix_cache'" not in output

@@ -13,10 +13,10 @@ from sglang_plug_api.commands.version import installed_version
 
 def test_versions_are_those_installed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
-    shown = dict(line.split() for line in capsys.readouterr().out.splitlines())
-    assert list(shown) == ["sglang-plug", "contract", "python", "torch", "transformers", "pluggy"]
-    assert shown["python"] == platform.python_version()
-    assert shown["pluggy"] == importlib.metadata.version("pluggy")
+    versions = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert list(versions) == ["sglang-plug", "contract", "python", "torch", "transformers", "pluggy"]
+    assert versions["python"] == platform.python_version()
+    assert versions["pluggy"] == importlib.metadata.version("pluggy")
 
 
 def test_what_is_missing_is_said() -> None:

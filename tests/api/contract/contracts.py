@@ -53,4 +53,4 @@ def with_member(name: str, member: str, value: Member) -> Surface:
 
 def without_member(name: str, member: str) -> Surface:
     """Return the contract without one member of a class."""
-    return changed(name, members={key: one for key, one in ITEMS[name].members.items() if key != member})
+    return changed(name, members={key: value for key, value in ITEMS[name].members.items() if key != member})

@@ -65,8 +65,8 @@ def test_the_lines_that_a_change_affects(source: str, new: Surface, lines: list[
     file = tmp_path / "plugin.py"
     file.write_text(source)
     places = AffectedPlaces(read_usage([("plugin.py", file)]), OLD)
-    found = [place for change in compare(OLD, new) for place in places.of(change) if change.level == "breaking"]
-    assert sorted({place.line for place in found}) == lines
+    affected = [place for change in compare(OLD, new) for place in places.of(change) if change.level == "breaking"]
+    assert sorted({place.line for place in affected}) == lines
 
 
 def test_files_that_are_not_python_are_named(tmp_path: Path) -> None:

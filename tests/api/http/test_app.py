@@ -118,9 +118,9 @@ async def test_framework_errors_have_our_shape(client_of: Any) -> None:
         (await client.get("/number"), 400, "count"),
         (await client.get("/number?count=x"), 400, "count"),
     ]
-    for answer, status, said in answers:
+    for answer, status, message in answers:
         assert answer.status_code == status
-        assert said in answer.json()["error"]["message"]
+        assert message in answer.json()["error"]["message"]
         assert answer.json()["message"] == answer.json()["error"]["message"]
     assert answers[2][0].headers["allow"] == "GET"
     assert answers[3][0].json()["param"] == "count"

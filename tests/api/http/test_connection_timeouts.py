@@ -180,8 +180,8 @@ async def test_an_answer_that_nobody_takes_is_given_up() -> None:
 async def test_an_answer_that_is_taken_slowly_is_not() -> None:
     protocol, loop, transport = connect()
     stall(protocol, transport, 1000)
-    for left in (999, 10):
-        transport.unsent = left
+    for unsent in (999, 10):
+        transport.unsent = unsent
         loop.timers[-1]._run()
         assert not transport.aborted
     loop.timers[-1]._run()  # nothing since the last look

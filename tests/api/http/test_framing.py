@@ -55,10 +55,10 @@ PARTS = [b"5", b"\r\n", b"\n", b"\r", b"hello", b"0", b";a", b" ", b"X: y", b"\x
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=12), cuts=CUTS)
 def test_what_is_read_of_any_body_is_what_h11_reads(parts: list[bytes], cuts: list[int]) -> None:
     data = HEAD + b"".join(parts)
-    found = outcome(data, cuts)
-    if found == "rejected":
+    result = outcome(data, cuts)
+    if result == "rejected":
         return
-    assert found == read(h11.Connection(h11.SERVER), [data])
+    assert result == read(h11.Connection(h11.SERVER), [data])
 
 
 @given(parts=st.lists(st.sampled_from([*PARTS, b"5\r\nhello\r\n", b"0\r\n\r\n"]), max_size=8), cuts=CUTS)

@@ -45,7 +45,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.read = b""
-        self.left = False
+        self.disconnected = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         more = True
@@ -53,16 +53,16 @@ class Reader:
             message = await receive()
             self.read += message.get("body", b"")
             more = message.get("more_body", False)
-        self.left = (await receive())["type"] == "http.disconnect"
+        self.disconnected = (await receive())["type"] == "http.disconnect"
 
 
-LEFT = {"type": "http.disconnect"}
+DISCONNECT = {"type": "http.disconnect"}
 
 
 async def test_a_body_within_the_limit_passes_and_disconnects_are_seen() -> None:
     reader = Reader()
-    await call(BodyLimit(reader, 10, LONG), [body(b"12345", True), body(b"67890"), LEFT])
-    assert (reader.read, reader.left) == (b"1234567890", True)
+    await call(BodyLimit(reader, 10, LONG), [body(b"12345", True), body(b"67890"), DISCONNECT])
+    assert (reader.read, reader.disconnected) == (b"1234567890", True)
 
 
 @pytest.mark.parametrize("length", [b"11", b"99999999999999999999999", b"-1", b"1e1", b"", b"0x5", "٣".encode()])
@@ -100,15 +100,15 @@ async def test_the_time_limit_is_for_the_body_only() -> None:
 
 
 async def test_what_is_no_http_passes() -> None:
-    seen: list[str] = []
+    types: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append(scope["type"])
+        types.append(scope["type"])
 
     state = GateState()
     state.closing = True
     await Gate(BodyLimit(app, 1, 1.0), state)({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
-    assert (seen, state.in_flight) == (["lifespan"], 0)
+    assert (types, state.in_flight) == (["lifespan"], 0)
 
 
 async def test_the_gate_counts_and_closes() -> None:
@@ -171,17 +171,17 @@ async def test_the_gate_counts_down_after_an_error() -> None:
     assert state.in_flight == 0
 
 
-async def answered_id(own: Iterable[tuple[bytes, bytes]], given: Iterable[tuple[bytes, bytes]]) -> bytes:
+async def answered_id(own: Iterable[tuple[bytes, bytes]], headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The only ``x-request-id`` of an answer whose route sends the headers ``own``."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": list(own)})
         await send({"type": "http.response.body", "body": b""})
 
-    start, _ = await call(RequestIds(app), headers=given)
-    (found,) = [value for name, value in start["headers"] if name.lower() == b"x-request-id"]
-    assert isinstance(found, bytes)
-    return found
+    start, _ = await call(RequestIds(app), headers=headers)
+    (request_id,) = [value for name, value in start["headers"] if name.lower() == b"x-request-id"]
+    assert isinstance(request_id, bytes)
+    return request_id
 
 
 async def test_every_answer_has_an_id() -> None:
@@ -196,9 +196,9 @@ async def test_the_caller_s_id_comes_back() -> None:
     assert await answered_id([(b"x-request-id", b"own")], [(b"x-request-id", b"caller/7")]) == b"caller/7"
 
 
-@pytest.mark.parametrize("given", [b"", b"a b", b"a\xe9", b"x" * 129])
-async def test_what_would_spoil_a_header_or_the_log_is_no_id(given: bytes) -> None:
-    assert await answered_id([(b"x-request-id", b"own")], [(b"x-request-id", given)]) == b"own"
+@pytest.mark.parametrize("header", [b"", b"a b", b"a\xe9", b"x" * 129])
+async def test_what_would_spoil_a_header_or_the_log_is_no_id(header: bytes) -> None:
+    assert await answered_id([(b"x-request-id", b"own")], [(b"x-request-id", header)]) == b"own"
 
 
 class Panic(BaseException):

@@ -41,8 +41,8 @@ def request_of(raw: bytes, leaves: bool = False, **headers: str) -> Request:
     async def receive() -> dict[str, Any]:
         return next(messages)
 
-    found = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return Request({"type": "http", "method": "POST", "headers": found}, receive)
+    raw_headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "method": "POST", "headers": raw_headers}, receive)
 
 
 @pytest.mark.parametrize(
@@ -122,18 +122,18 @@ def test_takes_registers_the_model_for_the_document() -> None:
 
 
 async def test_a_header_names_what_has_no_name_and_never_twice_the_same() -> None:
-    found = [(await read_body(request_of(b"{}", x_request_id="mine"), Named)).rid for _ in range(2)]
-    assert [re.fullmatch("mine-[0-9a-f]{8}", str(rid)) is not None for rid in found] == [True, True]
-    assert found[0] != found[1]
+    rids = [(await read_body(request_of(b"{}", x_request_id="mine"), Named)).rid for _ in range(2)]
+    assert [re.fullmatch("mine-[0-9a-f]{8}", str(rid)) is not None for rid in rids] == [True, True]
+    assert rids[0] != rids[1]
     assert (await read_body(request_of(b"{}"), Named)).rid is None
     assert await read_body(request_of(b'{"count": 3}', x_request_id="mine"), Body) == Body(count=3)
 
 
 @pytest.mark.parametrize(
-    "given", [Named(rid="inside"), Named(request_id="inside"), Named(rid=["a", "b"])], ids=["rid", "request_id", "list"]
+    "body", [Named(rid="inside"), Named(request_id="inside"), Named(rid=["a", "b"])], ids=["rid", "request_id", "list"]
 )
-async def test_a_name_in_the_body_wins(given: Named) -> None:
-    assert await read_body(request_of(given.model_dump_json().encode(), x_request_id="mine"), Named) == given
+async def test_a_name_in_the_body_wins(body: Named) -> None:
+    assert await read_body(request_of(body.model_dump_json().encode(), x_request_id="mine"), Named) == body
 
 
 @pytest.mark.parametrize("word", ["NaN", "-Infinity", "1e400", "-1.5E+0309", "9" * 400 + ".5", "1" * 300 + "e10"])

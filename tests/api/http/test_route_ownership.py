@@ -15,10 +15,10 @@ FIRST, SECOND = (PLUGINS.get("route", name) for name in ("chat", "models"))
 
 
 def router(*paths: str, method: str = "POST") -> APIRouter:
-    found = APIRouter()
+    router = APIRouter()
     for path in paths:
-        found.add_api_route(path, lambda: None, methods=[method])
-    return found
+        router.add_api_route(path, lambda: None, methods=[method])
+    return router
 
 
 def nested(path: str) -> APIRouter:
@@ -28,9 +28,9 @@ def nested(path: str) -> APIRouter:
 
 
 def mounted(path: str) -> APIRouter:
-    found = APIRouter()
-    found.mount(path, FastAPI())
-    return found
+    router = APIRouter()
+    router.mount(path, FastAPI())
+    return router
 
 
 def clash(first: APIRouter, second: APIRouter) -> str | None:
@@ -67,9 +67,13 @@ def clash(first: APIRouter, second: APIRouter) -> str | None:
     ],
 )
 def test_a_path_that_is_answered_already_is_refused(first: Any, second: Any) -> None:
-    told = clash(first, second)
-    assert told is not None and "route 'chat' from sglang-plug" in told and "route 'models' from sglang-plug" in told
-    assert "--block-plugin route:models" in told
+    message = clash(first, second)
+    assert (
+        message is not None
+        and "route 'chat' from sglang-plug" in message
+        and "route 'models' from sglang-plug" in message
+    )
+    assert "--block-plugin route:models" in message
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ class Model:
     """A model whose answers wait for ``answers``."""
 
     def __init__(self) -> None:
-        self.asked, self.now = 0, 0.0
+        self.calls, self.now = 0, 0.0
         self.answers = asyncio.Event()
         self.failure: Exception | None = None
         self.probe = SharedProbe(self.ask, lambda: self.now)
 
     async def ask(self) -> None:
-        self.asked += 1
+        self.calls += 1
         await self.answers.wait()
         if self.failure is not None:
             raise self.failure
@@ -36,7 +36,7 @@ async def test_callers_share_the_probe_that_is_running() -> None:
     await asyncio.sleep(0)
     model.answers.set()
     await asyncio.gather(*callers)
-    assert model.asked == 1
+    assert model.calls == 1
 
 
 @pytest.mark.parametrize("failure", [None, RequestError("full", 503), ApiError("slow", 503)])
@@ -44,7 +44,7 @@ async def test_a_result_is_reused_for_a_while_and_then_found_anew(failure: Excep
     model = Model()
     model.answers.set()
     model.failure = failure
-    for seconds, asked in (
+    for seconds, calls in (
         (0.0, 1),
         (REUSE_SECONDS / 2, 1),
         (REUSE_SECONDS / 2, 2),
@@ -58,7 +58,7 @@ async def test_a_result_is_reused_for_a_while_and_then_found_anew(failure: Excep
             with pytest.raises(ApiError, match=str(failure)) as caught:
                 await model.probe.check()
             assert caught.value.status == 503
-        assert model.asked == asked
+        assert model.calls == calls
 
 
 async def test_a_caller_that_leaves_ends_the_probe_for_nobody_and_starts_no_further_one() -> None:
@@ -70,7 +70,7 @@ async def test_a_caller_that_leaves_ends_the_probe_for_nobody_and_starts_no_furt
     await asyncio.gather(first, return_exceptions=True)
     model.answers.set()
     await second
-    assert model.asked == 1
+    assert model.calls == 1
 
 
 async def test_the_server_s_end_is_the_probe_s_end() -> None:

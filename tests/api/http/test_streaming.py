@@ -85,15 +85,15 @@ async def test_events_are_framed_and_end_with_done() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "shown"),
+    ("error", "status", "visible"),
     [(RequestError("late"), 400, True), (ApiError("x", 503), 503, True), (RuntimeError("secret"), 500, False)],
 )
-async def test_an_exception_becomes_an_event(error: Exception, status: int, shown: bool) -> None:
+async def test_an_exception_becomes_an_event(error: Exception, status: int, visible: bool) -> None:
     source, connection = Source({"a": 1}, error), Connection()
     await answer(source, connection)
     *_, event, done, _ = connection.body.split(b"\n\n")
-    found = json.loads(event.removeprefix(b"data: "))
-    assert (found["code"], str(error) in found["message"]) == (status, shown)
+    body = json.loads(event.removeprefix(b"data: "))
+    assert (body["code"], str(error) in body["message"]) == (status, visible)
     assert done == b"data: [DONE]"
     assert source.closed
 
@@ -174,9 +174,9 @@ async def test_who_leaves_before_anything_came_is_noticed(stream: bool) -> None:
     assert not task.done()
     connection.gone.set()
     if stream:
-        with pytest.raises(ApiError) as left:
+        with pytest.raises(ApiError) as caught:
             await task
-        assert left.value.status == CLIENT_CLOSED_REQUEST
+        assert caught.value.status == CLIENT_CLOSED_REQUEST
     else:
         assert (await task).status_code == CLIENT_CLOSED_REQUEST
     assert stream is False or source.closed
@@ -205,10 +205,10 @@ async def test_first_of_raises_what_comes_first_and_closes() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 async def test_merged_gives_every_item_with_its_index(count: int) -> None:
     sources = [Source(*range(index * 10, index * 10 + 4)) for index in range(count)]
-    found: dict[int, list[int]] = {index: [] for index in range(count)}
+    received: dict[int, list[int]] = {index: [] for index in range(count)}
     async for index, item in merged([source.stream() for source in sources]):
-        found[index].append(item)
-    assert found == {index: list(range(index * 10, index * 10 + 4)) for index in range(count)}
+        received[index].append(item)
+    assert received == {index: list(range(index * 10, index * 10 + 4)) for index in range(count)}
     assert all(source.closed for source in sources)
 
 

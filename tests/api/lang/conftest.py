@@ -89,8 +89,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: Any) -> None:
         self.server.requests.append((self.path, body, dict(self.headers)))
-        found = self.server.answers.get(self.path, (404, {"error": {"message": "no such path"}}))
-        status, content = found(body) if callable(found) else found
+        answer = self.server.answers.get(self.path, (404, {"error": {"message": "no such path"}}))
+        status, content = answer(body) if callable(answer) else answer
         data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
         self.send_response(status)
         self.send_header("content-length", str(len(data)))

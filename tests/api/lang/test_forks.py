@@ -97,5 +97,5 @@ def test_a_copy_goes_its_own_way(backend: Any) -> None:
         s["kept"] = other["x"]
 
     state = function(program).run()
-    assert [one["content"] for one in state.messages()] == ["ac"]
+    assert [message["content"] for message in state.messages()] == ["ac"]
     assert (state["kept"], "x" in state, "kept" in state) == ("<1>", False, True)

@@ -17,16 +17,16 @@ PIECES = st.lists(st.one_of(st.text(), st.from_regex("[a-z]{1,8}", fullmatch=Tru
 @given(PIECES, PIECES, PIECES)
 def test_joining_is_associative_and_keeps_every_part(first: Any, second: Any, third: Any) -> None:
     def joined(values: Any) -> Any:
-        found: Any = gen("start")
-        for one in values:
-            found = found + one
-        return found
+        expression: Any = gen("start")
+        for value in values:
+            expression = expression + value
+        return expression
 
     a, b, c = joined(first), joined(second), joined(third)
     assert (a + b) + c == a + (b + c)
-    expected = [gen("start"), *(Text(one) if isinstance(one, str) else one for one in first)]
+    expected = [gen("start"), *(Text(part) if isinstance(part, str) else part for part in first)]
     assert list(parts(a)) == expected
-    assert not any(isinstance(one, Concatenation) for one in parts((a + b) + c))
+    assert not any(isinstance(part, Concatenation) for part in parts((a + b) + c))
 
 
 def test_text_joins_on_both_sides() -> None:
@@ -66,7 +66,7 @@ def test_options_become_fields_of_generate() -> None:
 
 
 def test_every_option_of_gen_arrives() -> None:
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "max_tokens": 1,
         "min_tokens": 2,
         "n": 3,
@@ -86,7 +86,7 @@ def test_every_option_of_gen_arrives() -> None:
         "return_text_in_logprobs": True,
         "regex": "a",
     }
-    assert gen("x", **given) == Generate("x", GenerationOptions(**given))
+    assert gen("x", **options) == Generate("x", GenerationOptions(**options))
     schema = {"type": "object"}
     assert gen("x", json_schema=schema) == Generate("x", GenerationOptions(json_schema=schema))
 
@@ -101,8 +101,8 @@ def test_types_are_regular_expressions() -> None:
         (gen("x", dtype="float"), ["1", "-1.25", "0.5"], [".", "1.", "00.5"]),
     ):
         assert isinstance(expression, Generate) and expression.options.regex is not None
-        assert all(re.fullmatch(expression.options.regex, one) for one in good)
-        assert not any(re.fullmatch(expression.options.regex, one) for one in bad)
+        assert all(re.fullmatch(expression.options.regex, text) for text in good)
+        assert not any(re.fullmatch(expression.options.regex, text) for text in bad)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_the_default_system_prompt_comes_first(backend: Any, opening: Any, inser
 @given(st.lists(st.one_of(st.text(max_size=8), st.just(None)), max_size=12), st.booleans())
 def test_text_is_the_sum_of_its_parts(backend: Any, pieces: list[str | None], stream: bool) -> None:
     backend.prompts.clear()
-    seen = []
+    texts = []
 
     def program(s: Any) -> None:
         for index, piece in enumerate(pieces):
@@ -121,12 +121,12 @@ def test_text_is_the_sum_of_its_parts(backend: Any, pieces: list[str | None], st
     for index, piece in enumerate(pieces):
         if piece is None:
             count += 1
-            seen.append(expected)
+            texts.append(expected)
             assert state[f"v{index}"] == f"<{count}>"
         expected += f"<{count}>" if piece is None else piece
     assert state.text() == expected
     assert "".join(state.text_iter()) == expected
-    assert [prompt.text for prompt in backend.prompts] == seen
+    assert [prompt.text for prompt in backend.prompts] == texts
 
 
 def test_appending_does_not_wait(backend: Any) -> None:
@@ -143,15 +143,15 @@ def test_appending_does_not_wait(backend: Any) -> None:
 
 
 def test_a_variable_that_is_generated_again_is_read_anew(backend: Any) -> None:
-    found = []
+    steps = []
 
     def program(s: Any) -> None:
         for _ in range(3):
             s += gen("step")
-            found.append(s["step"])
+            steps.append(s["step"])
 
     run(program)
-    assert found == ["<1>", "<2>", "<3>"]
+    assert steps == ["<1>", "<2>", "<3>"]
 
 
 def test_choices_go_on_in_the_text(backend: Any) -> None:
@@ -414,13 +414,13 @@ def test_a_state_as_text(backend: Any) -> None:
     assert (state.get_var("x"), state.get_var("y")) == ("<1>", 2)
 
 
-@pytest.mark.parametrize(("said", "value"), [("True", True), (" False\n", False)])
-def test_truth_values(backend: Any, said: str, value: bool) -> None:
-    backend.reply = lambda prompt: said
+@pytest.mark.parametrize(("answer", "value"), [("True", True), (" False\n", False)])
+def test_truth_values(backend: Any, answer: str, value: bool) -> None:
+    backend.reply = lambda prompt: answer
     assert run(lambda s: s.__iadd__(gen("x", dtype=bool)))["x"] is value
 
 
-@pytest.mark.parametrize("said", ["true", "", "1"])
-def test_other_words_are_no_truth_values(backend: Any, said: str) -> None:
-    backend.reply = lambda prompt: said
+@pytest.mark.parametrize("answer", ["true", "", "1"])
+def test_other_words_are_no_truth_values(backend: Any, answer: str) -> None:
+    backend.reply = lambda prompt: answer
     assert "asked for bool" in str(run(lambda s: s.__iadd__(gen("x", dtype=bool))).error())

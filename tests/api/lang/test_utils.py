@@ -34,9 +34,9 @@ from sglang_plug_lang.utils import (
 FAMILY = """
 import signal, subprocess, sys, time
 child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
-one = subprocess.Popen([sys.executable, "-c", child], start_new_session=True, stdout=subprocess.PIPE)
-one.stdout.readline()
-open(sys.argv[1], "w").write(str(one.pid))
+process = subprocess.Popen([sys.executable, "-c", child], start_new_session=True, stdout=subprocess.PIPE)
+process.stdout.readline()
+open(sys.argv[1], "w").write(str(process.pid))
 time.sleep(600)
 """
 
@@ -110,15 +110,15 @@ def test_ending_what_has_ended() -> None:
 
 
 def test_waiting_for_a_server(answering: Any) -> None:
-    seen: list[int] = []
+    attempts: list[int] = []
 
     def models(_: Any) -> tuple[int, Any]:
-        seen.append(1)
-        return (503, {}) if len(seen) < 3 else (200, {"data": []})
+        attempts.append(1)
+        return (503, {}) if len(attempts) < 3 else (200, {"data": []})
 
     answering.answers["/v1/models"] = models
     wait_for_server(answering.url + "/")
-    assert len(seen) == 3
+    assert len(attempts) == 3
     answering.answers["/v1/models"] = (401, {})
     wait_for_server(answering.url, api_key="sésame")
 

@@ -12,7 +12,7 @@ from sglang_plug_api.lifecycle.declaration_costs import DeclarationCost, declara
 def test_built_in_plugins_import_nothing_heavy(discover: Any) -> None:
     loaded = discover().loaded
     assert "torch" in sys.modules, "this process proves nothing about a fresh one"
-    assert declaration_costs(loaded) == {one: DeclarationCost() for one in loaded}
+    assert declaration_costs(loaded) == {plugin: DeclarationCost() for plugin in loaded}
 
 
 def test_the_guilty_plugin_is_named(discover: Any, plugin_file: Any) -> None:
@@ -20,7 +20,7 @@ def test_the_guilty_plugin_is_named(discover: Any, plugin_file: Any) -> None:
     in_hook = plugin_file("in_hook", "@hookimpl\ndef register_models():\n    import pydantic\n    return []\n")
     light = plugin_file("light", "import json")
     plugins = discover(at_import, in_hook, light).loaded[-3:]
-    assert {one.name: cost.heavy for one, cost in declaration_costs(plugins).items()} == {
+    assert {plugin.name: cost.heavy for plugin, cost in declaration_costs(plugins).items()} == {
         "at_import": ("numpy",),
         "in_hook": ("pydantic",),
         "light": (),
@@ -49,7 +49,7 @@ def test_a_plugin_that_waits_is_named_with_the_module(discover: Any, plugin_file
     )
     light = plugin_file("light", "VALUE = 1")
     plugins = discover(in_hook, light, dirs=(str(tmp_path / "plugins"),)).loaded[-3:]
-    costs = {one.name: cost for one, cost in declaration_costs(plugins).items()}
+    costs = {plugin.name: cost for plugin, cost in declaration_costs(plugins).items()}
     assert costs["waits"].module == "module sglang_plug_waits.inner" and costs["waits"].waited >= 1.9
     assert costs["in_hook"].module.startswith("hook register_models of ") and costs["in_hook"].waited >= 1.9
     assert costs["light"].waited == 0.0

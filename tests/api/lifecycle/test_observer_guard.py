@@ -20,14 +20,14 @@ METHODS: dict[str, tuple[Any, ...]] = {
 
 class Broken(Observer):
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.called: list[str] = []
 
     def __getattribute__(self, name: str) -> Any:
         if name not in METHODS:
             return super().__getattribute__(name)
 
         def fail(*arguments: Any) -> None:
-            self.told.append(name)
+            self.called.append(name)
             raise ZeroDivisionError("no more")
 
         fail.__name__ = name
@@ -41,7 +41,7 @@ def test_each_failing_method_is_reported_once_and_still_told(caplog: pytest.LogC
         for _ in range(3):
             for name, arguments in METHODS.items():
                 getattr(shield, name)(*arguments)
-    assert broken.told == [*METHODS] * 3
+    assert broken.called == [*METHODS] * 3
     assert [record.message.count("failed in") for record in caplog.records] == [1] * len(METHODS)
     assert "observer 'mine'" in caplog.text and "Broken) failed in on_step" in caplog.text
     assert "ZeroDivisionError: no more" in caplog.text

@@ -129,7 +129,7 @@ def register_kernels():
 
 
 @pytest.mark.parametrize(
-    ("default", "given", "problem"),
+    ("default", "values", "problem"),
     [
         (" = 8", {}, ""),
         (" = 8", {"width": 9}, "is not a Kernels, but int"),
@@ -139,9 +139,9 @@ def register_kernels():
     ],
 )
 def test_kernel_sets_are_made_with_their_settings(
-    default: str, given: dict[str, Any], problem: str, discover: Any, plugin_file: Any
+    default: str, values: dict[str, Any], problem: str, discover: Any, plugin_file: Any
 ) -> None:
-    plugins = discover(plugin_file("sample", KERNELS.format(default=default)), settings={"wide": given})
+    plugins = discover(plugin_file("sample", KERNELS.format(default=default)), settings={"wide": values})
     problems = check_component(plugins.get("kernels", "wide"))
     assert len(problems) == (1 if problem else 0) and problem in "".join(problems)
 

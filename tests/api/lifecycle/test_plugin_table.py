@@ -20,9 +20,9 @@ RIVAL = """
 
 def row_of(plugins: Plugins, kind: str, name: str, distribution: str | None = None) -> dict[str, Any]:
     rows = [row for row in plugin_table(plugins)["components"] if (row["kind"], row["name"]) == (kind, name)]
-    found = [row for row in rows if distribution in (None, row["distribution"])]
-    assert len(found) == 1
-    return found[0]
+    matching = [row for row in rows if distribution in (None, row["distribution"])]
+    assert len(matching) == 1
+    return matching[0]
 
 
 def test_a_built_in_is_available(discover: Any) -> None:

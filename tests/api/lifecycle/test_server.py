@@ -146,7 +146,7 @@ async def test_the_tokenizer_is_loaded_once(discover: Any, plugin_file: Any, inf
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"tokenizer_mode": "wied"}, "no tokenizer named 'wied'.*did you mean 'wide'"),
         ({"tool_call_parser": "hermse"}, "no tool-parser named 'hermse'"),
@@ -155,11 +155,11 @@ async def test_the_tokenizer_is_loaded_once(discover: Any, plugin_file: Any, inf
     ],
 )
 def test_components_that_cannot_be_are_told_before_the_engine_is_started(
-    given: dict[str, Any], message: str, plugins: Any, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], message: str, plugins: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "make_client", lambda *given: pytest.fail("an engine is made"))
+    monkeypatch.setattr(service, "make_client", lambda *arguments: pytest.fail("an engine is made"))
     with pytest.raises(ConfigError, match=message):
-        serve(config(port=0, **given), plugins)
+        serve(config(port=0, **options), plugins)
 
 
 def test_observers_that_are_on_by_default_or_named(plugins: Any) -> None:
@@ -222,7 +222,7 @@ def test_a_taken_port_is_told_before_anything_is_loaded(plugins: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"tokenizer_path": "no/such"}, "--tokenizer-path 'no/such': there is no such folder"),
         ({"chat_template": "no/such.jinja"}, "--chat-template 'no/such.jinja' is neither a Jinja template nor a file"),
@@ -245,11 +245,11 @@ def test_a_taken_port_is_told_before_anything_is_loaded(plugins: Any) -> None:
     ],
 )
 def test_paths_that_are_none_are_told_before_anything_is_loaded(
-    given: dict[str, Any], message: str, plugins: Any, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], message: str, plugins: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "make_client", lambda *given: pytest.fail("an engine is made"))
+    monkeypatch.setattr(service, "make_client", lambda *arguments: pytest.fail("an engine is made"))
     with pytest.raises(ConfigError, match=message):
-        serve(config(port=0, **given), plugins)
+        serve(config(port=0, **options), plugins)
 
 
 @pytest.mark.parametrize(
@@ -266,10 +266,10 @@ def test_a_revision_of_what_has_none(model: dict[str, Any], words: str, caplog: 
     assert caplog.text.count("has no effect") == bool(words) and words in caplog.text
 
 
-@pytest.mark.parametrize("given", ["a=/nope", "/nope"])
-def test_folders_of_adapters_are_looked_for_before_weights_are_loaded(given: str) -> None:
-    with pytest.raises(ConfigError, match=f"--lora-paths {given}: there is no folder '/nope'"):
-        check_paths(ServerConfig(engine=EngineConfig(adapters=AdapterOptions(paths=(given,)))))
+@pytest.mark.parametrize("path", ["a=/nope", "/nope"])
+def test_folders_of_adapters_are_looked_for_before_weights_are_loaded(path: str) -> None:
+    with pytest.raises(ConfigError, match=f"--lora-paths {path}: there is no folder '/nope'"):
+        check_paths(ServerConfig(engine=EngineConfig(adapters=AdapterOptions(paths=(path,)))))
 
 
 def test_a_media_processor_of_a_model_of_text() -> None:

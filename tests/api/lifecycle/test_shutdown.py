@@ -53,7 +53,7 @@ def test_a_process_that_ends_in_time_is_left_alone() -> None:
         with Shutdown() as shutdown:
             shutdown.expect_end(0.2)
         time.sleep(1.0)
-        print([one.name for one in threading.enumerate()])
+        print([thread.name for thread in threading.enumerate()])
     """)
     assert (done.returncode, done.stdout) == (0, "['MainThread']\n")
 
@@ -62,15 +62,15 @@ def test_every_signal_is_passed_once_to_whoever_is_there() -> None:
     done = run("""
         async def main():
             os.kill(os.getpid(), signal.SIGINT)
-            told = []
-            shutdown.on_signal(lambda: told.append("first"))
+            calls = []
+            shutdown.on_signal(lambda: calls.append("first"))
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(0)
             await asyncio.sleep(0.1)
-            shutdown.on_signal(lambda: told.append("second"))
+            shutdown.on_signal(lambda: calls.append("second"))
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(0.1)
-            print(told, shutdown.signals, shutdown.exit_code)
+            print(calls, shutdown.signals, shutdown.exit_code)
 
         with Shutdown() as shutdown:
             asyncio.run(main())

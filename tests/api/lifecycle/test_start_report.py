@@ -43,23 +43,23 @@ def rows(config: ServerConfig, plugins: Any, **info: Any) -> dict[str, str]:
 
 
 def test_each_choice_has_its_reason(discover: Any) -> None:
-    shown = rows(ServerConfig(), discover())
-    assert shown["model"] == "LettersForCausalLM (named by the checkpoint)"
-    assert shown["eviction"] == "lru (the default)"
-    assert shown["kernels"] == "torch (chosen for cpu)"
-    assert shown["quantization"] == shown["grammar backend"] == "none"
-    assert shown["context length"] == "100 tokens (from the checkpoint)"
-    assert shown["plugins"] == "only those of sglang-plug"
+    report = rows(ServerConfig(), discover())
+    assert report["model"] == "LettersForCausalLM (named by the checkpoint)"
+    assert report["eviction"] == "lru (the default)"
+    assert report["kernels"] == "torch (chosen for cpu)"
+    assert report["quantization"] == report["grammar backend"] == "none"
+    assert report["context length"] == "100 tokens (from the checkpoint)"
+    assert report["plugins"] == "only those of sglang-plug"
 
 
 def test_options_of_the_user_are_the_reason(discover: Any) -> None:
     model = ModelOptions(path="org/letters", dtype="float32", context_length=100)
     config = ServerConfig(engine=EngineConfig(model=model, cache=CacheOptions(max_total_tokens=404)))
-    shown = rows(config, discover())
-    assert shown["checkpoint"] == "/models/letters (org/letters)"
-    assert shown["dtype"] == "float32 (given by --dtype)"
-    assert shown["context length"] == "100 tokens (given by --context-length)"
-    assert shown["KV cache"] == "404 tokens, 1.50 GiB, bfloat16 (given by --max-total-tokens)"
+    report = rows(config, discover())
+    assert report["checkpoint"] == "/models/letters (org/letters)"
+    assert report["dtype"] == "float32 (given by --dtype)"
+    assert report["context length"] == "100 tokens (given by --context-length)"
+    assert report["KV cache"] == "404 tokens, 1.50 GiB, bfloat16 (given by --max-total-tokens)"
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,17 @@ def test_options_of_the_user_are_the_reason(discover: Any) -> None:
     [(404, "all running requests fit at full length"), (403, "the memory that --mem-fraction-static leaves")],
 )
 def test_the_size_of_the_kv_pool_is_explained(discover: Any, tokens: int, reason: str) -> None:
-    shown = rows(ServerConfig(), discover(), max_total_tokens=tokens)
-    assert shown["KV cache"] == f"{tokens} tokens, 1.50 GiB, bfloat16 ({reason})"
+    report = rows(ServerConfig(), discover(), max_total_tokens=tokens)
+    assert report["KV cache"] == f"{tokens} tokens, 1.50 GiB, bfloat16 ({reason})"
 
 
 def test_what_other_distributions_provide_is_named(discover: Any, plugin_file: Any) -> None:
     mine = plugin_file("mine", "")
-    shown = rows(ServerConfig(), discover(mine, plugin_file("broken", "raise RuntimeError('out of order')")))
-    assert shown["attention"] == "quick (chosen for cpu, quick-attention 2.1)"
-    assert re.fullmatch(rf"mine \({re.escape(mine)} \w+\), broken FAILED: RuntimeError: out of order", shown["plugins"])
+    report = rows(ServerConfig(), discover(mine, plugin_file("broken", "raise RuntimeError('out of order')")))
+    assert report["attention"] == "quick (chosen for cpu, quick-attention 2.1)"
+    assert re.fullmatch(
+        rf"mine \({re.escape(mine)} \w+\), broken FAILED: RuntimeError: out of order", report["plugins"]
+    )
 
 
 def test_all_options_are_on_one_line_without_secrets() -> None:

@@ -32,10 +32,10 @@ def answer(body: bytes = BODY, status: str = "200 OK", **headers: str) -> bytes:
 
 
 class Site:
-    """Answers from a table; what is not there gets 404. Remembers what it was asked."""
+    """Answers from a table; what is not there gets 404. Records the heads of its requests."""
 
     def __init__(self, answers: dict[str, bytes]) -> None:
-        self.answers, self.asked = answers, list[str]()
+        self.answers, self.requests = answers, list[str]()
         self.port = 0
 
     def url(self, path: str, host: str = "127.0.0.1") -> str:
@@ -44,7 +44,7 @@ class Site:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            self.asked.append(head)
+            self.requests.append(head)
             path = head.split(" ")[1]
             writer.write(self.answers.get(path, answer(b"", "404 Not Found")))
             await writer.drain()
@@ -55,11 +55,11 @@ class Site:
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    found = Site({"/a.png": answer()})
-    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    found.port = server.sockets[0].getsockname()[1]
+    site = Site({"/a.png": answer()})
+    server = await asyncio.start_server(site.serve, "127.0.0.1", 0)
+    site.port = server.sockets[0].getsockname()[1]
     async with server:
-        yield found
+        yield site
 
 
 def fetcher(site: Site, *, domains: tuple[str, ...] = (), networks: tuple[str, ...] = (LOOPBACK,)) -> Fetcher:
@@ -78,7 +78,7 @@ async def refused(work: Any) -> str:
 
 async def test_a_file(site: Site) -> None:
     assert await fetcher(site).fetch(site.url("/a.png"), allowance()) == BODY
-    head = site.asked[-1].lower()
+    head = site.requests[-1].lower()
     assert f"host: 127.0.0.1:{site.port}\r\n" in head and "accept-encoding: identity" in head
     assert "cookie" not in head and "authorization" not in head
 
@@ -87,11 +87,11 @@ async def test_names_are_looked_up_once_and_the_number_is_asked(site: Site, monk
     """A name that means another place at the second look does not lead there."""
     answers = iter(["127.0.0.1", "127.0.0.99"])
     monkeypatch.setattr(fetching, "_resolve", lambda host, port: [next(answers)])
-    found = await fetcher(site, domains=(f"pictures.test:{site.port}",)).fetch(
+    body = await fetcher(site, domains=(f"pictures.test:{site.port}",)).fetch(
         site.url("/a.png", "Pictures.test"), allowance()
     )
-    assert found == BODY and next(answers) == "127.0.0.99"
-    assert f"host: pictures.test:{site.port}\r\n" in site.asked[-1].lower()
+    assert body == BODY and next(answers) == "127.0.0.99"
+    assert f"host: pictures.test:{site.port}\r\n" in site.requests[-1].lower()
 
 
 async def test_connections_to_private_places_are_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ async def test_connections_to_private_places_are_refused(site: Site, monkeypatch
     monkeypatch.setattr(fetching, "_resolve", lambda host, port: ["10.0.0.1", "127.0.0.1", "169.254.169.254"])
     every = fetcher(site, domains=(f"*:{site.port}",))
     assert await every.fetch(site.url("/a.png", "mixed.test"), allowance()) == BODY
-    assert len(site.asked) == 1
+    assert len(site.requests) == 1
 
 
 async def test_the_next_number_is_tried(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,14 +132,14 @@ async def test_redirects(site: Site) -> None:
         "/odd": answer(b"", "302 Found", location="\\\\evil.test/"),
         "/nowhere": answer(b"", "302 Found"),
     }
-    one = fetcher(site)
-    assert await one.fetch(site.url("/1"), allowance()) == BODY
-    assert "redirects more than 3 times" in await refused(one.fetch(site.url("/0"), allowance()))
-    assert "does not fetch from 'evil.test'" in await refused(one.fetch(site.url("/away"), allowance()))
-    assert "does not fetch from '127.0.0.2:" in await refused(one.fetch(site.url("/number"), allowance()))
-    assert "not a valid http or https" in await refused(one.fetch(site.url("/file"), allowance()))
-    assert "redirects to an address that is not" in await refused(one.fetch(site.url("/odd"), allowance()))
-    assert "answers with status 302" in await refused(one.fetch(site.url("/nowhere"), allowance()))
+    image_fetcher = fetcher(site)
+    assert await image_fetcher.fetch(site.url("/1"), allowance()) == BODY
+    assert "redirects more than 3 times" in await refused(image_fetcher.fetch(site.url("/0"), allowance()))
+    assert "does not fetch from 'evil.test'" in await refused(image_fetcher.fetch(site.url("/away"), allowance()))
+    assert "does not fetch from '127.0.0.2:" in await refused(image_fetcher.fetch(site.url("/number"), allowance()))
+    assert "not a valid http or https" in await refused(image_fetcher.fetch(site.url("/file"), allowance()))
+    assert "redirects to an address that is not" in await refused(image_fetcher.fetch(site.url("/odd"), allowance()))
+    assert "answers with status 302" in await refused(image_fetcher.fetch(site.url("/nowhere"), allowance()))
 
 
 async def test_statuses_and_broken_answers(site: Site) -> None:
@@ -149,12 +149,12 @@ async def test_statuses_and_broken_answers(site: Site) -> None:
         "/noise": b"\x00\x01 this is no HTTP\r\n\r\n",
         "/partial": answer(BODY, "206 Partial Content"),
     }
-    one = fetcher(site)
-    assert await refused(one.fetch(site.url("/none"), allowance())) == "127.0.0.1 answers with status 404"
-    assert await refused(one.fetch(site.url("/partial"), allowance())) == "127.0.0.1 answers with status 206"
-    assert "compressed once more" in await refused(one.fetch(site.url("/gzip"), allowance()))
+    image_fetcher = fetcher(site)
+    assert await refused(image_fetcher.fetch(site.url("/none"), allowance())) == "127.0.0.1 answers with status 404"
+    assert await refused(image_fetcher.fetch(site.url("/partial"), allowance())) == "127.0.0.1 answers with status 206"
+    assert "compressed once more" in await refused(image_fetcher.fetch(site.url("/gzip"), allowance()))
     for path in ("/short", "/noise"):
-        assert "cannot be fetched from '127.0.0.1'" in await refused(one.fetch(site.url(path), allowance()))
+        assert "cannot be fetched from '127.0.0.1'" in await refused(image_fetcher.fetch(site.url(path), allowance()))
 
 
 async def test_bytes_are_counted_while_they_come(site: Site) -> None:
@@ -165,13 +165,13 @@ async def test_bytes_are_counted_while_they_come(site: Site) -> None:
         "/chunked": answer(chunked, transfer_encoding="chunked"),
         "/hundred": answer(b"a" * 100),
     }
-    one = fetcher(site)
+    image_fetcher = fetcher(site)
     for path in ("/long", "/promised", "/chunked"):
-        assert "more than 100 bytes" in await refused(one.fetch(site.url(path), allowance(100)))
+        assert "more than 100 bytes" in await refused(image_fetcher.fetch(site.url(path), allowance(100)))
     shared = allowance(100, 250)
     for _ in range(2):
-        assert len(await one.fetch(site.url("/hundred"), shared)) == 100
-    assert "more than 250 bytes together" in await refused(one.fetch(site.url("/hundred"), shared))
+        assert len(await image_fetcher.fetch(site.url("/hundred"), shared)) == 100
+    assert "more than 250 bytes together" in await refused(image_fetcher.fetch(site.url("/hundred"), shared))
 
 
 async def test_one_that_never_ends_is_given_up(site: Site) -> None:

@@ -35,8 +35,8 @@ class Processor:
                 raise MediaError("it is bad", images.index(b"bad"))
             if b"odd" in images:
                 raise MediaError("they do not fit")
-            arrays = ({"x": MediaArray("uint8", (len(one),), one)} for one in images)
-            return MediaPrompt([9] * len(images), tuple(Media.of(at, 1, one) for at, one in enumerate(arrays)))
+            arrays = ({"x": MediaArray("uint8", (len(image),), image)} for image in images)
+            return MediaPrompt([9] * len(images), tuple(Media.of(at, 1, array) for at, array in enumerate(arrays)))
         finally:
             with self._lock:
                 self.running -= 1
@@ -57,12 +57,12 @@ def images(*sources: Any) -> list[RequestImage]:
 
 
 async def test_prompts() -> None:
-    found = await image_prompts().prompt([9, 9], images(b"one", Uploaded()))
-    assert [one.arrays["x"].data for one in found.media] == [b"one", b"uploaded"]
+    prompt = await image_prompts().prompt([9, 9], images(b"one", Uploaded()))
+    assert [media.arrays["x"].data for media in prompt.media] == [b"one", b"uploaded"]
 
 
 async def test_errors_name_the_image() -> None:
-    for given, where, words in (
+    for inputs, where, words in (
         (images(b"one", b"bad"), "messages.1", "messages.1: it is bad"),
         (images(b"odd"), "messages", "they do not fit"),
         (images(b"", "?"), "messages.1", "not valid base64"),
@@ -70,22 +70,22 @@ async def test_errors_name_the_image() -> None:
         (images(*[Uploaded()] * 5), "messages", "has 5 images; the most is 4"),
     ):
         with pytest.raises(ApiError, match=words) as caught:
-            await image_prompts().prompt([9], given)
+            await image_prompts().prompt([9], inputs)
         assert (caught.value.param, caught.value.status) == (where, 400)
 
 
 async def test_only_some_are_prepared_together() -> None:
     processor = Processor()
-    one = image_prompts(processor)
-    await gather(one.prompt([9], images(b"x")) for _ in range(40))
+    prompts = image_prompts(processor)
+    await gather(prompts.prompt([9], images(b"x")) for _ in range(40))
     assert 1 <= processor.most <= MAX_CONCURRENT_DECODES
 
 
-async def becomes(one: ImagePrompts, count: int) -> bool:
+async def becomes(prompts: ImagePrompts, count: int) -> bool:
     """True once so many bytes are left: the thread that made a prompt lets go of it a moment later."""
     for _ in range(1000):
         gc.collect()
-        if one.prepared.bytes == count:
+        if prompts.prepared.bytes == count:
             return True
         await asyncio.sleep(0.01)
     return False
@@ -93,17 +93,17 @@ async def becomes(one: ImagePrompts, count: int) -> bool:
 
 async def test_prepared_images_count_as_long_as_somebody_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PREPARED_BYTES", 150)
-    one = image_prompts()
-    first = await one.prompt([9], images(bytes(100)))
-    assert one.prepared.bytes == 100
-    second = await one.prompt([9, 9], images(bytes(50), bytes(10)))
+    prompts = image_prompts()
+    first = await prompts.prompt([9], images(bytes(100)))
+    assert prompts.prepared.bytes == 100
+    second = await prompts.prompt([9, 9], images(bytes(50), bytes(10)))
     with pytest.raises(ApiError, match="Too many images are being served .160 bytes.; try again later") as caught:
-        await one.prompt([9], images(b"x"))
+        await prompts.prompt([9], images(b"x"))
     assert caught.value.status == 503
     media = second.media[:1]
     del second, caught
-    assert await becomes(one, 150) and len(media) == 1
+    assert await becomes(prompts, 150) and len(media) == 1
     del first
-    assert await becomes(one, 50)
-    assert len((await one.prompt([9], images(b"x"))).media) == 1
-    assert await becomes(one, 50)
+    assert await becomes(prompts, 50)
+    assert len((await prompts.prompt([9], images(b"x"))).media) == 1
+    assert await becomes(prompts, 50)

@@ -35,7 +35,7 @@ class Uploaded:
         return bytes(self.size)
 
 
-def given(*sources: Any) -> list[RequestImage]:
+def request_images(*sources: Any) -> list[RequestImage]:
     return [RequestImage(f"messages.{index}", source) for index, source in enumerate(sources)]
 
 
@@ -44,22 +44,22 @@ def sources(per_file: int = 100, total: int = 1000, **fields: Any) -> ImageSourc
 
 
 async def test_what_is_here_stays_as_it_is() -> None:
-    images = given("YQ==", b"a", None, "data:image/png;base64,YQ==")
+    images = request_images("YQ==", b"a", None, "data:image/png;base64,YQ==")
     assert await sources().fetch_images(images) == images
 
 
 async def test_files_come_in_their_order(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"file")
-    images = given(Uploaded(3), "YQ==", f"file://{tmp_path}/a.png")
-    found = await sources(folder=str(tmp_path)).fetch_images(images)
-    assert [one.source for one in found] == [bytes(3), "YQ==", b"file"]
-    assert [one.where for one in found] == [one.where for one in images]
+    images = request_images(Uploaded(3), "YQ==", f"file://{tmp_path}/a.png")
+    fetched = await sources(folder=str(tmp_path)).fetch_images(images)
+    assert [image.source for image in fetched] == [bytes(3), "YQ==", b"file"]
+    assert [image.where for image in fetched] == [image.where for image in images]
 
 
 @pytest.mark.parametrize("address", ["http://a/b", "https://a/b", "file:///etc/passwd", "ftp://a/b", "s3://a/b"])
 async def test_nothing_is_fetched_unless_it_is_allowed(address: str) -> None:
     with pytest.raises(ApiError, match="messages.1: this server fetches no such addresses") as caught:
-        await sources().fetch_images(given("YQ==", address))
+        await sources().fetch_images(request_images("YQ==", address))
     assert (caught.value.status, caught.value.param) == (400, "messages.1")
 
 
@@ -71,25 +71,25 @@ async def test_refusals_name_the_image(tmp_path: Path) -> None:
         ("ftp://example.com/a", "fetches no such addresses"),
     ):
         with pytest.raises(ApiError, match=f"messages.1: .*{words}"):
-            await allowed.fetch_images(given(b"", address))
+            await allowed.fetch_images(request_images(b"", address))
 
 
 async def test_all_together_are_bounded() -> None:
-    assert len(await sources(total=100).fetch_images(given(Uploaded(50), Uploaded(50)))) == 2
+    assert len(await sources(total=100).fetch_images(request_images(Uploaded(50), Uploaded(50)))) == 2
     with pytest.raises(ApiError, match="messages.[012]: .*more than 100 bytes together"):
-        await sources(total=100).fetch_images(given(Uploaded(50), Uploaded(50), Uploaded(1)))
+        await sources(total=100).fetch_images(request_images(Uploaded(50), Uploaded(50), Uploaded(1)))
 
 
 async def test_only_some_are_read_together() -> None:
     file = Uploaded()
-    await sources().fetch_images(given(*[file] * (CONCURRENT_FETCHES * 2)))
+    await sources().fetch_images(request_images(*[file] * (CONCURRENT_FETCHES * 2)))
     assert file.most == CONCURRENT_FETCHES
 
 
 async def test_the_first_failure_ends_the_rest() -> None:
     waiting = Uploaded(0)
     with pytest.raises(ApiError, match="messages.1"):
-        await sources().fetch_images(given(waiting, "http://a/b"))
+        await sources().fetch_images(request_images(waiting, "http://a/b"))
     assert waiting.cancelled == 1
 
 
@@ -105,4 +105,4 @@ async def test_errors_of_files_are_named() -> None:
             raise MediaError("it is gone")
 
     with pytest.raises(ApiError, match="messages.0: it is gone"):
-        await sources().fetch_images(given(Broken()))
+        await sources().fetch_images(request_images(Broken()))

@@ -66,21 +66,23 @@ def message(*parts: Any) -> Message:
 
 
 def test_places_in_messages() -> None:
-    said = message({"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x", "detail": "low"}})
+    with_image = message(
+        {"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x", "detail": "low"}}
+    )
     again = message({"type": "image_url", "image_url": "y"}, {"type": "image_url"})
     text = Message.model_validate({"role": "user", "content": "text"})
-    assert images_of_messages([said, text, again], supports_images=True) == [
+    assert images_of_messages([with_image, text, again], supports_images=True) == [
         RequestImage("messages.0.content.1", "x"),
         RequestImage("messages.2.content.0", "y"),
         RequestImage("messages.2.content.1", None),
     ]
-    assert said.plain()["content"] == [{"type": "text", "text": "a"}, {"type": "image"}]
+    assert with_image.plain()["content"] == [{"type": "text", "text": "a"}, {"type": "image"}]
     with pytest.raises(ApiError, match="messages: message 0 has a content part of type 'image_url'; this model takes"):
-        images_of_messages([said], supports_images=False)
+        images_of_messages([with_image], supports_images=False)
 
 
 @pytest.mark.parametrize(
-    "given, prompts, batch, expected",
+    "image_data, prompts, batch, expected",
     [
         (None, 2, True, [[], []]),
         ([], 2, True, [[], []]),
@@ -90,12 +92,12 @@ def test_places_in_messages() -> None:
         (["x", None, ["y", "z"]], 3, True, [["image_data.0"], [], ["image_data.2.0", "image_data.2.1"]]),
     ],
 )
-def test_image_data(given: Any, prompts: int, batch: bool, expected: list[list[str]]) -> None:
-    found = images_of_prompts(given, prompts, batch=batch)
-    assert [[image.where for image in images] for images in found] == expected
+def test_image_data(image_data: Any, prompts: int, batch: bool, expected: list[list[str]]) -> None:
+    result = images_of_prompts(image_data, prompts, batch=batch)
+    assert [[image.where for image in images] for images in result] == expected
 
 
-@pytest.mark.parametrize("given, words", [("x", "one image for 2 prompts"), (["x"], "1 entries for 2 prompts")])
-def test_image_data_must_fit_the_batch(given: Any, words: str) -> None:
+@pytest.mark.parametrize("image_data, words", [("x", "one image for 2 prompts"), (["x"], "1 entries for 2 prompts")])
+def test_image_data_must_fit_the_batch(image_data: Any, words: str) -> None:
     with pytest.raises(ApiError, match=words):
-        images_of_prompts(given, 2, batch=True)
+        images_of_prompts(image_data, 2, batch=True)

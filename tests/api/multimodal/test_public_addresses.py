@@ -29,8 +29,8 @@ def embeddings(address: ipaddress.IPv4Address) -> list[ipaddress.IPv6Address]:
 
 @given(special_v4)
 def test_no_special_address_is_public_in_any_embedding(address: ipaddress.IPv4Address) -> None:
-    for one in (address, *embeddings(address)):
-        assert not RULES.may_connect(str(one)), one
+    for candidate in (address, *embeddings(address)):
+        assert not RULES.may_connect(str(candidate)), candidate
 
 
 @given(special_v6 | st.ip_addresses(v=6).filter(lambda address: not 0x2000 <= int(address) >> 112 < 0x4000))

@@ -23,10 +23,10 @@ RULES = UrlRules(["example.com", "*.cdn.net", "odd.org:8080", "[2001:db8::1]", "
     ],
 )
 def test_hosts_that_were_named(text: str, host: str, port: int) -> None:
-    found = RULES.parse(text)
-    assert (found.host, found.port) == (host, port)
-    asked = found.with_ip("192.0.2.1")
-    assert (asked.host, asked.port, asked.raw_path) == ("192.0.2.1", found.url.port, found.url.raw_path)
+    parsed = RULES.parse(text)
+    assert (parsed.host, parsed.port) == (host, port)
+    pinned = parsed.with_ip("192.0.2.1")
+    assert (pinned.host, pinned.port, pinned.raw_path) == ("192.0.2.1", parsed.url.port, parsed.url.raw_path)
 
 
 @pytest.mark.parametrize(

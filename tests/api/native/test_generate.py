@@ -26,9 +26,9 @@ async def events(engine: Any, **fields: Any) -> list[Any]:
 
 
 async def test_one_text(text_engine: Any) -> None:
-    found = await answer(text_engine(weight_version="v2"), text="Hi", rid="mine")
-    meta = found["meta_info"]
-    assert (found["text"], found["output_ids"][-1]) == ("Hello, world", 1)
+    result = await answer(text_engine(weight_version="v2"), text="Hi", rid="mine")
+    meta = result["meta_info"]
+    assert (result["text"], result["output_ids"][-1]) == ("Hello, world", 1)
     assert meta.pop("e2e_latency") >= 0
     assert meta == {
         "id": "mine",
@@ -64,8 +64,8 @@ async def test_finish_reasons(text_engine: Any) -> None:
         ({"stop_token_ids": [ord("e")]}, {"type": "stop", "matched": ord("e")}),
     ]
     for params, reason in cases:
-        found = await answer(engine, text="Hi", sampling_params=params)
-        assert found["meta_info"]["finish_reason"] == reason
+        result = await answer(engine, text="Hi", sampling_params=params)
+        assert result["meta_info"]["finish_reason"] == reason
 
 
 async def test_lists_answer_lists(text_engine: Any, scripted: Any) -> None:
@@ -119,18 +119,18 @@ async def test_refusals_come_before_the_engine_is_asked(text_engine: Any, script
 
 async def test_cumulative_and_incremental_streams(text_engine: Any) -> None:
     engine = text_engine()
-    found = await events(engine, text="Hi")
-    assert [event["text"] for event in found[:3]] == ["H", "He", "Hel"]
-    assert found[2]["output_ids"] == list(map(ord, "Hel"))
-    found = await events(engine, text="Hi", incremental=True)
-    assert [event["text"] for event in found] == [*"Hello, world", ""]
-    assert [event["output_ids"] for event in found[-2:]] == [[ord("d")], [1]]
-    assert "index" not in found[0]
+    chunks = await events(engine, text="Hi")
+    assert [event["text"] for event in chunks[:3]] == ["H", "He", "Hel"]
+    assert chunks[2]["output_ids"] == list(map(ord, "Hel"))
+    chunks = await events(engine, text="Hi", incremental=True)
+    assert [event["text"] for event in chunks] == [*"Hello, world", ""]
+    assert [event["output_ids"] for event in chunks[-2:]] == [[ord("d")], [1]]
+    assert "index" not in chunks[0]
 
 
 async def test_streams_of_several_have_indices(text_engine: Any) -> None:
-    found = await events(text_engine(), text=["a", "b"], sampling_params={"max_new_tokens": 2})
-    assert sorted(event["index"] for event in found) == [0, 0, 1, 1]
+    chunks = await events(text_engine(), text=["a", "b"], sampling_params={"max_new_tokens": 2})
+    assert sorted(event["index"] for event in chunks) == [0, 0, 1, 1]
 
 
 async def test_log_probabilities(text_engine: Any) -> None:
@@ -160,21 +160,24 @@ async def test_log_probabilities(text_engine: Any) -> None:
 
 async def test_log_probabilities_accumulate(text_engine: Any) -> None:
     options: dict[str, Any] = {"return_logprob": True, "logprob_start_len": 1, "sampling_params": {"max_new_tokens": 3}}
-    found = await events(text_engine(), text="ab", **options)
-    assert [len(event["meta_info"]["output_token_logprobs"]) for event in found] == [1, 2, 3]
-    assert [len(event["meta_info"]["input_token_logprobs"]) for event in found] == [1, 1, 1]
+    chunks = await events(text_engine(), text="ab", **options)
+    assert [len(event["meta_info"]["output_token_logprobs"]) for event in chunks] == [1, 2, 3]
+    assert [len(event["meta_info"]["input_token_logprobs"]) for event in chunks] == [1, 1, 1]
 
 
 async def test_without_a_tokenizer(text_engine: Any) -> None:
-    found = await answer(text_engine(tokenizer=None), input_ids=[5], sampling_params={"max_new_tokens": 2})
-    assert found.keys() == {"output_ids", "token_ids", "meta_info"}
-    assert found["output_ids"] == found["token_ids"] == [ord("H"), ord("e")]
+    result = await answer(text_engine(tokenizer=None), input_ids=[5], sampling_params={"max_new_tokens": 2})
+    assert result.keys() == {"output_ids", "token_ids", "meta_info"}
+    assert result["output_ids"] == result["token_ids"] == [ord("H"), ord("e")]
 
 
 async def test_ids_and_salts(text_engine: Any, scripted: Any) -> None:
     engine = text_engine()
     await answer(engine, text=["a", "b"], rid="r", extra_key="k", priority=2)
-    assert [(one.id, one.salt, one.priority) for one in scripted.requests] == [("r-0", "k", 2), ("r-1", "k", 2)]
+    assert [(request.id, request.salt, request.priority) for request in scripted.requests] == [
+        ("r-0", "k", 2),
+        ("r-1", "k", 2),
+    ]
     await answer(engine, text="a", sampling_params={"n": 2})
     (first, second) = scripted.requests[-2:]
     assert first.id != second.id

@@ -25,13 +25,13 @@ def engine() -> Iterator[Engine]:
 
 
 def test_one_prompt_and_a_batch(engine: Engine) -> None:
-    one = engine.generate("The capital of France is", GREEDY)
-    assert isinstance(one, dict)
-    assert "Paris" in one["text"]
-    assert one["meta_info"]["finish_reason"] == {"type": "length", "length": 6}
+    single = engine.generate("The capital of France is", GREEDY)
+    assert isinstance(single, dict)
+    assert "Paris" in single["text"]
+    assert single["meta_info"]["finish_reason"] == {"type": "length", "length": 6}
     batch = engine.generate(["The capital of France is", "The capital of Japan is"], GREEDY)
     assert isinstance(batch, list)
-    assert batch[0]["text"] == one["text"]
+    assert batch[0]["text"] == single["text"]
     assert "Tokyo" in batch[1]["text"]
 
 
@@ -160,10 +160,10 @@ def test_a_stream_that_an_event_loop_gives_up_frees_its_slots(engine: Engine) ->
 def test_vectors() -> None:
     with Engine(max_total_tokens=4096, device="cpu", is_embedding=True) as engine:
         both = engine.encode(["Once upon a time", "The capital of France is"])
-        one = asyncio.run(engine.async_encode(input_ids=engine.tokenizer.encode("Once upon a time")))
-    assert isinstance(both, list) and isinstance(one, dict)
-    assert one["embedding"] == pytest.approx(both[0]["embedding"], abs=1e-5)
-    assert sum(value**2 for value in one["embedding"]) == pytest.approx(1.0, abs=1e-4)
+        single = asyncio.run(engine.async_encode(input_ids=engine.tokenizer.encode("Once upon a time")))
+    assert isinstance(both, list) and isinstance(single, dict)
+    assert single["embedding"] == pytest.approx(both[0]["embedding"], abs=1e-5)
+    assert sum(value**2 for value in single["embedding"]) == pytest.approx(1.0, abs=1e-4)
     assert both[1]["meta_info"]["prompt_tokens"] == 5 and both[1]["embedding"] != both[0]["embedding"]
 
 
@@ -213,6 +213,6 @@ def test_drafts_change_nothing_but_the_steps(engine: Engine) -> None:
     params = {"temperature": 0, "max_new_tokens": 40, "ignore_eos": True, "logit_bias": {"50": 100}}
     plain = engine.generate("Hello there", params)
     with Engine(max_total_tokens=4096, device="cpu", speculative_algorithm="NGRAM") as drafting:
-        found = drafting.generate("Hello there", params)
-    assert found["output_ids"] == plain["output_ids"]
-    assert found["meta_info"]["spec_num_correct_drafts"] > 20 and "spec_verify_ct" not in plain["meta_info"]
+        drafted = drafting.generate("Hello there", params)
+    assert drafted["output_ids"] == plain["output_ids"]
+    assert drafted["meta_info"]["spec_num_correct_drafts"] > 20 and "spec_verify_ct" not in plain["meta_info"]

@@ -13,7 +13,7 @@ from sglang_plug_api.observers.log import LogObserver
 
 
 def step(**changes: Any) -> StepStats:
-    blank: dict[str, Any] = {one.name: 0 for one in fields(StepStats) if one.default is MISSING}
+    blank: dict[str, Any] = {field.name: 0 for field in fields(StepStats) if field.default is MISSING}
     return StepStats(**{**blank, "capacity": 100, **changes})
 
 
@@ -51,8 +51,8 @@ def test_drafts_that_came_true_are_tokens_and_said(lines: Any) -> None:
     for second, drafts in enumerate([(8, 5), (0, 0), (3, 0), (0, 0), (0, 0), (0, 0)], start=1):
         drafted, accepted = drafts
         observer.on_step(step(**blank, time=float(second), drafted_tokens=drafted, accepted_tokens=accepted))
-    said = [line.split("token usage: 0.50, ")[1] for line in lines()]
-    assert said == [
+    messages = [line.split("token usage: 0.50, ")[1] for line in lines()]
+    assert messages == [
         "accept len: 2.25, gen throughput (token/s): 4.50, #queue-req: 0",
         "accept len: 1.00, gen throughput (token/s): 2.00, #queue-req: 0",
         "gen throughput (token/s): 2.00, #queue-req: 0",

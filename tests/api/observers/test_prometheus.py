@@ -16,9 +16,9 @@ COMPONENT = {"name": "torch", "plugin": "torch_native", "distribution": "sglang-
 
 @pytest.fixture
 def observer() -> PrometheusObserver:
-    found = PrometheusObserver(clock=lambda: 0.0)
-    found.on_start({"served_model_name": "demo", "components": {"attention": COMPONENT}})
-    return found
+    observer = PrometheusObserver(clock=lambda: 0.0)
+    observer.on_start({"served_model_name": "demo", "components": {"attention": COMPONENT}})
+    return observer
 
 
 def values(observer: PrometheusObserver) -> dict[str, float]:
@@ -33,7 +33,7 @@ def values(observer: PrometheusObserver) -> dict[str, float]:
 
 
 def step(**changes: Any) -> StepStats:
-    blank: dict[str, Any] = {one.name: 0 for one in fields(StepStats) if one.default is MISSING}
+    blank: dict[str, Any] = {field.name: 0 for field in fields(StepStats) if field.default is MISSING}
     return StepStats(**{**blank, **changes})
 
 
@@ -43,9 +43,9 @@ def event(**changes: Any) -> RequestEvent:
 
 
 def test_everything_is_there_from_the_start(observer: PrometheusObserver) -> None:
-    found = values(observer)
-    assert set(found.values()) == {0.0}
-    assert {"num_running_reqs", "prompt_tokens_total", "e2e_request_latency_seconds_count"} <= found.keys()
+    metrics = values(observer)
+    assert set(metrics.values()) == {0.0}
+    assert {"num_running_reqs", "prompt_tokens_total", "e2e_request_latency_seconds_count"} <= metrics.keys()
     text = observer.text().decode()
     assert all(line.startswith(("#", "sglang:")) for line in text.splitlines())
     assert 'sglang:plugin_info{distribution="sglang-plug",kind="attention",name="torch"' in text
@@ -54,9 +54,9 @@ def test_everything_is_there_from_the_start(observer: PrometheusObserver) -> Non
 def test_gauges_show_the_last_step(observer: PrometheusObserver) -> None:
     observer.on_step(step(running=9, waiting=9, used_slots=90, cached_slots=9, capacity=100))
     observer.on_step(step(running=2, waiting=3, used_slots=40, cached_slots=5, capacity=100))
-    found = values(observer)
-    assert (found["num_running_reqs"], found["num_queue_reqs"]) == (2, 3)
-    assert (found["num_used_tokens"], found["num_cached_tokens"], found["token_usage"]) == (40, 5, 0.4)
+    metrics = values(observer)
+    assert (metrics["num_running_reqs"], metrics["num_queue_reqs"]) == (2, 3)
+    assert (metrics["num_used_tokens"], metrics["num_cached_tokens"], metrics["token_usage"]) == (40, 5, 0.4)
     observer.on_step(step())
     assert values(observer)["token_usage"] == 0
 
@@ -64,9 +64,9 @@ def test_gauges_show_the_last_step(observer: PrometheusObserver) -> None:
 def test_hits_and_retractions_add_up(observer: PrometheusObserver) -> None:
     observer.on_step(step(prefill_tokens=30, cached_tokens=10, retracted=1))
     observer.on_step(step(prefill_tokens=0, cached_tokens=40, retracted=2))
-    found = values(observer)
-    assert found["cache_hit_rate"] == 50 / 80
-    assert (found["cached_tokens_total"], found["num_retracted_reqs_total"]) == (50, 3)
+    metrics = values(observer)
+    assert metrics["cache_hit_rate"] == 50 / 80
+    assert (metrics["cached_tokens_total"], metrics["num_retracted_reqs_total"]) == (50, 3)
 
 
 def test_tokens_forgotten_for_lack_of_memory_add_up(observer: PrometheusObserver) -> None:
@@ -78,31 +78,31 @@ def test_tokens_forgotten_for_lack_of_memory_add_up(observer: PrometheusObserver
 def test_forced_tokens_and_the_time_in_the_queue(observer: PrometheusObserver) -> None:
     observer.on_step(step(forced_tokens=4, queue_seconds=(0.5, 1.5)))
     observer.on_step(step(forced_tokens=3))
-    found = values(observer)
-    assert found["forced_tokens_total"] == 7
-    assert (found["queue_time_seconds_count"], found["queue_time_seconds_sum"]) == (2, 2.0)
+    metrics = values(observer)
+    assert metrics["forced_tokens_total"] == 7
+    assert (metrics["queue_time_seconds_count"], metrics["queue_time_seconds_sum"]) == (2, 2.0)
 
 
 def test_drafts(observer: PrometheusObserver) -> None:
     observer.on_step(step(decode_sequences=2))
-    found = values(observer)
-    assert (found["spec_accept_length"], found["spec_accept_rate"]) == (0, 0), "nothing is drafted"
+    metrics = values(observer)
+    assert (metrics["spec_accept_length"], metrics["spec_accept_rate"]) == (0, 0), "nothing is drafted"
     observer.on_step(step(decode_sequences=2, drafted_tokens=6, accepted_tokens=5))
     observer.on_step(step(decode_sequences=4, drafted_tokens=4, accepted_tokens=1))
-    found = values(observer)
-    assert (found["spec_drafted_tokens_total"], found["spec_accepted_tokens_total"]) == (10, 6)
-    assert (found["spec_accept_length"], found["spec_accept_rate"]) == (14 / 8, 0.6)
+    metrics = values(observer)
+    assert (metrics["spec_drafted_tokens_total"], metrics["spec_accepted_tokens_total"]) == (10, 6)
+    assert (metrics["spec_accept_length"], metrics["spec_accept_rate"]) == (14 / 8, 0.6)
 
 
 def test_requests(observer: PrometheusObserver) -> None:
     observer.on_request(event())
     observer.on_request(event(reason="length", first_token=11.0))
     observer.on_request(event(reason="abort", first_token=None))
-    found = values(observer)
-    assert (found["num_requests_total"], found["num_aborted_requests_total"]) == (3, 1)
-    assert found["prompt_tokens_total"] == 21
-    assert (found["time_to_first_token_seconds_count"], found["time_to_first_token_seconds_sum"]) == (2, 1.5)
-    assert (found["e2e_request_latency_seconds_count"], found["e2e_request_latency_seconds_sum"]) == (3, 6.0)
+    metrics = values(observer)
+    assert (metrics["num_requests_total"], metrics["num_aborted_requests_total"]) == (3, 1)
+    assert metrics["prompt_tokens_total"] == 21
+    assert (metrics["time_to_first_token_seconds_count"], metrics["time_to_first_token_seconds_sum"]) == (2, 1.5)
+    assert (metrics["e2e_request_latency_seconds_count"], metrics["e2e_request_latency_seconds_sum"]) == (3, 6.0)
 
 
 def test_tokens_and_the_time_between_them(observer: PrometheusObserver) -> None:
@@ -110,11 +110,11 @@ def test_tokens_and_the_time_between_them(observer: PrometheusObserver) -> None:
     observer.on_tokens("b", 1, 10.1)
     observer.on_tokens("a", 2, 10.5)
     observer.on_tokens("a", 0, 99.0)
-    found = values(observer)
-    assert found["generation_tokens_total"] == 4
-    assert found["inter_token_latency_seconds_count"] == 2
-    assert found["inter_token_latency_seconds_sum"] == pytest.approx(0.5)
-    assert found["gen_throughput"] == 0
+    metrics = values(observer)
+    assert metrics["generation_tokens_total"] == 4
+    assert metrics["inter_token_latency_seconds_count"] == 2
+    assert metrics["inter_token_latency_seconds_sum"] == pytest.approx(0.5)
+    assert metrics["gen_throughput"] == 0
     observer.on_tokens("b", 6, 12.0)
     assert values(observer)["gen_throughput"] == 4.5  # nine tokens in the two seconds since the first
 

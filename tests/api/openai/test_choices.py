@@ -28,9 +28,9 @@ def body(**fields: Any) -> CompletionBody:
 
 
 def jobs_of(engine: Any, count: int = 1, **fields: Any) -> list[Any]:
-    given = body(**fields)
-    samplings = [engine.defaults.complete(given.sampling(), 2, 20) for _ in range(count)]
-    return make_jobs(engine, given, [Job(tokens=[65, 66])] * count, samplings, None, "call")
+    request = body(**fields)
+    samplings = [engine.defaults.complete(request.sampling(), 2, 20) for _ in range(count)]
+    return make_jobs(engine, request, [Job(tokens=[65, 66])] * count, samplings, None, "call")
 
 
 def piece(**fields: Any) -> Piece:
@@ -65,8 +65,8 @@ def test_a_header_holds_any_id(id: str, value: str) -> None:
 
 async def test_all_are_completed_in_order(text_engine: Any) -> None:
     engine = text_engine()
-    found = await complete_all(engine, jobs_of(engine, 3, stop="o"))
-    assert [one.text for one in found] == ["Hell"] * 3
+    outputs = await complete_all(engine, jobs_of(engine, 3, stop="o"))
+    assert [output.text for output in outputs] == ["Hell"] * 3
 
 
 async def test_one_failure_ends_the_others(text_engine: Any, scripted: Any) -> None:
@@ -114,9 +114,9 @@ def test_usage_counts_a_prompt_once(text_engine: Any) -> None:
 
 def test_envelope(text_engine: Any) -> None:
     envelope = Envelope(text_engine(), body(model="asked"), "id", "kind")
-    found = envelope([{"index": 0}])
-    assert list(found) == ["id", "object", "created", "model", "choices"]
-    assert (found["id"], found["object"], found["model"]) == ("id", "kind", "asked")
+    answer = envelope([{"index": 0}])
+    assert list(answer) == ["id", "object", "created", "model", "choices"]
+    assert (answer["id"], answer["object"], answer["model"]) == ("id", "kind", "asked")
     assert envelope([], {"total_tokens": 1})["usage"] == {"total_tokens": 1}
     assert Envelope(text_engine(), body(), "id", "kind").model == "org/letters"
 

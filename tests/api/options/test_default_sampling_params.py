@@ -11,7 +11,7 @@ from sglang_plug_api.options.default_sampling_params import default_sampling_par
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("configured", "expected"),
     [
         ({"temperature": 0.2, "top_k": 20, "n": 2}, {"temperature": 0.2, "top_k": 20, "n": 2}),
         ({"temperature": "0.5"}, {"temperature": 0.5}),
@@ -24,12 +24,12 @@ from sglang_plug_api.options.default_sampling_params import default_sampling_par
         ({"top_p": None}, {}),
     ],
 )
-def test_what_requests_may_say(given: dict[str, Any], found: dict[str, Any]) -> None:
-    assert default_sampling_params(given) == found
+def test_what_requests_may_say(configured: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert default_sampling_params(configured) == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("configured", "message"),
     [
         ({"temprature": 1}, "no native sampling parameter is named 'temprature'; did you mean 'temperature'?"),
         ({"max_tokens": 5}, "'max_tokens'; did you mean 'max_new_tokens'?"),
@@ -42,6 +42,6 @@ def test_what_requests_may_say(given: dict[str, Any], found: dict[str, Any]) -> 
         ({"n": 0}, "n: must be greater than or equal to 1"),
     ],
 )
-def test_what_would_be_wrong_for_every_request_stops_the_start(given: dict[str, Any], message: str) -> None:
+def test_what_would_be_wrong_for_every_request_stops_the_start(configured: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        default_sampling_params(given)
+        default_sampling_params(configured)

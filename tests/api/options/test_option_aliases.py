@@ -99,7 +99,7 @@ def test_every_abbreviation_that_stands_for_one_option_names_it() -> None:
     names = [name for option in options() for name in option.flags if name.startswith("--")]
     for name in names:
         short = name[:-1]
-        if short in names or alias_hint(short) is not None or sum(one.startswith(short) for one in names) > 1:
+        if short in names or alias_hint(short) is not None or sum(name.startswith(short) for name in names) > 1:
             continue
         with pytest.raises(ConfigError) as caught:
             parser.parse_args([short, "2"])
@@ -132,14 +132,14 @@ def test_so_is_an_argument_of_the_offline_engine() -> None:
 
 
 def test_every_option_that_an_answer_names_is_there() -> None:
-    ours = {flag for one in options() for flag in one.flags} | set(plugin_flags()._option_string_actions)
+    ours = {flag for option in options() for flag in option.flags} | set(plugin_flags()._option_string_actions)
     named = {flag for answer in (*EXACT.values(), *FAMILIES.values()) for flag in re.findall(r"--[a-z-]+[a-z]", answer)}
     assert named
     assert named <= ours
 
 
 def test_no_option_of_ours_is_called_foreign() -> None:
-    assert [flag for one in options() for flag in one.flags if flag.lstrip("-") in EXACT] == []
+    assert [flag for option in options() for flag in option.flags if flag.lstrip("-") in EXACT] == []
 
 
 def test_what_nobody_knows_has_no_answer() -> None:

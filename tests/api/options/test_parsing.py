@@ -268,7 +268,9 @@ def test_an_unknown_key_of_the_file_is_refused(plugins: Plugins, tmp_path: Path)
         configured(plugins, *write_file(tmp_path, {"eviction_policy": "lru", "radix_eviction_policy": "lru"}))
 
 
-@pytest.mark.parametrize("option", [one for one in all_options() if one.component], ids=lambda option: option.key)
+@pytest.mark.parametrize(
+    "option", [option for option in all_options() if option.component], ids=lambda option: option.key
+)
 def test_an_unknown_component_names_the_nearest(option: Option, plugins: Plugins) -> None:
     with pytest.raises(PluginError) as caught:
         configured(plugins, option.flags[0], "sampel3")
@@ -324,9 +326,9 @@ def test_algorithms_may_be_in_capitals(plugins: Plugins) -> None:
 
 
 def test_misspelt_variables_are_named() -> None:
-    given = ("SGLANG_PLUG_API_KEYS", "SGLANG_PLUG_API_KEY", "SGLANG_PLUG_SERVICE_HOST", "SGLANG_PLUG_PORT_30000_TCP")
-    given += ("SGLANG_PLUG_CONFIG", "SGLANG_PLUG_STRICT_PLUGIN", "HOME")
-    assert misspelt_variables(dict.fromkeys(given, "x")) == [
+    names = ("SGLANG_PLUG_API_KEYS", "SGLANG_PLUG_API_KEY", "SGLANG_PLUG_SERVICE_HOST", "SGLANG_PLUG_PORT_30000_TCP")
+    names += ("SGLANG_PLUG_CONFIG", "SGLANG_PLUG_STRICT_PLUGIN", "HOME")
+    assert misspelt_variables(dict.fromkeys(names, "x")) == [
         "SGLANG_PLUG_API_KEYS is no option; did you mean SGLANG_PLUG_API_KEY?",
         "SGLANG_PLUG_STRICT_PLUGIN is no option; did you mean SGLANG_PLUG_STRICT_PLUGINS?",
     ]

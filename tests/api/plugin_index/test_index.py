@@ -37,7 +37,9 @@ def test_the_built_in_index_is_what_the_plugins_say() -> None:
     for folder in sorted(PLUGINS.glob("*/")):
         project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         entry = entries[project["name"]]
-        kinds = {one.spec.kind for one in plugins.all() if one.found.distribution == entry.distribution}
+        kinds = {
+            component.spec.kind for component in plugins.all() if component.found.distribution == entry.distribution
+        }
         assert set(entry.kinds) == kinds
         assert (entry.licence, entry.homepage) == (project["license"], f"plugins/{folder.name}")
         assert ContractRange.parse(entry.contract).includes(CONTRACT_VERSION)

@@ -17,7 +17,7 @@ def messages(*items: Any) -> list[dict[str, Any]]:
     return messages_of(ITEMS.validate_python(items))
 
 
-def said(text: str) -> dict[str, Any]:
+def output_message(text: str) -> dict[str, Any]:
     return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
@@ -48,18 +48,24 @@ def result(id: str, content: str = "x") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("items", "expected"),
     [
-        ([said("a"), said("b")], [turn("a"), turn("b")]),
-        ([said("a"), called("1"), called("2")], [turn("a", tool_calls=[call("1"), call("2")])]),
-        ([called("1"), said("a")], [turn("a", tool_calls=[call("1")])]),
-        ([thought("t"), said("a"), called("1")], [turn("a", reasoning_content="t", tool_calls=[call("1")])]),
-        ([said("a"), thought("t"), said("b")], [turn("a"), turn("b", reasoning_content="t")]),
+        ([output_message("a"), output_message("b")], [turn("a"), turn("b")]),
+        ([output_message("a"), called("1"), called("2")], [turn("a", tool_calls=[call("1"), call("2")])]),
+        ([called("1"), output_message("a")], [turn("a", tool_calls=[call("1")])]),
+        ([thought("t"), output_message("a"), called("1")], [turn("a", reasoning_content="t", tool_calls=[call("1")])]),
+        ([output_message("a"), thought("t"), output_message("b")], [turn("a"), turn("b", reasoning_content="t")]),
         ([thought("t"), called("1"), thought("u")], [turn(reasoning_content="tu", tool_calls=[call("1")])]),
-        ([{"type": "reasoning", "summary": [], "content": None}, said("a")], [turn("a")]),
+        ([{"type": "reasoning", "summary": [], "content": None}, output_message("a")], [turn("a")]),
         (
-            [called("1"), returned("1"), called("2"), returned("2", [{"type": "input_text", "text": "y"}]), said("a")],
+            [
+                called("1"),
+                returned("1"),
+                called("2"),
+                returned("2", [{"type": "input_text", "text": "y"}]),
+                output_message("a"),
+            ],
             [turn(tool_calls=[call("1")]), result("1"), turn(tool_calls=[call("2")]), result("2", "y"), turn("a")],
         ),
-        ([said("a"), {"role": "developer", "content": "b"}], [turn("a"), {"role": "system", "content": "b"}]),
+        ([output_message("a"), {"role": "developer", "content": "b"}], [turn("a"), {"role": "system", "content": "b"}]),
     ],
 )
 def test_what_an_assistant_does_without_an_answer_in_between_is_one_message(items: Any, expected: Any) -> None:

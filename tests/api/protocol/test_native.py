@@ -25,12 +25,12 @@ def body(**fields: Any) -> GenerateBody:
     ],
 )
 def test_one_or_many(fields: Any, batch: bool, inputs: list[Any]) -> None:
-    found = body(**fields)
-    assert (found.is_batch, found.size, found.inputs()) == (batch, len(inputs), inputs)
+    request = body(**fields)
+    assert (request.is_batch, request.size, request.inputs()) == (batch, len(inputs), inputs)
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({}, "Either text, input_ids or input_embeds should be provided."),
         ({"text": "a", "input_ids": [1]}, "Either text, input_ids or input_embeds should be provided."),
@@ -41,17 +41,17 @@ def test_one_or_many(fields: Any, batch: bool, inputs: list[Any]) -> None:
         ({"text": "a", "top_logprobs_num": [1025]}, "must be between 0 and 1024"),
     ],
 )
-def test_what_is_refused(fields: Any, said: str) -> None:
+def test_what_is_refused(fields: Any, message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         body(**fields)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_value_or_one_for_each() -> None:
-    found = body(text=["a", "b"], return_logprob=True, top_logprobs_num=[1, 2], token_ids_logprob=[3, 4])
-    assert found.each("return_logprob") == [True, True]
-    assert found.each("top_logprobs_num") == [1, 2]
-    assert found.each("token_ids_logprob") == [[3, 4], [3, 4]]
+    request = body(text=["a", "b"], return_logprob=True, top_logprobs_num=[1, 2], token_ids_logprob=[3, 4])
+    assert request.each("return_logprob") == [True, True]
+    assert request.each("top_logprobs_num") == [1, 2]
+    assert request.each("token_ids_logprob") == [[3, 4], [3, 4]]
     assert body(text=["a", "b"], token_ids_logprob=[[3], [4]]).each("token_ids_logprob") == [[3], [4]]
     with pytest.raises(ValueError, match="top_logprobs_num has 1 entries for 2 prompts"):
         body(text=["a", "b"], top_logprobs_num=[1]).each("top_logprobs_num")
@@ -59,7 +59,7 @@ def test_a_value_or_one_for_each() -> None:
 
 def test_only_what_was_given_is_passed_on() -> None:
     assert SamplingBody().sampling() == {}
-    given = {"temperature": 0, "stop": ["a"], "n": 2}
-    assert SamplingBody.model_validate(given).sampling() == given
+    fields = {"temperature": 0, "stop": ["a"], "n": 2}
+    assert SamplingBody.model_validate(fields).sampling() == fields
     assert SamplingBody.model_validate({"sampling_seed": 3}).sampling() == {"seed": 3}
     assert SamplingBody.model_validate({"seed": 1, "sampling_seed": 3}).sampling()["seed"] == 1

@@ -23,13 +23,13 @@ def completion(**fields: Any) -> CompletionBody:
 
 def test_only_what_was_given_is_passed_on_in_native_names() -> None:
     assert chat().sampling() == {}
-    given = {"min_tokens": 2, "include_stop_str_in_output": True, "max_tokens": 5, "top_k": 3, "seed": 0}
+    fields = {"min_tokens": 2, "include_stop_str_in_output": True, "max_tokens": 5, "top_k": 3, "seed": 0}
     expected = {"min_new_tokens": 2, "no_stop_trim": True, "max_new_tokens": 5, "top_k": 3, "seed": 0}
-    assert chat(**given).sampling() == expected
+    assert chat(**fields).sampling() == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "native"),
+    ("fields", "native"),
     [
         ({"max_tokens": 5, "max_completion_tokens": 7}, {"max_new_tokens": 7}),
         ({"max_completion_tokens": 0, "max_tokens": 5}, {"max_new_tokens": 0}),
@@ -38,8 +38,8 @@ def test_only_what_was_given_is_passed_on_in_native_names() -> None:
     ],
     ids=str,
 )
-def test_of_two_names_the_newer_wins(given: Any, native: Any) -> None:
-    assert chat(**given).sampling() == native
+def test_of_two_names_the_newer_wins(fields: Any, native: Any) -> None:
+    assert chat(**fields).sampling() == native
 
 
 def test_usage_options() -> None:
@@ -71,8 +71,8 @@ def test_only_answers_can_be_without_content(role: str, content: Any) -> None:
 
 def test_refusals_of_earlier_answers_are_text() -> None:
     for message in ({"refusal": "No.", "content": None}, {"content": [{"type": "refusal", "refusal": "No."}]}):
-        (found,) = chat(messages=[{"role": "assistant", **message}]).messages
-        assert found.plain() == {"role": "assistant", "content": "No."}
+        (refusal,) = chat(messages=[{"role": "assistant", **message}]).messages
+        assert refusal.plain() == {"role": "assistant", "content": "No."}
 
 
 def test_earlier_calls() -> None:

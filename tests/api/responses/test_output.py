@@ -13,9 +13,9 @@ from sglang_plug_api.responses.output import Output
 def grown(*events: Any, whole: bool = True) -> tuple[list[tuple[Any, ...]], list[str]]:
     """Names of what was shown, with the item's place, and each item's type and status."""
     output = Output()
-    shown = [one for event in events for one in output.add(event)]
-    shown += output.finish(whole=whole)
-    names = [(name.removeprefix("response."), fields["output_index"]) for name, fields in shown]
+    emitted = [item for event in events for item in output.add(event)]
+    emitted += output.finish(whole=whole)
+    names = [(name.removeprefix("response."), fields["output_index"]) for name, fields in emitted]
     return names, [f"{item['type']} {item['status']}" for item in output.as_list()]
 
 

@@ -9,10 +9,10 @@ import pytest
 from sglang_plug_api.responses.token_spans import TokenSpans
 
 
-def trail_of(*pieces: str | bytes) -> TokenSpans:
-    trail = TokenSpans()
-    trail.add(entry(one) for one in pieces)
-    return trail
+def spans_of(*pieces: str | bytes) -> TokenSpans:
+    spans = TokenSpans()
+    spans.add(entry(piece) for piece in pieces)
+    return spans
 
 
 def entry(piece: str | bytes) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def entry(piece: str | bytes) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("pieces", "text", "made", "left"),
+    ("pieces", "text", "made", "remaining"),
     [
         (["a", "b", "c"], "ab", ["a", "b"], ["c"]),
         (["</think>", "a"], "a", ["a"], []),
@@ -33,14 +33,14 @@ def entry(piece: str | bytes) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_what_made_a_text(pieces: list[Any], text: str, made: list[Any], left: list[Any]) -> None:
-    trail = trail_of(*pieces)
-    assert trail.take(text) == [entry(one) for one in made]
-    assert trail.take_all() == [entry(one) for one in left]
-    assert trail.take_all() == []
+def test_what_made_a_text(pieces: list[Any], text: str, made: list[Any], remaining: list[Any]) -> None:
+    spans = spans_of(*pieces)
+    assert spans.take(text) == [entry(piece) for piece in made]
+    assert spans.take_all() == [entry(piece) for piece in remaining]
+    assert spans.take_all() == []
 
 
 def test_texts_follow_each_other() -> None:
-    trail = trail_of("Hm", ".", "</think>", "Hm", "!")
-    assert trail.take("Hm.") == [entry("Hm"), entry(".")]
-    assert trail.take("Hm!") == [entry("Hm"), entry("!")]
+    spans = spans_of("Hm", ".", "</think>", "Hm", "!")
+    assert spans.take("Hm.") == [entry("Hm"), entry(".")]
+    assert spans.take("Hm!") == [entry("Hm"), entry("!")]

@@ -107,9 +107,9 @@ class App:
         """The nested error of a POST that must be refused."""
         response = self.post(path, body)
         assert response.status_code == status, response.text
-        found: dict[str, Any] = response.json()["error"]
-        assert response.json()["code"] == status and found["message"]
-        return found
+        error: dict[str, Any] = response.json()["error"]
+        assert response.json()["code"] == status and error["message"]
+        return error
 
     def is_whole(self) -> bool:
         """No request in the engine, and no KV slot lost."""

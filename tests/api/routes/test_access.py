@@ -30,9 +30,9 @@ def test_any_of_several_keys(apps: Callable[..., Any]) -> None:
         assert answer.status_code == status, key
         flushed = app.post("/flush_cache", headers={"authorization": f"Bearer {key}"})
         assert flushed.status_code == status, "without an admin key, every key is one"
-    shown = app.get("/server_info", headers={"authorization": "Bearer key-1"})
-    assert shown.json()["api_key"] == "********"
-    assert "key-2" not in shown.text and "key-3" not in shown.text
+    info = app.get("/server_info", headers={"authorization": "Bearer key-1"})
+    assert info.json()["api_key"] == "********"
+    assert "key-2" not in info.text and "key-3" not in info.text
 
 
 def test_no_origin_is_allowed_unless_named(app: Any) -> None:
@@ -43,9 +43,9 @@ def test_no_origin_is_allowed_unless_named(app: Any) -> None:
 
 def test_named_origins(apps: Callable[..., Any]) -> None:
     app = apps(allow_origins=(PAGE, "http://localhost:5173"), api_key="key")
-    asked = preflight(app, PAGE)
-    assert (asked.status_code, asked.headers["access-control-allow-origin"]) == (200, PAGE)
-    assert "authorization" in asked.headers["access-control-allow-headers"]
+    response = preflight(app, PAGE)
+    assert (response.status_code, response.headers["access-control-allow-origin"]) == (200, PAGE)
+    assert "authorization" in response.headers["access-control-allow-headers"]
     other = preflight(app, "https://elsewhere.example")
     assert other.status_code == 400
     assert "access-control-allow-origin" not in other.headers

@@ -24,5 +24,5 @@ def test_every_route_that_is_read(app: Any) -> None:
 
 @pytest.mark.parametrize(("path", "status"), [("/none", 404), ("/generate", 405), ("/v1/models/none", 404)])
 def test_what_cannot_be_read(app: Any, path: str, status: int) -> None:
-    found = app.run(app.client.head(path))
-    assert (found.status_code, found.content) == (status, b"")
+    response = app.run(app.client.head(path))
+    assert (response.status_code, response.content) == (status, b"")

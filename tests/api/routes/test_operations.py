@@ -52,7 +52,7 @@ def test_server_info_hides_keys(apps: Any) -> None:
 
 def test_server_info_names_the_options_as_the_command_line_does(app: Any) -> None:
     info = app.get("/server_info").json()
-    assert {one.key for one in options()} <= info.keys()
+    assert {option.key for option in options()} <= info.keys()
     assert (info["attention_backend"], info["schedule_policy"]) == ("torch", "fair")
     assert info["tokenizer_path"] == app.get("/model_info").json()["tokenizer_path"]
     assert (info["is_embedding"], info["disable_radix_cache"]) == (False, False)

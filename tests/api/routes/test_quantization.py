@@ -25,8 +25,8 @@ def measured(**options: Any) -> tuple[list[float], str]:
         answers = [engine.generate(text, GREEDY, return_logprob=True, logprob_start_len=0) for text in TEXTS]
         capital = engine.generate("The capital of France is", GREEDY)
     assert isinstance(capital, dict)
-    found = [one[0] for answer in answers for one in answer["meta_info"]["input_token_logprobs"][1:]]  # type: ignore[call-overload,index]
-    return found, capital["text"]
+    logprobs = [triple[0] for answer in answers for triple in answer["meta_info"]["input_token_logprobs"][1:]]  # type: ignore[call-overload,index]
+    return logprobs, capital["text"]
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def exact() -> list[float]:
 def test_logprobs_stay_near_those_in_float32(
     options: dict[str, Any], mean: float, most: float, exact: list[float]
 ) -> None:
-    found, capital = measured(dtype="bfloat16", **options)
-    off = [abs(one - other) for one, other in zip(found, exact, strict=True)]
+    actual, capital = measured(dtype="bfloat16", **options)
+    off = [abs(value - other) for value, other in zip(actual, exact, strict=True)]
     assert sum(off) / len(off) < mean and max(off) < most, (sum(off) / len(off), max(off))
     assert "Paris" in capital
 

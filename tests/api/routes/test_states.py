@@ -27,34 +27,34 @@ def test_states_are_answered_as_their_tokens_are(
     apps: Callable[..., Any], states_of: Callable[[str], list[list[float]]], chunk: int | None
 ) -> None:
     app = apps() if chunk is None else apps(chunked_prefill_size=chunk)
-    wanted: dict[str, Any] = {"sampling_params": PARAMS, "return_logprob": True}
-    by_text = app.answer("/generate", {"text": FRANCE, **wanted})
-    by_states = app.answer("/generate", {"input_embeds": states_of(FRANCE), **wanted})
+    options: dict[str, Any] = {"sampling_params": PARAMS, "return_logprob": True}
+    by_text = app.answer("/generate", {"text": FRANCE, **options})
+    by_states = app.answer("/generate", {"input_embeds": states_of(FRANCE), **options})
     assert by_states["output_ids"] == by_text["output_ids"]
     assert by_states["meta_info"]["prompt_tokens"] == by_text["meta_info"]["prompt_tokens"]
-    assert [one[0] for one in by_states["meta_info"]["output_token_logprobs"]] == pytest.approx(
-        [one[0] for one in by_text["meta_info"]["output_token_logprobs"]], abs=1e-4
+    assert [triple[0] for triple in by_states["meta_info"]["output_token_logprobs"]] == pytest.approx(
+        [triple[0] for triple in by_text["meta_info"]["output_token_logprobs"]], abs=1e-4
     )
     assert app.is_whole()
 
 
 def test_batches_and_streams(app: Any, states_of: Callable[[str], list[list[float]]]) -> None:
-    given = [states_of(FRANCE), states_of("The capital of Japan is")]
-    paris, tokyo = app.answer("/generate", {"input_embeds": given, "sampling_params": PARAMS})
+    embeds = [states_of(FRANCE), states_of("The capital of Japan is")]
+    paris, tokyo = app.answer("/generate", {"input_embeds": embeds, "sampling_params": PARAMS})
     assert "Paris" in paris["text"] and "Tokyo" in tokyo["text"]
-    streamed = app.post("/generate", {"input_embeds": given[0], "sampling_params": PARAMS, "stream": True})
+    streamed = app.post("/generate", {"input_embeds": embeds[0], "sampling_params": PARAMS, "stream": True})
     assert "Paris" in streamed.text and streamed.text.endswith("data: [DONE]\n\n")
 
 
 def test_only_the_same_states_share_their_prefix(app: Any, states_of: Callable[[str], list[list[float]]]) -> None:
-    def cached(given: list[list[float]]) -> int:
-        body = {"input_embeds": given, "sampling_params": {"max_new_tokens": 1}}
+    def cached(embeds: list[list[float]]) -> int:
+        body = {"input_embeds": embeds, "sampling_params": {"max_new_tokens": 1}}
         return int(app.answer("/generate", body)["meta_info"]["cached_tokens"])
 
-    given = states_of("A prompt that nobody else sends as states")
-    assert (cached(given), cached(given)) == (0, len(given) - 1)
-    given[-1] = [one + 0.5 for one in given[-1]]
-    assert cached(given) == 0
+    embeds = states_of("A prompt that nobody else sends as states")
+    assert (cached(embeds), cached(embeds)) == (0, len(embeds) - 1)
+    embeds[-1] = [value + 0.5 for value in embeds[-1]]
+    assert cached(embeds) == 0
 
 
 @pytest.mark.parametrize(

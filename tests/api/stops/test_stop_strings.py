@@ -16,20 +16,20 @@ STOPS = st.lists(st.text("ab ", min_size=1, max_size=4), max_size=4)
 
 def feed(matcher: StopMatcher, pieces: list[str]) -> str:
     """What comes out of ``pieces``."""
-    found = ""
+    output = ""
     for piece in pieces:
-        found += matcher.feed(piece)
+        output += matcher.feed(piece)
         if matcher.matched is not None:
-            return found
-    return found + matcher.flush()
+            return output
+    return output + matcher.flush()
 
 
 def expected(text: str, stops: list[str], keep: bool) -> tuple[str, str | None]:
     """Cut at the stop string that is complete first; of those, the one that begins first, then the longest."""
     for end in range(1, len(text) + 1):
-        found = [(text[:end].find(stop), stop) for stop in stops if stop in text[:end]]
-        if found:
-            place, stop = min(found, key=lambda one: (one[0], -len(one[1])))
+        matches = [(text[:end].find(stop), stop) for stop in stops if stop in text[:end]]
+        if matches:
+            place, stop = min(matches, key=lambda match: (match[0], -len(match[1])))
             return text[: place + len(stop) if keep else place], stop
     return text, None
 
@@ -45,14 +45,14 @@ def test_nothing_is_lost_or_repeated_however_the_text_is_cut(text: str, stops: l
     places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     pieces = [text[start:end] for start, end in pairwise(places)]
     matcher = StopMatcher(stops)
-    found = feed(matcher, pieces)
-    assert text.startswith(found)
+    output = feed(matcher, pieces)
+    assert text.startswith(output)
     if matcher.matched is None:
-        assert found == text
+        assert output == text
         assert not any(stop in text for stop in stops)
     else:
-        assert text[len(found) :].startswith(matcher.matched)
-        assert not any(stop in found for stop in stops)
+        assert text[len(output) :].startswith(matcher.matched)
+        assert not any(stop in output for stop in stops)
 
 
 def test_only_what_may_be_a_beginning_is_held_back() -> None:

@@ -35,8 +35,8 @@ def test_the_last_exchange_is_taken_back_and_restored() -> None:
         conversation.answer(text.upper())
     message = conversation.withdraw()
     assert message == {"role": "user", "content": "two"}
-    assert [one["content"] for one in conversation.messages] == ["one", "ONE"]
-    assert [one["content"] for one in conversation.restore(message)] == ["one", "ONE", "two"]
+    assert [message["content"] for message in conversation.messages] == ["one", "ONE"]
+    assert [entry["content"] for entry in conversation.restore(message)] == ["one", "ONE", "two"]
 
 
 def test_a_saved_conversation_is_a_request(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ async def test_every_output_of_a_request_carries_it(text_engine: Any, scripted: 
     engine = text_engine()
     sampling = engine.defaults.complete({"n": 2}, 1, 5)
     jobs = make_jobs(engine, body(), [Job(tokens=[65], constraint=Constraint("regex", "a"))], [sampling], None, "id")
-    assert [one.constraint for one in jobs] == [Constraint("regex", "a")] * 2
-    given = {"text": ["a", "b"], "sampling_params": [{"regex": "x"}, {}]}
-    await (await Generation.prepare(engine, GenerateBody.model_validate(given))).answer()
-    assert [one.constraint for one in scripted.requests] == [Constraint("regex", "x"), None]
+    assert [job.constraint for job in jobs] == [Constraint("regex", "a")] * 2
+    fields = {"text": ["a", "b"], "sampling_params": [{"regex": "x"}, {}]}
+    await (await Generation.prepare(engine, GenerateBody.model_validate(fields))).answer()
+    assert [request.constraint for request in scripted.requests] == [Constraint("regex", "x"), None]

@@ -33,17 +33,20 @@ def test_minus_infinity_has_a_number() -> None:
 
 
 def test_for_chat(tokenizer: Any) -> None:
-    found = chat_logprobs([SECOND, THIRD], tokenizer)
-    assert found["refusal"] is None
-    first, second = found["content"]
+    logprobs = chat_logprobs([SECOND, THIRD], tokenizer)
+    assert logprobs["refusal"] is None
+    first, second = logprobs["content"]
     assert (first["token"], first["bytes"], first["logprob"]) == ("b", [98], -0.5)
-    assert [(one["token"], one["logprob"]) for one in first["top_logprobs"]] == [("b", -0.5), ("a", -1.0)]
+    assert [(alternative["token"], alternative["logprob"]) for alternative in first["top_logprobs"]] == [
+        ("b", -0.5),
+        ("a", -1.0),
+    ]
     assert second["bytes"] == [195, 169]
 
 
 def test_for_completion(tokenizer: Any) -> None:
-    found = completion_logprobs([FIRST, SECOND, THIRD], tokenizer, 2, 10)
-    assert found == {
+    logprobs = completion_logprobs([FIRST, SECOND, THIRD], tokenizer, 2, 10)
+    assert logprobs == {
         "tokens": ["a", "b", "é"],
         "token_logprobs": [None, -0.5, -0.25],
         "top_logprobs": [None, {"b": -0.5, "a": -1.0}, {"é": -0.25, "a": -2.0}],

@@ -14,8 +14,8 @@ class Words:
         self.blank, self.pieces = blank, list[str]()
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        first, *rest = f"{self.blank}{text}".replace("<", " <").replace("  <", " <").split(" ")
-        pieces = [first, *(f" {one}" for one in rest)]
+        first, *following = f"{self.blank}{text}".replace("<", " <").replace("  <", " <").split(" ")
+        pieces = [first, *(f" {word}" for word in following)]
         parts = [part for piece in pieces for part in piece.partition("\n") if part]
         self.pieces += parts
         return list(range(len(self.pieces) - len(parts), len(self.pieces)))
@@ -27,6 +27,6 @@ class Words:
 @pytest.mark.parametrize("blank", ["", " "])
 def test_marks_are_cut_without_what_is_added_before_them(blank: str) -> None:
     words = Words(blank)
-    found = _tokens(words, "think>")  # type: ignore[arg-type]
-    assert "".join(words.pieces[token] for token in found) == "think>"
+    tokens = _tokens(words, "think>")  # type: ignore[arg-type]
+    assert "".join(words.pieces[token] for token in tokens) == "think>"
     assert _tokens(words, "") == ()  # type: ignore[arg-type]

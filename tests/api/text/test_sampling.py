@@ -23,8 +23,8 @@ def defaults(**options: Any) -> SamplingDefaults:
     return SamplingDefaults(ServerConfig(**options), INFO, (8, 9))
 
 
-def complete(given: dict[str, Any], prompt: int = 10, new: int | None = 16, **options: Any) -> Sampling:
-    return defaults(**options).complete(given, prompt, new)
+def complete(fields: dict[str, Any], prompt: int = 10, new: int | None = 16, **options: Any) -> Sampling:
+    return defaults(**options).complete(fields, prompt, new)
 
 
 def test_the_request_comes_first_then_the_operator_then_the_checkpoint_then_ours() -> None:
@@ -62,10 +62,10 @@ def test_a_prompt_without_room_for_an_answer_has_a_code_that_clients_know(prompt
 
 def test_tokens_that_are_not_there_are_named_with_their_field() -> None:
     assert complete({"stop_token_ids": [0, 4999]}).params.stop_token_ids[:2] == (0, 4999)
-    for given in ({"stop_token_ids": [1, 5000]}, {"stop_token_ids": [-1]}, {"logit_bias": {"5000": 1}}):
+    for fields in ({"stop_token_ids": [1, 5000]}, {"stop_token_ids": [-1]}, {"logit_bias": {"5000": 1}}):
         with pytest.raises(ApiError, match="not in the vocabulary of 5000 tokens") as caught:
-            complete(given)
-        assert caught.value.param == next(iter(given))
+            complete(fields)
+        assert caught.value.param == next(iter(fields))
 
 
 def test_the_operators_limit_on_new_tokens_counts_as_explicit() -> None:
@@ -94,8 +94,8 @@ def test_stop_strings_that_are_refused(stop: Any) -> None:
 
 
 def test_what_concerns_text() -> None:
-    found = complete({"no_stop_trim": True, "skip_special_tokens": False, "n": 3})
-    assert (found.keep_stop, found.skip_special, found.n) == (True, False, 3)
+    sampling = complete({"no_stop_trim": True, "skip_special_tokens": False, "n": 3})
+    assert (sampling.keep_stop, sampling.skip_special, sampling.n) == (True, False, 3)
     plain = complete({})
     assert (plain.keep_stop, plain.skip_special, plain.n) == (False, True, 1)
 
@@ -117,7 +117,7 @@ def test_seeds_beyond_64_bits(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "param"),
+    ("fields", "param"),
     [
         ({"top_p": 0.0}, "top_p"),
         ({"top_p": True}, "top_p"),
@@ -129,7 +129,7 @@ def test_seeds_beyond_64_bits(seed: int) -> None:
         ({"temperature": float("nan")}, "temperature"),
     ],
 )
-def test_what_the_engine_would_refuse_is_named(given: dict[str, Any], param: str) -> None:
+def test_what_the_engine_would_refuse_is_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(ApiError) as caught:
-        complete(given)
+        complete(fields)
     assert (caught.value.status, caught.value.param) == (400, param)

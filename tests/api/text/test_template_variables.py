@@ -12,13 +12,13 @@ from sglang_plug_api.text.template_variables import template_variables
 
 
 def variables(
-    template: str | None, effort: str | None, *, reasons: bool = False, strict: bool = True, **given: Any
+    template: str | None, effort: str | None, *, reasons: bool = False, strict: bool = True, **fields: Any
 ) -> dict[str, Any]:
     engine: Any = SimpleNamespace(
         tokenizer=SimpleNamespace(chat_template=lambda *, tools: template),
         parsers=SimpleNamespace(reasoning=object() if reasons else None),
     )
-    return template_variables(engine, given, effort, tools=False, strict=strict)
+    return template_variables(engine, fields, effort, tools=False, strict=strict)
 
 
 @pytest.mark.parametrize(

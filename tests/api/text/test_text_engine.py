@@ -20,22 +20,22 @@ from sglang_plug_api.text.text_engine import TextEngine
 END = 1
 
 
-def job(engine: TextEngine, prompt: str = "Hi", logprobs: LogprobOptions | None = None, **given: Any) -> Job:
+def job(engine: TextEngine, prompt: str = "Hi", logprobs: LogprobOptions | None = None, **fields: Any) -> Job:
     tokens = list(map(ord, prompt))
-    return Job(tokens=tokens, sampling=engine.defaults.complete(given, len(tokens), 50), logprobs=logprobs, id="one")
+    return Job(tokens=tokens, sampling=engine.defaults.complete(fields, len(tokens), 50), logprobs=logprobs, id="one")
 
 
-async def pieces(engine: TextEngine, one: Job) -> list[Piece]:
-    return [piece async for piece in engine.stream(one)]
+async def pieces(engine: TextEngine, job: Job) -> list[Piece]:
+    return [piece async for piece in engine.stream(job)]
 
 
 async def test_a_stream_ends_with_the_end_token_hidden(text_engine: Any) -> None:
     engine = text_engine()
-    found = await pieces(engine, job(engine))
-    assert "".join(piece.text for piece in found) == "Hello, world"
-    assert [token for piece in found for token in piece.tokens] == [*map(ord, "Hello, world"), END]
-    assert [piece.ending for piece in found[:-1]] == [None] * (len(found) - 1)
-    last = found[-1]
+    output = await pieces(engine, job(engine))
+    assert "".join(piece.text for piece in output) == "Hello, world"
+    assert [token for piece in output for token in piece.tokens] == [*map(ord, "Hello, world"), END]
+    assert [piece.ending for piece in output[:-1]] == [None] * (len(output) - 1)
+    last = output[-1]
     assert last.ending is not None and (last.ending.reason, last.ending.matched) == ("stop", END)
     assert (last.completion_tokens, last.cached_tokens) == (13, 2)
 
@@ -44,8 +44,8 @@ async def test_complete_joins_the_pieces(text_engine: Any) -> None:
     engine = text_engine()
     whole = await engine.complete(job(engine, logprobs=LogprobOptions(start=0, top=2)))
     assert (whole.text, whole.completion_tokens) == ("Hello, world", 13)
-    assert [one.token for one in whole.logprobs] == [*map(ord, "Hello, world"), END]
-    assert [one.token for one in whole.prompt_logprobs] == [ord("H"), ord("i")]
+    assert [entry.token for entry in whole.logprobs] == [*map(ord, "Hello, world"), END]
+    assert [entry.token for entry in whole.prompt_logprobs] == [ord("H"), ord("i")]
 
 
 async def test_the_engine_gets_what_the_job_says(text_engine: Any, scripted: Any) -> None:
@@ -76,12 +76,12 @@ async def test_stop_strings(
 ) -> None:
     scripted.burst = burst
     engine = text_engine()
-    found = await pieces(engine, job(engine, stop=stop, no_stop_trim=keep))
-    assert "".join(piece.text for piece in found) == text
-    ending = found[-1].ending
+    output = await pieces(engine, job(engine, stop=stop, no_stop_trim=keep))
+    assert "".join(piece.text for piece in output) == text
+    ending = output[-1].ending
     assert ending is not None and ending.reason == "stop"
     assert ending.matched in ([END] if tokens == 13 else [stop] if isinstance(stop, str) else stop)
-    assert found[-1].completion_tokens == sum(len(piece.tokens) for piece in found) == tokens
+    assert output[-1].completion_tokens == sum(len(piece.tokens) for piece in output) == tokens
     assert engine.in_flight == 0
 
 
@@ -96,7 +96,7 @@ async def test_log_probabilities_stop_with_the_tokens(text_engine: Any, scripted
     scripted.burst = 50
     engine = text_engine()
     whole = await engine.complete(job(engine, stop="lo", logprobs=LogprobOptions()))
-    assert "".join(chr(one.token) for one in whole.logprobs) == "Hello"
+    assert "".join(chr(entry.token) for entry in whole.logprobs) == "Hello"
 
 
 async def test_min_tokens_hold_for_stop_strings(text_engine: Any) -> None:
@@ -119,8 +119,8 @@ async def test_special_tokens(text_engine: Any, scripted: Any) -> None:
     scripted.reply = "a\x05b"
     engine = text_engine()
     assert (await engine.complete(job(engine))).text == "ab"
-    shown = await engine.complete(job(engine, skip_special_tokens=False, no_stop_trim=True))
-    assert shown.text == "a\x05b\x01"
+    completed = await engine.complete(job(engine, skip_special_tokens=False, no_stop_trim=True))
+    assert completed.text == "a\x05b\x01"
 
 
 @pytest.mark.parametrize("stop", [None, "x"])
@@ -222,9 +222,9 @@ async def test_a_whole_output_fails_where_no_other_replica_serves_or_two_have_fa
 async def test_several_outputs_get_ids_and_seeds_of_their_own(text_engine: Any) -> None:
     engine = text_engine()
     jobs = engine.expand([job(engine, n=3, seed=7), job(engine)])
-    assert [one.id for one in jobs] == ["one-0", "one-1", "one-2", "one"]
-    assert [one.sampling.params.seed for one in jobs] == [7, 8, 9, None]
-    assert {one.sampling.n for one in jobs} == {1}
+    assert [job.id for job in jobs] == ["one-0", "one-1", "one-2", "one"]
+    assert [job.sampling.params.seed for job in jobs] == [7, 8, 9, None]
+    assert {job.sampling.n for job in jobs} == {1}
 
 
 async def test_too_many_sequences_are_refused(text_engine: Any) -> None:
@@ -288,8 +288,8 @@ def test_ids_are_32_hexadecimal_digits() -> None:
 
 
 def test_sampling_defaults_know_the_end_tokens(text_engine: Any) -> None:
-    found: Sampling = text_engine().defaults.complete({}, 1, 5)
-    assert (found.params.stop_token_ids, found.params.temperature) == ((END,), 0.5)
+    sampling: Sampling = text_engine().defaults.complete({}, 1, 5)
+    assert (sampling.params.stop_token_ids, sampling.params.temperature) == ((END,), 0.5)
 
 
 async def test_a_text_that_cannot_fit_is_not_tokenised(text_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,14 +305,14 @@ async def test_a_text_that_cannot_fit_is_not_tokenised(text_engine: Any, monkeyp
 async def test_what_the_engine_is_told_of_a_caller(text_engine: Any, scripted: Any, isolated: bool, salt: str) -> None:
     engine = text_engine(tenant_isolation=isolated)
     await pieces(engine, replace(job(engine), salt="tenant", caller=Caller("key", sees_all=False)))
-    assert [(one.id, one.salt) for one in scripted.requests] == [("key/one", salt)]
+    assert [(request.id, request.salt) for request in scripted.requests] == [("key/one", salt)]
 
 
 async def test_salts_of_two_callers_are_never_the_same(text_engine: Any, scripted: Any) -> None:
     engine = text_engine(tenant_isolation=True)
     for owner, salt in (("", "a:b"), ("a", "b"), ("a", ":b"), ("", ":a"), ("", "")):
         await pieces(engine, replace(job(engine), salt=salt, caller=Caller(owner)))
-    assert len({one.salt for one in scripted.requests}) == 5
+    assert len({request.salt for request in scripted.requests}) == 5
 
 
 async def test_an_error_names_the_id_that_the_caller_chose(text_engine: Any, scripted: Any) -> None:

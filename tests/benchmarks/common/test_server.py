@@ -63,6 +63,6 @@ def test_a_server_that_is_never_ready_is_stopped(tmp_path: Path) -> None:
             serving([], log=tmp_path / "log", program=program(code), timeout=timeout),
         ):
             pass
-        if said := (tmp_path / "log").read_text(encoding="utf-8"):
+        if pid := (tmp_path / "log").read_text(encoding="utf-8"):
             break
-    assert not alive(int(said))
+    assert not alive(int(pid))

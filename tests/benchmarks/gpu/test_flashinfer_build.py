@@ -26,7 +26,7 @@ class Spec:
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> list[Spec]:
+def modules(monkeypatch: pytest.MonkeyPatch) -> list[Spec]:
     """Return the modules to compile on a machine without cuRAND's headers."""
     specs = [Spec("decode"), Spec("carried", is_aot=True)]
 
@@ -42,14 +42,14 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Spec]:
     return specs
 
 
-def test_missing_modules_are_compiled(found: list[Spec]) -> None:
+def test_missing_modules_are_compiled(modules: list[Spec]) -> None:
     assert list(flashinfer_build.modules("cpu")) == ["decode", "carried"]
-    assert [result.built for result in found] == [True, False]
+    assert [result.built for result in modules] == [True, False]
     assert int(os.environ["MAX_JOBS"]) >= 1
 
 
-def test_modules_that_fail_to_compile_are_named(found: list[Spec]) -> None:
-    found.append(Spec("prefill", error="x" * 1000 + "ld: cannot find -lcuda"))
+def test_modules_that_fail_to_compile_are_named(modules: list[Spec]) -> None:
+    modules.append(Spec("prefill", error="x" * 1000 + "ld: cannot find -lcuda"))
     with pytest.raises(RuntimeError, match=r"1 of 3 modules .*'prefill': 'x{400,}ld: cannot find -lcuda'"):
         flashinfer_build.modules("cpu")
-    assert found[0].built
+    assert modules[0].built

@@ -17,7 +17,7 @@ def figure(**changed: Any) -> dict[str, Any]:
     return {"failures": 0, "decode_rate": 100.0, "output_rate": 90.0, "prefill_rate": 1000.0, **changed}
 
 
-def found() -> dict[str, Any]:
+def measurements() -> dict[str, Any]:
     known = ONE_STREAM[1] + ONE_STREAM[2] // 2
     return {
         "ceilings": {"copy_bandwidth": 100 * bytes_read(BIG, [Row(1, known)], 1), "matmul_rate": 1e15},
@@ -33,7 +33,7 @@ def found() -> dict[str, Any]:
 
 
 def test_figures_beside_their_ceilings() -> None:
-    rows = {target.work: target for target in targets(found(), "flashinfer")}
+    rows = {target.work: target for target in targets(measurements(), "flashinfer")}
     limit = rows["llama-8B, one stream, of the bandwidth limit"]
     assert limit.measured == pytest.approx(80.0) and not limit.met  # 100 tokens a second fit the bandwidth
     prefill = rows["llama-8B, 8k-token prefill, of the matmul rate"]
@@ -48,8 +48,8 @@ def test_figures_beside_their_ceilings() -> None:
 
 def test_what_was_not_measured_or_failed_is_left_out() -> None:
     assert targets({}, "flashinfer") == []
-    assert targets(found(), "triton") == []
-    part = found()
+    assert targets(measurements(), "triton") == []
+    part = measurements()
     part["speed llama-8B flashinfer"] = {name_of(CROWD): figure(failures=1)}
     del part["ceilings"]
     assert [target.unit for target in targets(part, "flashinfer")] == ["x", "x", "%"]

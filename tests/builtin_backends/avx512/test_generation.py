@@ -194,7 +194,7 @@ def test_sampling(tiny_model: Callable[..., Any]) -> None:
         engine = Engine(tiny_model("llama-3.2-1b").path, graphs=graphs)
         engine.submit("penalty", prompt(9, 1), 20, frequency_penalty=1.5)
         engine.submit("bias", prompt(9, 2), 20, logit_bias={11: 100.0})
-        engine.submit("drawn", prompt(9, 3), 20, temperature=1.0, seed=5)
+        engine.submit("sampled", prompt(9, 3), 20, temperature=1.0, seed=5)
         results.append(engine.finish())
     assert results[0] == results[1] and [token for token, _ in results[1]["bias"]] == [11] * 20
 

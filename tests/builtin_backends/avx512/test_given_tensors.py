@@ -36,7 +36,7 @@ def narrow_default() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def drawn(built: Kernels, logits: Tensor, uniform: Tensor) -> Tensor:
+def sampled(built: Kernels, logits: Tensor, uniform: Tensor) -> Tensor:
     params = [SamplingParams(temperature=0.7)] * len(logits)
     return built.sample_tokens(logits, SamplingOptions.of(params, logits.shape[1], lambda item: item), uniform)
 
@@ -55,9 +55,9 @@ def test_int8_does_not_depend_on_the_default_dtype(built: Kernels, size_out: int
 @pytest.mark.usefixtures("narrow_default")
 def test_samples_do_not_depend_on_the_default_dtype(built: Kernels) -> None:
     logits, uniform = torch.randn(30, 9000, dtype=torch.float32), torch.rand(30, dtype=torch.float64)
-    narrow = drawn(built, logits, uniform)
+    narrow = sampled(built, logits, uniform)
     torch.set_default_dtype(torch.float32)
-    assert torch.equal(narrow, drawn(built, logits, uniform))
+    assert torch.equal(narrow, sampled(built, logits, uniform))
 
 
 def test_matrices_with_gaps_are_packed(built: Kernels) -> None:
@@ -80,7 +80,7 @@ def test_a_bias_may_be_wider_or_have_gaps(built: Kernels) -> None:
 
 def test_options_with_gaps_are_read(built: Kernels) -> None:
     logits, uniform = torch.randn(40, 300), torch.rand(80, dtype=torch.float64)[::2]
-    assert torch.equal(drawn(built, logits, uniform), drawn(built, logits, uniform.clone()))
+    assert torch.equal(sampled(built, logits, uniform), sampled(built, logits, uniform.clone()))
 
 
 @pytest.mark.parametrize("x", [torch.zeros(2, 16), torch.zeros(2, 14).bfloat16(), torch.zeros(16).bfloat16()])

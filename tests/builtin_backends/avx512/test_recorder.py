@@ -62,8 +62,8 @@ def chain(ours: Kernels) -> Work:
         x = x * 2
         normed = ours.rms_norm(x, weight, 1e-5)
         turned = ours.apply_rope(multiply(normed).view(3, 2, 16), angles.cos(), angles.sin()).flatten(1)
-        summed, rest = ours.add_rms_norm(turned, x, weight, 1e-6)
-        return torch.cat((gated(summed), ours.silu_mul(rest)), dim=-1).float().softmax(-1)
+        summed, residual = ours.add_rms_norm(turned, x, weight, 1e-6)
+        return torch.cat((gated(summed), ours.silu_mul(residual)), dim=-1).float().softmax(-1)
 
     return work
 
@@ -78,7 +78,7 @@ OPERATIONS: dict[str, Work] = {
     "a view": lambda x: x.view(32, 3)[1:],
     "a view of a result": lambda x: (x * 2).view(32, 3).t()[1:].contiguous(),
     "in place": lambda x: x.clone().mul_(3).add_(1),
-    "in place on a view": lambda x: [one := x.clone(), one[1].zero_()][0],
+    "in place on a view": lambda x: [copy := x.clone(), copy[1].zero_()][0],
     "into a given tensor": lambda x: torch.add(x, 1, out=torch.empty_like(x)),
     "copied": lambda x: torch.empty_like(x).copy_(x),
     "indexed": lambda x: x[torch.tensor([2, 0])],

@@ -45,8 +45,8 @@ def test_norms(dtype: torch.dtype, wide_weight: bool) -> None:
     torch.testing.assert_close(actual.rms_norm(x, weight, 1e-6), expected.rms_norm(x, weight, 1e-6), **TOLERANCE[dtype])
     ours = actual.add_rms_norm(x.clone(), residual.clone(), weight, 1e-6)
     theirs = expected.add_rms_norm(x.clone(), residual.clone(), weight, 1e-6)
-    for item, two in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(item, two, **TOLERANCE[dtype])
+    for result, reference in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(result, reference, **TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

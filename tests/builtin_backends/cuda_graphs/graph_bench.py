@@ -179,4 +179,4 @@ class Engine:
     def finish(self) -> list[list[int]]:
         while self.scheduler.busy:
             self.step()
-        return [one.tokens for one in self.sequences]
+        return [sequence.tokens for sequence in self.sequences]

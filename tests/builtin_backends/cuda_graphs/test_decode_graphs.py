@@ -56,20 +56,20 @@ def test_tokens_are_those_without_graphs(page_size: int, overlap: bool) -> None:
     graphed = Engine(graphs=True, page_size=page_size, overlap=overlap)
     expected = crowd(plain)
     assert crowd(graphed) == expected
-    assert len({tuple(one[-4:]) for one in expected}) > 4, "outputs that do not differ prove nothing"
+    assert len({tuple(tokens[-4:]) for tokens in expected}) > 4, "outputs that do not differ prove nothing"
     assert graphed.recorder.replays > 15
 
 
 @overlap
 def test_sequences_that_lose_their_slots_and_come_back(overlap: bool) -> None:
-    found = []
+    outputs = []
     for graphs in (False, True):
         engine = Engine(graphs=graphs, capacity=40, overlap=graphs and overlap)
         for first in (3, 8, 13):
             engine.submit([first, 5, 2, first], 20)
-        found.append(engine.finish())
-    assert found[0] == found[1]
-    assert any(one.service.retractions for one in engine.sequences)
+        outputs.append(engine.finish())
+    assert outputs[0] == outputs[1]
+    assert any(sequence.service.retractions for sequence in engine.sequences)
 
 
 def test_sizes() -> None:
@@ -118,29 +118,29 @@ def test_steps_that_are_not_captured_run_without() -> None:
 
 @overlap
 def test_slots_that_the_cache_replaces_while_a_replay_uses_them(overlap: bool) -> None:
-    found = []
+    outputs = []
     for graphs in (False, True):
         engine = Engine(graphs=graphs, overlap=graphs and overlap)
         for count in (9, 12, 15):
             engine.submit([4, 5, 6, 7], count)
         engine.step()
-        assert [one.slot_version for one in engine.sequences] == [0, 1, 1]
+        assert [sequence.slot_version for sequence in engine.sequences] == [0, 1, 1]
         engine.submit([8] * 12, 5)  # gets the slots that were given back
-        found.append(engine.finish())
-    assert found[0] == found[1]
+        outputs.append(engine.finish())
+    assert outputs[0] == outputs[1]
 
 
 @overlap
 def test_sampling_sees_the_logits(overlap: bool) -> None:
-    found = []
+    outputs = []
     for graphs in (False, True):
         engine = Engine(graphs=graphs, overlap=graphs and overlap)
         engine.submit([3, 4, 5], 6, logprobs=LogprobOptions(top=2))
         engine.submit([9], 6, params={"frequency_penalty": 1.5})
         engine.submit([9, 9], 6, params={"logit_bias": {11: 100.0}})
-        found.append(engine.finish())
-    assert found[0] == found[1]
-    assert found[1][2][2:] == [11] * 6
+        outputs.append(engine.finish())
+    assert outputs[0] == outputs[1]
+    assert outputs[1][2][2:] == [11] * 6
 
 
 def test_a_replay_ahead_of_a_row_that_is_not_finite() -> None:
@@ -158,7 +158,7 @@ def test_a_replay_ahead_of_a_row_that_is_not_finite() -> None:
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("others", [1, 2])
 def test_a_step_ahead_of_one_bad_row_serves_the_others(graphs: bool, others: int) -> None:
-    found = []
+    finished = []
     for bad in (False, True):
         engine = Engine(graphs=graphs, overlap=True)
         with torch.no_grad():
@@ -171,9 +171,9 @@ def test_a_step_ahead_of_one_bad_row_serves_the_others(graphs: bool, others: int
             engine.submit([8, 9], 1)  # has no row in the step ahead, so that the others' tokens are looked up
         outputs = [output for _ in range(2) for output in engine.pipeline.step()]
         failed = [output.finish.message for output in outputs if output.finish is not None and output.finish.message]
-        assert len(failed) == bad and all("not finite" in one for one in failed)
-        found.append(engine.finish()[:others])
-    assert found[0] == found[1] and len(found[1][0]) == 9
+        assert len(failed) == bad and all("not finite" in error for error in failed)
+        finished.append(engine.finish()[:others])
+    assert finished[0] == finished[1] and len(finished[1][0]) == 9
 
 
 def test_logits_that_are_not_finite_are_told() -> None:
@@ -252,7 +252,7 @@ def test_what_python_computes_is_noticed(
         with caplog.at_level(logging.INFO):
             graphs.capture(engine.model)
         assert sorted(graphs.captured) == ([] if peeks else [1, 2, 4])
-    (record,) = [one for one in caplog.records if "run without" in one.message]
+    (record,) = [record for record in caplog.records if "run without" in record.message]
     assert record.levelno == logging.INFO and "Tiny computes something in Python" in record.message
 
 
@@ -267,7 +267,7 @@ def test_a_refusal_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         engine.graphs.capture(engine.model)
     assert "run without CUDA graphs: aten::nonzero has no fixed shape" in caplog.text
-    assert not [one for one in caplog.records if one.levelno > logging.INFO]
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
     engine.submit([3, 4, 5], 4)
     assert len(engine.finish()[0]) == 7
 
@@ -320,10 +320,10 @@ def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     engine = Engine(graphs=True, most=8)
-    shown = stream.getvalue().strip().split("\r")
-    assert len(shown) == 4
-    assert shown[0].startswith("Capturing batches (bs=8 avail_mem=1.00 GB):  25%|#####")
-    assert shown[3].endswith("| 4/4") and "(bs=1 " in shown[3]
+    lines = stream.getvalue().strip().split("\r")
+    assert len(lines) == 4
+    assert lines[0].startswith("Capturing batches (bs=8 avail_mem=1.00 GB):  25%|#####")
+    assert lines[3].endswith("| 4/4") and "(bs=1 " in lines[3]
     assert engine.graphs is not None
     engine.graphs.capture_sizes(engine.model, [2])
     assert stream.getvalue().count("\r") == 4, "what is only tried is not shown"
@@ -383,7 +383,7 @@ def test_where_the_engine_uses_graphs(monkeypatch: pytest.MonkeyPatch, caplog: p
             super().__init__()
 
     monkeypatch.setattr(build, "CudaRecorder", OfDevice)
-    monkeypatch.setattr(build, "DecodeGraphs", lambda *given, **named: named)
+    monkeypatch.setattr(build, "DecodeGraphs", lambda *arguments, **named: named)
     kv = Engine(graphs=False).runner.kv
     assert kv is not None
 

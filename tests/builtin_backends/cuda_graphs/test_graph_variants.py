@@ -56,13 +56,13 @@ class Bench:
 
     def captured(self) -> str:
         self.captures += 1
-        return "+".join(one.graph_label for one in self.extensions if one.inside)
+        return "+".join(extension.graph_label for extension in self.extensions if extension.inside)
 
 
 def test_the_extensions_with_numbers_are_the_variant() -> None:
     variants = GraphVariants[str]((Marks("a"), Marks("b")))
-    found = [variants.numbers(chunks(a=[0, 0], b=rows)) for rows in ([0, 0], [0, 3], [None, 0])]
-    assert [one and one.variant for one in found] == [(), (1,), None]
+    numbers = [variants.numbers(chunks(a=[0, 0], b=rows)) for rows in ([0, 0], [0, 3], [None, 0])]
+    assert [entry and entry.variant for entry in numbers] == [(), (1,), None]
     both = variants.numbers(chunks(a=[1, 0], b=[0, 3]))
     assert both is not None and both.variant == (0, 1) and both.rows == ([1, 0], [0, 3])
     assert list(variants.alone()) == [(0,), (1,)]

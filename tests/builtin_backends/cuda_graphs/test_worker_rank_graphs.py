@@ -46,8 +46,8 @@ class Votes(Collectives):
             x.copy_(self.sent.pop(0))
 
 
-class Told(RankGroup):
-    """Keeps what is sent."""
+class RecordingGroup(RankGroup):
+    """Records the messages that are sent."""
 
     def __init__(self, collectives: Collectives) -> None:
         self.collectives = collectives
@@ -62,7 +62,7 @@ class Told(RankGroup):
     def close(self) -> None: ...
 
 
-def link(group: Told) -> RankLink:
+def link(group: RecordingGroup) -> RankLink:
     """Rank 0's view of the ranks of ``group``."""
     return RankLink(NAME, group.collectives, CPU, Ranks(group).extension_command)
 
@@ -72,12 +72,12 @@ class Watched(Recorder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[MultimodalInputs] = []
+        self.inputs: list[MultimodalInputs] = []
 
     def note(self, batch: ForwardBatch) -> None:
         slots = [table[:length].tolist() for table, length in zip(batch.tables, batch.kv_lens, strict=True)]
-        found: MultimodalInputs = {name: getattr(batch, name).tolist() for name in NAMES}
-        self.seen.append({**found, "tables": slots, "lengths": list(batch.kv_lens)})
+        inputs: MultimodalInputs = {name: getattr(batch, name).tolist() for name in NAMES}
+        self.inputs.append({**inputs, "tables": slots, "lengths": list(batch.kv_lens)})
 
 
 class Pair:
@@ -85,7 +85,7 @@ class Pair:
 
     def __init__(self, *, overlap: bool = False) -> None:
         sent: list[Tensor] = []
-        self.group = Told(Votes(0, sent))
+        self.group = RecordingGroup(Votes(0, sent))
         self.engine, twin = Engine(graphs=False, overlap=overlap), Engine(graphs=False)
         self.first, self.second = Watched(), Watched()
         self.graphs = self._made(self.engine, self.first, ranks=link(self.group), collectives=self.group.collectives)
@@ -134,8 +134,8 @@ def test_a_worker_rank_replays_the_same_steps(overlap: bool) -> None:
     pair.engine.step = followed  # type: ignore[method-assign]
     assert crowd(pair.engine) == expected
     assert pair.first.captures == pair.second.captures > 1
-    assert len(pair.first.seen) > 15
-    assert pair.first.seen == pair.second.seen
+    assert len(pair.first.inputs) > 15
+    assert pair.first.inputs == pair.second.inputs
 
 
 def test_new_weights_are_captured_by_all() -> None:
@@ -147,17 +147,17 @@ def test_new_weights_are_captured_by_all() -> None:
     pair.worker_rank.parts.model = Engine(graphs=False).model
     pair.engine.finish()
     assert any(
-        isinstance(decode_command(one.command), CaptureSizes)
-        for one in pair.group.messages
-        if isinstance(one, ExtensionCommand)
+        isinstance(decode_command(message.command), CaptureSizes)
+        for message in pair.group.messages
+        if isinstance(message, ExtensionCommand)
     )
     pair.follow()
     assert pair.first.captures == pair.second.captures == 2 * len(pair.first.sizes(8))
-    assert pair.first.seen == pair.second.seen != []
+    assert pair.first.inputs == pair.second.inputs != []
 
 
 def test_where_another_rank_cannot_capture_nobody_does(caplog: pytest.LogCaptureFixture) -> None:
-    engine, group = Engine(graphs=False), Told(Votes(0, [], other=0.0))
+    engine, group = Engine(graphs=False), RecordingGroup(Votes(0, [], other=0.0))
     assert engine.runner.kv is not None
     graphs = DecodeGraphs(
         engine.runner.backend,

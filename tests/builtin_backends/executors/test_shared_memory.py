@@ -35,8 +35,8 @@ def together(ranks: list[SharedCollectives], work: Callable[[SharedCollectives],
 
 
 def brought(rank: int, dtype: torch.dtype, *shape: int) -> Tensor:
-    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(rank + 31), dtype=torch.float32)
-    return (drawn * 8).to(dtype)
+    noise = torch.randn(shape, generator=torch.Generator().manual_seed(rank + 31), dtype=torch.float32)
+    return (noise * 8).to(dtype)
 
 
 @pytest.fixture

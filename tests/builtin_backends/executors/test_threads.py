@@ -32,7 +32,7 @@ def until(true: Callable[[], Any]) -> Any:
 
 
 def test_collectives_agree_on_all_ranks() -> None:
-    seen: dict[int, list[Any]] = {}
+    results: dict[int, list[Any]] = {}
 
     def follow(rank: int, endpoint: RankEndpoint) -> None:
         assert endpoint.receive() == b"go"
@@ -41,7 +41,7 @@ def test_collectives_agree_on_all_ranks() -> None:
         kept = x.clone()
         reduced, gathered = everyone.all_reduce(x.clone()), everyone.all_gather(x)
         everyone.broadcast(kept)
-        seen[rank] = [reduced, gathered, kept]
+        results[rank] = [reduced, gathered, kept]
         with pytest.raises(EOFError):
             endpoint.receive()
 
@@ -53,8 +53,8 @@ def test_collectives_agree_on_all_ranks() -> None:
     assert wide.tolist() == [[1.0] * 3 + [10.0] * 3 + [100.0] * 3] * 2
     rank_group.collectives.broadcast(x)
     assert torch.equal(x, torch.ones(2, 3))
-    until(lambda: len(seen) == 2)
-    for reduced, gathered, kept in seen.values():
+    until(lambda: len(results) == 2)
+    for reduced, gathered, kept in results.values():
         assert torch.equal(reduced, torch.full((2, 3), 111.0))
         assert torch.equal(gathered, wide)
         assert torch.equal(kept, torch.ones(2, 3))

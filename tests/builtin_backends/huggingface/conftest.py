@@ -94,8 +94,8 @@ def save_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Save:
     def save(kind: str = "byte-level", **config: Any) -> Path:
         folder = tmp_path_factory.mktemp(kind)
         MAKERS[kind]().save(str(folder / "tokenizer.json"))
-        given = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", **config}
-        (folder / "tokenizer_config.json").write_text(json.dumps(given), encoding="utf-8")
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", **config}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
         return folder
 
     return save

@@ -46,8 +46,8 @@ def test_blocks_come_back(dtype: torch.dtype, dim: int, value_dim: int, values_i
     layout.copy_in(target, others, rows, 6)  # a part of the blocks
     for layer in range(3):
         for mine, theirs in ((source.k, target.k), (source.v, target.v)):
-            wanted = mine[layer].contiguous().view(torch.uint8)[slots[6:].tolist()]
-            assert torch.equal(theirs[layer].contiguous().view(torch.uint8)[others.tolist()], wanted)
+            expected = mine[layer].contiguous().view(torch.uint8)[slots[6:].tolist()]
+            assert torch.equal(theirs[layer].contiguous().view(torch.uint8)[others.tolist()], expected)
         assert torch.equal(target.k[layer].view(torch.uint8)[:20], before[layer][:20]), "other slots are not written"
 
 

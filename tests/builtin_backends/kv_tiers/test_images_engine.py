@@ -12,7 +12,7 @@ import pytest
 from sglang_plug import Kernels, Model
 from sglang_plug_backends.multimodal.extension import Multimodal
 from tests.builtin_backends.kv_tiers.engine_requests import answer, request, stored
-from tests.e2e.seeing_models import SeeingModel, make_seeing, png
+from tests.e2e.vision_models import VisionModel, make_vision_model, png
 
 pytestmark = pytest.mark.whole_engine
 
@@ -23,8 +23,8 @@ DEEP, ONE = "qwen3-vl", "qwen2.5-vl"
 
 
 @pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SeeingModel]:
-    return cache(lambda family: make_seeing(family, tmp_path_factory.mktemp(family)))
+def vision_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], VisionModel]:
+    return cache(lambda family: make_vision_model(family, tmp_path_factory.mktemp(family)))
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return digests
 
 
-def ask(engine: Any, model: SeeingModel, begin: str, images: tuple[bytes, ...] = IMAGES, **fields: Any) -> Any:
+def ask(engine: Any, model: VisionModel, begin: str, images: tuple[bytes, ...] = IMAGES, **fields: Any) -> Any:
     """The output of a prompt that begins with a text, and has images and a text behind it."""
     pads = model.family.in_text * len(images)
     prompt = model.prompt(f"{begin} {pads} " + "What are the differences between them? " * 8, images)
@@ -50,9 +50,9 @@ def ask(engine: Any, model: SeeingModel, begin: str, images: tuple[bytes, ...] =
 
 @pytest.mark.parametrize("family", [ONE, DEEP, "gemma3", "llava", "qwen3.5"])
 def test_another_prompt_with_the_same_images_encodes_nothing(
-    serve: Serve, config: Any, seeing: Any, encoded: list[bytes], family: str
+    serve: Serve, config: Any, vision_model: Any, encoded: list[bytes], family: str
 ) -> None:
-    model = seeing(family)
+    model = vision_model(family)
     options = {"model": model.path, "slots": 1024}
     first = serve(config("host", "disk", **options))
     ask(first, model, "Look.")
@@ -69,9 +69,9 @@ def test_another_prompt_with_the_same_images_encodes_nothing(
 
 @pytest.mark.parametrize("family", [ONE, "gemma3", "qwen3.5"])
 def test_keys_and_values_behind_images_are_loaded(
-    serve: Serve, config: Any, seeing: Any, encoded: list[bytes], family: str
+    serve: Serve, config: Any, vision_model: Any, encoded: list[bytes], family: str
 ) -> None:
-    model = seeing(family)
+    model = vision_model(family)
     expected = ask(serve(config("disk", model=model.path, slots=1024)), model, "Look.")
     output = ask(serve(config("disk", model=model.path, slots=1024)), model, "Look.")
     assert (output.tokens, len(encoded)) == (expected.tokens, len(IMAGES))
@@ -81,15 +81,15 @@ def test_keys_and_values_behind_images_are_loaded(
     assert other.cached_tokens < length, "another image at the same place"
 
 
-def test_tenants_share_no_embeddings(serve: Serve, config: Any, seeing: Any, encoded: list[bytes]) -> None:
-    model = seeing(ONE)
+def test_tenants_share_no_embeddings(serve: Serve, config: Any, vision_model: Any, encoded: list[bytes]) -> None:
+    model = vision_model(ONE)
     for salts, count in (("a", 2), ("b", 4), ("a", 4)):
         ask(serve(config("disk", model=model.path, slots=1024)), model, f"Look, {count}.", salt=salts)
         assert len(encoded) == count
 
 
-def test_no_embedding_is_left_after_a_flush(serve: Serve, config: Any, seeing: Any, encoded: list[bytes]) -> None:
-    model = seeing(ONE)
+def test_no_embedding_is_left_after_a_flush(serve: Serve, config: Any, vision_model: Any, encoded: list[bytes]) -> None:
+    model = vision_model(ONE)
     engine = serve(config("host", "disk", model=model.path, slots=1024))
     ask(engine, model, "Look.")
     assert engine.control("flush_cache")["success"]
@@ -99,9 +99,9 @@ def test_no_embedding_is_left_after_a_flush(serve: Serve, config: Any, seeing: A
 
 @pytest.mark.parametrize("store", ["damaging", "confusing", "short", "raising", "slow", "forgetful"])
 def test_a_broken_store_costs_hits_only(
-    serve: Serve, config: Any, seeing: Any, broken: Path, encoded: list[bytes], store: str
+    serve: Serve, config: Any, vision_model: Any, broken: Path, encoded: list[bytes], store: str
 ) -> None:
-    model, tiers = seeing(ONE), {"kv-tiers": {"block_tokens": 16, "load": "always", "load_seconds": 0.2}}
+    model, tiers = vision_model(ONE), {"kv-tiers": {"block_tokens": 16, "load": "always", "load_seconds": 0.2}}
     engine = serve(config(store, model=model.path, files=[broken], settings=tiers, slots=1024))
     expected = ask(engine, model, "Look.")
     assert engine.control("flush_cache", stored=False)["success"]
@@ -109,8 +109,8 @@ def test_a_broken_store_costs_hits_only(
     assert len(encoded) == 2 * len(IMAGES) or store == "confusing", "one tensor at a time cannot be confused"
 
 
-def test_requests_of_text_are_not_held(serve: Serve, config: Any, seeing: Any) -> None:
-    model = seeing(ONE)
+def test_requests_of_text_are_not_held(serve: Serve, config: Any, vision_model: Any) -> None:
+    model = vision_model(ONE)
     engine = serve(config("host", model=model.path))
     (output,) = engine.outputs([request("text", model.tokens("What is the capital of France?"))])
     assert output.tokens and stored(engine)["host"]["errors"] == 0

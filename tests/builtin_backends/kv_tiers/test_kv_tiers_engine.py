@@ -49,8 +49,8 @@ def test_another_engine_continues_from_the_directory(serve: Serve, config: Any) 
 
 def test_a_conversation_finds_its_answer_too(serve: Serve, config: Any) -> None:
     first, tokens = serve(config("disk")), prompt(2, 40)
-    said = answer(first, tokens, new=30)
-    longer = (*tokens, *said.tokens, *prompt(3, 20))
+    answered = answer(first, tokens, new=30)
+    longer = (*tokens, *answered.tokens, *prompt(3, 20))
     second = serve(config("disk"))
     output = answer(second, longer)
     assert output.loaded_tokens == (("disk", 64),)  # 40 and 29 tokens were computed, in blocks of 16
@@ -108,8 +108,8 @@ def test_prompt_logprobs_are_computed(serve: Serve, config: Any) -> None:
     engine, tokens = serve(config("host")), prompt(10)
     answer(engine, tokens)
     engine.control("flush_cache", stored=False)
-    wanted = LogprobOptions(start=50)
-    output = answer(engine, tokens, logprobs=wanted)
+    options = LogprobOptions(start=50)
+    output = answer(engine, tokens, logprobs=options)
     assert len(output.prompt_logprobs) == 50
     assert output.loaded_tokens == (("host", 48),)
 

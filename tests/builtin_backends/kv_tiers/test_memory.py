@@ -46,17 +46,17 @@ class Stores(MemoryPhase):
 
 
 @pytest.mark.parametrize(
-    ("memory", "host", "left"),
+    ("memory", "host", "remaining"),
     [(None, 1000, 40), (Memory(), 1000, 100), (Memory(), 50, None)],
     ids=["no accelerator", "enough on the host", "too little on the host"],
 )
 def test_memory_of_the_host_is_not_taken_from_an_accelerator(
-    monkeypatch: pytest.MonkeyPatch, memory: Any, host: int, left: int | None
+    monkeypatch: pytest.MonkeyPatch, memory: Any, host: int, remaining: int | None
 ) -> None:
     monkeypatch.setattr(kv_sizing, "_host_bytes", lambda resolved: host)
     parts: Any = SimpleNamespace(resolved=None, extensions=SimpleNamespace(memory=(Stores(),)))
-    if left is None:
+    if remaining is None:
         with pytest.raises(ConfigError, match="no memory for stores"):
             kv_sizing._requests(parts, 100, MemoryLedger(memory))
     else:
-        assert kv_sizing._requests(parts, 100, MemoryLedger(memory))[1] == left
+        assert kv_sizing._requests(parts, 100, MemoryLedger(memory))[1] == remaining

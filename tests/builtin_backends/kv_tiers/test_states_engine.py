@@ -137,8 +137,8 @@ def test_a_prefix_is_inserted_a_part_at_a_time_while_others_decode(
 
 def test_a_conversation_continues_from_its_last_prompt(serve: Serve, config: Any) -> None:
     tokens = prompt(16, 100)
-    said = answer(serve(config("disk", model=HYBRID)), tokens, new=30)
-    longer = (*tokens, *said.tokens, *prompt(17, 20))
+    answered = answer(serve(config("disk", model=HYBRID)), tokens, new=30)
+    longer = (*tokens, *answered.tokens, *prompt(17, 20))
     output = answer(serve(config("disk", model=HYBRID)), longer)
     assert output.loaded_tokens == (("disk", 96),)
     assert output.tokens == serve(config(model=HYBRID)).outputs([request("one", longer)])[0].tokens

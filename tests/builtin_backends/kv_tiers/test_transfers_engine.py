@@ -170,21 +170,21 @@ def test_layers_are_sent_while_later_ones_are_computed(
 ) -> None:
     """No block is sent whole here, and a layer is computed once the parts of those before it have left."""
     send, send_parts, attended = TransferStore.send, TransferStore.send_parts, LayerTransfers.attended
-    queue, queued, left = TierEngine.send_parts, list[int](), list[int]()
+    queue, queued, sent = TierEngine.send_parts, list[int](), list[int]()
 
     def complete_only(store: TransferStore, keys: Sequence[bytes], address: str, completes: str = "") -> None:
         send(store, (), address, completes)
 
     def sending(store: TransferStore, parts: Sequence[KVBlockPart], address: str) -> None:
         send_parts(store, parts, address)
-        left.append(parts[0].start)
+        sent.append(parts[0].start)
 
     def queueing(engine: TierEngine, parts: Any, size: int, address: str) -> None:
         queued.append(size)
         queue(engine, parts, size, address)
 
     def after_those_before(layers: LayerTransfers, layer: int) -> None:
-        until(lambda: len(left) == len(queued))
+        until(lambda: len(sent) == len(queued))
         attended(layers, layer)
 
     monkeypatch.setattr(TransferStore, "send", complete_only)
@@ -197,8 +197,8 @@ def test_layers_are_sent_while_later_ones_are_computed(
     assert prefill(first, second, whole, "a").sends_prompt
     output = decode(second, whole, "a")
     assert (output.tokens, output.loaded_tokens) == (expected, (("transfer", 96),))
-    layers = len(set(left))
-    assert layers > 1 and len(left) == 2 * layers, "two chunks"
+    layers = len(set(sent))
+    assert layers > 1 and len(sent) == 2 * layers, "two chunks"
     assert transfers(first)["sent_parts"] == 6 * layers
 
 

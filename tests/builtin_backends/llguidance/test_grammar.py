@@ -157,7 +157,7 @@ SCHEMAS = st.recursive(
             st.booleans() | inner,
         ),
         st.builds(
-            lambda first, rest, least: {"type": "array", "prefixItems": first, "items": rest, "minItems": least},
+            lambda first, items, least: {"type": "array", "prefixItems": first, "items": items, "minItems": least},
             st.lists(inner, min_size=1, max_size=2),
             inner,
             st.integers(0, 3),

@@ -32,5 +32,9 @@ def test_a_built_in_processor_keeps_the_contract(name: str) -> None:
 
 
 def test_the_built_in_processors_run_in_the_order_of_their_names_in_the_documents() -> None:
-    found = [one.spec.name for one in usable_processors(Plugins.discover()) if one.found.name == "logits_processors"]
-    assert found == ["allowed-tokens", "logit-bias", "penalties", "min-new-tokens"]
+    names = [
+        component.spec.name
+        for component in usable_processors(Plugins.discover())
+        if component.found.name == "logits_processors"
+    ]
+    assert names == ["allowed-tokens", "logit-bias", "penalties", "min-new-tokens"]

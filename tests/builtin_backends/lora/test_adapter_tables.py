@@ -55,7 +55,7 @@ def added(tables: AdapterTables, layer: str, *places: int) -> list[float]:
 def test_places_come_back() -> None:
     tables = made()
     layers: list[dict[str, Any]] = [{"first": Narrow(2)}, {"first": Narrow(3), "second": Narrow(1)}]
-    places = [tables.put(str(number), one) for number, one in enumerate(layers)]
+    places = [tables.put(str(number), layer) for number, layer in enumerate(layers)]
     assert places == [1, 2] and tables.put("third", layers[0]) == 0
     assert added(tables, "first", 0, 1, 2) == [0, 16, 24] and added(tables, "second", 1, 2) == [0, 8]
     loaded = LoadedAdapter("one", "", "", {}, place=2)

@@ -127,8 +127,8 @@ def request(id: str, adapter: str | None, tokens: tuple[int, ...], count: int = 
 
 
 def greedy(model: Any, reference: Any, tokens: tuple[int, ...], count: int) -> list[int]:
-    found: list[int] = type(model)(model.path, reference).greedy(tokens, count)
-    return found
+    continuation: list[int] = type(model)(model.path, reference).greedy(tokens, count)
+    return continuation
 
 
 LONG = tuple(range(20, 75))
@@ -140,9 +140,9 @@ def test_formats_share_a_step(
 ) -> None:
     model = tiny_model(family)
     names = [
-        f"model.layers.{layer}.{one}"
+        f"model.layers.{layer}.{projection}"
         for layer in (0, 2)
-        for one in ("self_attn.k_proj", "self_attn.v_proj", "mlp.down_proj")
+        for projection in ("self_attn.k_proj", "self_attn.v_proj", "mlp.down_proj")
     ]
     references: dict[str | None, Any] = {None: model.reference}
     paths = {}
@@ -151,14 +151,14 @@ def test_formats_share_a_step(
     lora = make_lora(tmp_path / "lora", model.reference, linears(model.reference, r".*layers.*_proj"))
     paths["lora"], references["lora"] = lora.path, lora.merged(model.reference)
     engine = serve(config(model.path, paths, plugins=plugin))
-    asked = [
+    requests = [
         request(f"{index}-{name}", name, LONG[: 5 + 40 * index])
         for index in range(2)
         for name in (None, "lora", "b", "a", "b")
     ]
-    asked = [replace(one, id=str(place)) for place, one in enumerate(asked)]
-    for one, output in zip(asked, engine.outputs(asked), strict=True):
-        assert list(output.tokens) == greedy(model, references[one.adapter], one.tokens, 6), one
+    requests = [replace(submitted, id=str(place)) for place, submitted in enumerate(requests)]
+    for submitted, output in zip(requests, engine.outputs(requests), strict=True):
+        assert list(output.tokens) == greedy(model, references[submitted.adapter], submitted.tokens, 6), submitted
     assert engine.control("info")["adapters"] == {name: str(path) for name, path in paths.items()}
 
 
@@ -171,7 +171,7 @@ def lora(tiny_model: Callable[[str], Any], tmp_path: Path) -> dict[str, Lora]:
 
 
 def folders(lora: dict[str, Lora]) -> dict[str, Path]:
-    return {name: one.path for name, one in lora.items()}
+    return {name: adapter.path for name, adapter in lora.items()}
 
 
 def test_retracted_sequences_keep_theirs(
@@ -179,36 +179,36 @@ def test_retracted_sequences_keep_theirs(
 ) -> None:
     model = tiny_model("llama-3.2-1b")
     engine = serve(config(model.path, folders(lora), pool=160, chunk=64))
-    asked = [
+    requests = [
         request(str(place), name, LONG[place:20], 40) for place, name in enumerate(("x", None, "y", "z", "x", "y"))
     ]
-    outputs = engine.outputs(asked)
-    assert sum(one.retractions for one in outputs) > 0
-    for one, output in zip(asked, outputs, strict=True):
-        reference = model.reference if one.adapter is None else lora[one.adapter].merged(model.reference)
-        assert list(output.tokens) == greedy(model, reference, one.tokens, 40), one.id
+    outputs = engine.outputs(requests)
+    assert sum(output.retractions for output in outputs) > 0
+    for submitted, output in zip(requests, outputs, strict=True):
+        reference = model.reference if submitted.adapter is None else lora[submitted.adapter].merged(model.reference)
+        assert list(output.tokens) == greedy(model, reference, submitted.tokens, 40), submitted.id
 
 
 def test_no_step_has_more_than_the_most(
     tiny_model: Callable[[str], Any], serve: Callable[..., Any], lora: dict[str, Lora], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[set[str]] = []
+    steps: list[set[str]] = []
     init = AdaptedStep.__init__
 
     def watched(self: AdaptedStep, owners: Any, *more: Any) -> None:
         init(self, owners, *more)
-        seen.append({one.name for one in owners if one is not None})
+        steps.append({owner.name for owner in owners if owner is not None})
 
     monkeypatch.setattr(AdaptedStep, "__init__", watched)
     model = tiny_model("llama-3.2-1b")
     engine = serve(config(model.path, folders(lora), most_in_step=2))
-    asked = [
+    requests = [
         request(str(place), name, LONG[place:30]) for place, name in enumerate(("x", "y", "z", None, "z", "x", "y"))
     ]
-    for one, output in zip(asked, engine.outputs(asked), strict=True):
-        reference = model.reference if one.adapter is None else lora[one.adapter].merged(model.reference)
-        assert list(output.tokens) == greedy(model, reference, one.tokens, 6), one.id
-    assert max(map(len, seen)) == 2 and set().union(*seen) == {"x", "y", "z"}
+    for submitted, output in zip(requests, engine.outputs(requests), strict=True):
+        reference = model.reference if submitted.adapter is None else lora[submitted.adapter].merged(model.reference)
+        assert list(output.tokens) == greedy(model, reference, submitted.tokens, 6), submitted.id
+    assert max(map(len, steps)) == 2 and set().union(*steps) == {"x", "y", "z"}
 
 
 def test_prefixes_of_another_salt_or_adapter_are_not_shared(
@@ -217,8 +217,8 @@ def test_prefixes_of_another_salt_or_adapter_are_not_shared(
     engine = serve(config(tiny_model("llama-3.2-1b").path, folders(lora)))
 
     def cached(id: str, **more: Any) -> int:
-        found: int = engine.outputs([replace(request(id, "x", LONG, 1), **more)])[0].cached_tokens
-        return found
+        cached_tokens: int = engine.outputs([replace(request(id, "x", LONG, 1), **more)])[0].cached_tokens
+        return cached_tokens
 
     assert (cached("1"), cached("2")) == (0, len(LONG) - 1)
     assert cached("3", adapter="y") == cached("4", adapter=None) == cached("5", salt="s") == 0
@@ -253,7 +253,7 @@ def test_without_adapters_layers_are_as_they_were(tiny_model: Callable[[str], An
 
 
 @pytest.mark.parametrize(
-    ("stored", "error", "said"),
+    ("stored", "error", "message"),
     [
         ({"broken": 1}, PluginError, "adapter 'scaling' from .* failed to read .*ZeroDivisionError: in the format"),
         ({"unknown": 1}, PluginError, "for 'model.nowhere', which is no layer that it was told of"),
@@ -269,18 +269,18 @@ def test_a_start_with_a_bad_one_fails(
     plugin: PluginOptions,
     stored: Any,
     error: type[Exception],
-    said: str,
+    message: str,
 ) -> None:
     folder = tmp_path / "bad"
     folder.mkdir()
     if stored is not None:
         (folder / "scaling.json").write_text(json.dumps(stored))
     path = tiny_model("llama-3.2-1b").path
-    with pytest.raises(ConfigError, match=said) as raised:
+    with pytest.raises(ConfigError, match=message) as raised:
         serve(config(path, {"bad": folder}, plugins=plugin))
     assert isinstance(raised.value, ConfigError)
     engine = serve(config(path, {}, plugins=plugin))
-    with pytest.raises(RequestError, match=said) as refused:
+    with pytest.raises(RequestError, match=message) as refused:
         engine.control("load_adapter", adapter="bad", path=str(folder))
     assert refused.value.status == (500 if error is PluginError else 400)
     assert engine.control("info")["adapters"] == {}
@@ -335,16 +335,16 @@ def test_rows_that_are_not_the_steps_are_an_error() -> None:
 
 
 def sequence(adapter: LoadedAdapter | None) -> SequenceView:
-    found = Sequence.of(request("1", None, (1,)), 4)
+    seq = Sequence.of(request("1", None, (1,)), 4)
     if adapter is not None:
-        found.extras["lora"] = AdapterUse(adapter)
-    return found
+        seq.extras["lora"] = AdapterUse(adapter)
+    return seq
 
 
 def test_who_was_overtaken_for_long_lets_no_other_adapter_pass() -> None:
     x, y = (LoadedAdapter(name, "", "", {}) for name in "xy")
     running = [sequence(x)]
-    limit = AdapterLimit(1, lambda one: one.extras.get("lora"))
+    limit = AdapterLimit(1, lambda sequence: sequence.extras.get("lora"))
     second, own, plain = sequence(y), sequence(x), sequence(None)
     waiting = [second, own, plain]
     for _ in range(MOST_OVERTAKEN):
@@ -356,8 +356,11 @@ def test_who_was_overtaken_for_long_lets_no_other_adapter_pass() -> None:
 
 def first_logprobs(engine: Any, names: list[str | None], count: int = 2) -> dict[str | None, float]:
     """Of the first token with each adapter, all in one batch."""
-    asked = [request(str(place), name, LONG, count) for place, name in enumerate(names)]
-    return {one.adapter: output.logprobs[0].logprob for one, output in zip(asked, engine.outputs(asked), strict=True)}
+    requests = [request(str(place), name, LONG, count) for place, name in enumerate(names)]
+    return {
+        submitted.adapter: output.logprobs[0].logprob
+        for submitted, output in zip(requests, engine.outputs(requests), strict=True)
+    }
 
 
 @pytest.mark.parametrize(
@@ -382,14 +385,14 @@ def test_weights_may_be_packed_or_quantized(
     served = config(model.path, folders(lora), backends=backends)
     engine = serve(replace(served, model=replace(served.model, dtype=dtype)))
     names = [None, *lora]
-    found = first_logprobs(engine, names)
+    logprobs = first_logprobs(engine, names)
     for name in names:
         merged = model.reference if name is None else lora[name].merged(model.reference)
         with torch.inference_mode():
-            wanted = merged(torch.tensor([LONG])).logits[0, -1].log_softmax(-1).max().item()
-        assert found[name] == pytest.approx(wanted, abs=tolerance), name
+            expected = merged(torch.tensor([LONG])).logits[0, -1].log_softmax(-1).max().item()
+        assert logprobs[name] == pytest.approx(expected, abs=tolerance), name
     again = {name: first_logprobs(engine, [name])[name] for name in names}
-    assert again == pytest.approx(found, abs=0.05 if dtype == "bfloat16" else 1e-3), (
+    assert again == pytest.approx(logprobs, abs=0.05 if dtype == "bfloat16" else 1e-3), (
         "a request depends on who is computed with it"
     )
 
@@ -401,16 +404,16 @@ def test_guessed_tokens_are_the_adapters(
     served = config(model.path, folders(lora))
     engine = serve(replace(served, speculative=SpeculativeOptions(algorithm="ngram")))
     always = SamplingParams(max_new_tokens=24, temperature=0.0, logit_bias={5: 1000.0})  # easily guessed
-    asked = [
+    requests = [
         replace(request(str(place), name, LONG), params=always) for place, name in enumerate([None, "x", "y", "x"])
     ]
-    outputs = engine.outputs(asked)
-    assert all(one.drafts is not None and one.drafts.accepted for one in outputs)
-    for one, output in zip(asked, outputs, strict=True):
+    outputs = engine.outputs(requests)
+    assert all(output.drafts is not None and output.drafts.accepted for output in outputs)
+    for submitted, output in zip(requests, outputs, strict=True):
         assert output.tokens == (5,) * 24
-        reference = model.reference if one.adapter is None else lora[one.adapter].merged(model.reference)
-        wanted = type(model)(model.path, reference).logprobs([*LONG, *output.tokens])[len(LONG) - 1 :]
-        assert [found.logprob for found in output.logprobs] == pytest.approx(wanted, abs=1e-4), one.id
+        reference = model.reference if submitted.adapter is None else lora[submitted.adapter].merged(model.reference)
+        expected = type(model)(model.path, reference).logprobs([*LONG, *output.tokens])[len(LONG) - 1 :]
+        assert [entry.logprob for entry in output.logprobs] == pytest.approx(expected, abs=1e-4), submitted.id
 
 
 def test_new_weights_get_the_adapters_that_are_loaded(
@@ -420,8 +423,8 @@ def test_new_weights_get_the_adapters_that_are_loaded(
     engine = serve(config(model.path, folders(lora)))
     other = deepcopy(model.reference)
     with torch.no_grad():
-        for one in other.parameters():
-            one.mul_(1.2)
+        for parameter in other.parameters():
+            parameter.mul_(1.2)
     other.save_pretrained(tmp_path / "other")
     before = engine.outputs([request("1", "x", LONG)])
     assert engine.control("update_weights", source=str(tmp_path / "other"))["success"]

@@ -168,7 +168,7 @@ def change_tensors(path: Path, change: Callable[[dict[str, torch.Tensor]], dict[
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"use_dora": True}, "use_dora is set: DoRA needs"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save is set"),
@@ -190,19 +190,19 @@ def change_tensors(path: Path, change: Callable[[dict[str, torch.Tensor]], dict[
         ({"r": 7}, "are [4, 6] and [8, 4], but the model and adapter_config.json want [7, 6] and [8, 7]"),
     ],
 )
-def test_unsupported_features_are_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_unsupported_features_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     make_lora(tmp_path, Tiny(), [Q])
     change_config(tmp_path, **changes)
     with pytest.raises(ConfigError) as raised:
         read(tmp_path)
-    assert said in str(raised.value) and str(tmp_path) in str(raised.value)
+    assert message in str(raised.value) and str(tmp_path) in str(raised.value)
 
 
 A, B = f"base_model.model.{Q}.lora_A.weight", f"base_model.model.{Q}.lora_B.weight"
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda all: {A: all[A]}, "has no lora_B of"),
         (lambda all: {B: all[B]}, "has no lora_A of"),
@@ -215,12 +215,12 @@ A, B = f"base_model.model.{Q}.lora_A.weight", f"base_model.model.{Q}.lora_B.weig
         (lambda all: {key.replace("model.layers", "vision.layers"): t for key, t in all.items()}, "cannot be adapted"),
     ],
 )
-def test_damaged_tensors_are_named(tmp_path: Path, change: Any, said: str) -> None:
+def test_damaged_tensors_are_named(tmp_path: Path, change: Any, message: str) -> None:
     make_lora(tmp_path, Tiny(), [Q])
     change_tensors(tmp_path, change)
     with pytest.raises(ConfigError) as raised:
         read(tmp_path)
-    assert said in str(raised.value) and str(tmp_path) in str(raised.value)
+    assert message in str(raised.value) and str(tmp_path) in str(raised.value)
 
 
 def test_the_head_is_no_layer(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_the_head_is_no_layer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "message"),
     [
         ("adapter_config.json", "{", "cannot be read"),
         ("adapter_config.json", "[" * 100_000, "cannot be read"),
@@ -239,13 +239,13 @@ def test_the_head_is_no_layer(tmp_path: Path) -> None:
         ("adapter_model.safetensors", None, "is missing"),
     ],
 )
-def test_damaged_files_are_named(tmp_path: Path, file: str, content: str | None, said: str) -> None:
+def test_damaged_files_are_named(tmp_path: Path, file: str, content: str | None, message: str) -> None:
     make_lora(tmp_path, Tiny(), [Q])
     if content is None:
         (tmp_path / file).rename(tmp_path / "adapter_model.bin")
-        said = "is missing; adapter_model.bin is not read, only safetensors are"
+        message = "is missing; adapter_model.bin is not read, only safetensors are"
     else:
         (tmp_path / file).write_text(content)
     with pytest.raises(ConfigError) as raised:
         read(tmp_path)
-    assert said in str(raised.value) and file in str(raised.value)
+    assert message in str(raised.value) and file in str(raised.value)

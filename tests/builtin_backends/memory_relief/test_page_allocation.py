@@ -85,8 +85,8 @@ def pages() -> Iterator[Callable[..., PagesAhead]]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for pages in made:
+        pages.close()
 
 
 def test_memory_behind_the_used_slots_is_allocated_and_no_other(pages: Any) -> None:

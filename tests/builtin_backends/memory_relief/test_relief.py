@@ -43,9 +43,9 @@ class Bench:
             dtype=torch.float32,
             device=torch.device("cpu"),
         )
-        self.told: list[list[Run]] = []
+        self.evictions: list[list[Run]] = []
         self.reads = 0
-        prefixes = prefix_pool(self.allocator, self.kv, lambda runs: self.told.append(list(runs)))
+        prefixes = prefix_pool(self.allocator, self.kv, lambda runs: self.evictions.append(list(runs)))
         self.relief = Relief(prefixes, self.read, lambda: self.now)
 
     def read(self) -> HostMemory:
@@ -166,13 +166,13 @@ def test_an_idle_engine_forgets_and_tells() -> None:
     assert served.loop.extensions.shortest_idle_timeout() == PERIOD
     memory[0], now[0] = HostMemory(0, TOTAL), now[0] + PERIOD
     served.loop.step()
-    news = [one for one in served.sent if isinstance(one, StepOutputs)][-1]
+    news = [message for message in served.sent if isinstance(message, StepOutputs)][-1]
     assert news.stats is not None
     assert (news.stats.relieved_tokens, news.stats.cached_slots, news.stats.free_slots) == (cached, 0, 64)
     served.box.messages.append(Control(7, "info", {}))
     served.loop.step()
-    told = next(one for one in served.sent if isinstance(one, Reply))
-    assert told.value["memory_relief"] == {"episodes": 1, "evicted_tokens": cached}
+    reply = next(message for message in served.sent if isinstance(message, Reply))
+    assert reply.value["memory_relief"] == {"episodes": 1, "evicted_tokens": cached}
 
 
 def test_unused_runs_are_told_and_the_lowest_slots_come_first() -> None:
@@ -182,7 +182,7 @@ def test_unused_runs_are_told_and_the_lowest_slots_come_first() -> None:
     bench.memory = HostMemory(0, TOTAL)
     while bench.look():
         pass
-    assert bench.told[-1] == [(1, 1008)]
+    assert bench.evictions[-1] == [(1, 1008)]
     slots = array("q")
     bench.pool.extend(slots, 5)
     assert list(slots) == [1, 2, 3, 4, 5]

@@ -10,14 +10,14 @@ import pytest
 
 from sglang_plug import EngineConfig, Media, MediaArray, PluginOptions, Request, RequestError, SamplingParams
 from sglang_plug.config import CacheOptions, ModelOptions
-from tests.e2e.seeing_families import FAMILIES
-from tests.e2e.seeing_models import make_seeing, png
+from tests.e2e.vision_families import FAMILIES
+from tests.e2e.vision_models import make_vision_model, png
 
 FAMILY = "qwen2.5-vl"
 
 
 def test_requests_with_media_are_refused_by_name(serve: Callable[..., Any], tmp_path: Path) -> None:
-    model = make_seeing(FAMILY, tmp_path)
+    model = make_vision_model(FAMILY, tmp_path)
     engine = serve(
         EngineConfig(
             model=ModelOptions(path=str(model.path), device="cpu"),
@@ -26,12 +26,12 @@ def test_requests_with_media_are_refused_by_name(serve: Callable[..., Any], tmp_
         )
     )
     prompt = model.prompt(f"what? {FAMILIES[FAMILY].in_text}", [png(16, 16)])
-    given = Media.given(0, MediaArray("float32", (1, 2), bytes(8)))
+    media = Media.given(0, MediaArray("float32", (1, 2), bytes(8)))
     params = SamplingParams(max_new_tokens=3, temperature=0.0)
     (text,) = engine.outputs([Request(id="text", tokens=(5, 6, 7), params=params)])
     assert len(text.tokens) == 3
     image = Request(id="image", tokens=tuple(prompt.tokens), media=prompt.media, params=params)
-    states = Request(id="states", tokens=(0,), media=(given,), params=params)
+    states = Request(id="states", tokens=(0,), media=(media,), params=params)
     for request in (image, states):
         with pytest.raises(RequestError, match="media: no step extension that serves this field") as refused:
             engine.outputs([request])

@@ -36,7 +36,7 @@ class Encoder(Model, SupportsImages):
         torch.nn.Module.__init__(self)
 
     def encode_images(self, media: Ordered[Media]) -> list[Tensor]:
-        return [torch.zeros(one.count, 2) for one in media]
+        return [torch.zeros(item.count, 2) for item in media]
 
 
 class Refuses(StepExtension, AdmissionPhase):
@@ -89,8 +89,8 @@ def test_the_bytes_of_images_are_those_of_the_requests_that_are_there(
                 bench.device.failures = next(failures, 0)
         bench.box.messages.append(Control(0, "info", {}))
         bench.loop.step()
-        there = (*bench.scheduler.waiting, *bench.scheduler.running)
-        assert extension.bytes == sum(media.size for one in there for media in one.request.media)
+        present = (*bench.scheduler.waiting, *bench.scheduler.running)
+        assert extension.bytes == sum(media.size for sequence in present for media in sequence.request.media)
     bench.box.messages.append(Control(0, "info", {}))
     bench.run()
     assert extension.bytes == 0

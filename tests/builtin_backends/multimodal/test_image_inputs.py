@@ -25,11 +25,11 @@ class Seer(Model, SupportsImages):
 
     def __init__(self, *, rows: int = 0, short: int = 0) -> None:
         torch.nn.Module.__init__(self)
-        self.rows, self.short, self.asked = rows, short, list[list[int]]()
+        self.rows, self.short, self.encoded_starts = rows, short, list[list[int]]()
 
     def encode_images(self, media: Ordered[Media]) -> list[Tensor]:
-        self.asked.append([one.start for one in media])
-        return [torch.arange(one.count - self.short).float()[:, None] + one.start for one in media]
+        self.encoded_starts.append([item.start for item in media])
+        return [torch.arange(item.count - self.short).float()[:, None] + item.start for item in media]
 
     def mrope_positions(self, media: Ordered[Media], length: int) -> Tensor | None:
         return torch.arange(length).expand(self.rows, -1) * 2 if self.rows else None
@@ -46,13 +46,13 @@ def admitted(model: Any, tokens: int, *places: tuple[int, int]) -> Sequence:
 def test_chunks_share_what_was_seen_once() -> None:
     model = Seer()
     sequence = admitted(model, 10, (1, 5), (8, 2))
-    found = []
+    steps = []
     for count in (3, 2, 3, 2):
         step = multimodal_inputs(model, [ScheduledChunk(sequence, count)], CPU)
-        found.append(None if step is None else (step.rows.tolist(), step.states.flatten().tolist()))
+        steps.append(None if step is None else (step.rows.tolist(), step.states.flatten().tolist()))
         sequence.computed += count
-    assert found == [([1, 2], [1, 2]), ([0, 1], [3, 4]), ([0], [5]), ([0, 1], [8, 9])]
-    assert model.asked == [[1], [8]]
+    assert steps == [([1, 2], [1, 2]), ([0, 1], [3, 4]), ([0], [5]), ([0, 1], [8, 9])]
+    assert model.encoded_starts == [[1], [8]]
     assert isinstance(sequence.layout, MediaLayout) and not sequence.layout.states
 
 
@@ -64,32 +64,32 @@ class Reader(Model):
         self.states_width = width
 
 
-def given(start: int, *states: float) -> Media:
+def media_of(start: int, *states: float) -> Media:
     numbers = torch.tensor(states, dtype=torch.float32)
     return Media.given(start, MediaArray("float32", (len(states) // 2, 2), numbers.numpy().tobytes()))
 
 
 def test_given_states_are_taken_as_they_are_and_in_chunks() -> None:
-    media = given(0, 1, 2, 3, 4, 5, 6)
+    media = media_of(0, 1, 2, 3, 4, 5, 6)
     sequence = Sequence.of(Request(id="a", tokens=(0, 0, 0), media=(media,)), 100)
     sequence.layout = layout_of(Reader(), sequence.request)
-    found = []
+    steps = []
     for count in (2, 1):
         step = multimodal_inputs(Reader(), [ScheduledChunk(sequence, count)], CPU)
         assert step is not None and step.mrope_positions is None
-        found.append((step.rows.tolist(), step.states.tolist()))
+        steps.append((step.rows.tolist(), step.states.tolist()))
         sequence.computed += count
-    assert found == [([0, 1], [[1, 2], [3, 4]]), ([0], [[5, 6]])]
-    assert given(0, 1, 2).digest != given(0, 1, 3).digest
+    assert steps == [([0, 1], [[1, 2], [3, 4]]), ([0], [[5, 6]])]
+    assert media_of(0, 1, 2).digest != media_of(0, 1, 3).digest
 
 
 @pytest.mark.parametrize(
     ("model", "media"),
     [
-        (Reader(3), (given(0, 1, 2),)),
-        (Reader(None), (given(0, 1, 2),)),
-        (Seer(), (given(0, 1, 2),)),
-        (Reader(), (given(0, 1, 2), Media.of(1, 1, {"a": ARRAY}))),
+        (Reader(3), (media_of(0, 1, 2),)),
+        (Reader(None), (media_of(0, 1, 2),)),
+        (Seer(), (media_of(0, 1, 2),)),
+        (Reader(), (media_of(0, 1, 2), Media.of(1, 1, {"a": ARRAY}))),
     ],
 )
 def test_given_states_that_do_not_fit_are_refused(model: Any, media: tuple[Media, ...]) -> None:
@@ -104,7 +104,7 @@ def test_what_was_retracted_is_seen_again() -> None:
     for _ in range(2):
         step = multimodal_inputs(model, [ScheduledChunk(sequence, 6)], CPU)
         assert step is not None and step.states.flatten().tolist() == [1, 2]
-    assert model.asked == [[1], [1]]
+    assert model.encoded_starts == [[1], [1]]
 
 
 def test_a_prefix_that_ends_within_an_image() -> None:
@@ -125,7 +125,7 @@ def test_several_sequences_are_seen_in_one_call_and_rows_count_through() -> None
     ]
     step = multimodal_inputs(model, shares, CPU)
     assert step is not None and step.rows.tolist() == [2, 3, 9, 10, 11]
-    assert model.asked == [[2, 0]] and step.mrope_positions is None
+    assert model.encoded_starts == [[2, 0]] and step.mrope_positions is None
 
 
 def test_not_too_much_is_seen_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_not_too_much_is_seen_in_one_call(monkeypatch: pytest.MonkeyPatch) -> No
         model, [ScheduledChunk(admitted(model, 14, (0, 2), (2, 2), (4, 1), (5, 6), (11, 3)), 14)], CPU
     )
     assert step is not None and step.rows.tolist() == list(range(14))
-    assert model.asked == [[0, 2], [4], [5], [11]]
+    assert model.encoded_starts == [[0, 2], [4], [5], [11]]
 
 
 def test_the_largest_images_fill_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,11 +144,11 @@ def test_the_largest_images_fill_one_call(monkeypatch: pytest.MonkeyPatch) -> No
             return Media.of(0, 3, {}) if tokens > 2 else None
 
     monkeypatch.setattr("sglang_plug_backends.multimodal.image_inputs.AT_ONCE", 8)
-    assert [one.start for one in largest_media(Knowing(), 100)] == [0, 3]
-    assert [one.start for one in largest_media(Knowing(), 4)] == [0]
+    assert [item.start for item in largest_media(Knowing(), 100)] == [0, 3]
+    assert [item.start for item in largest_media(Knowing(), 4)] == [0]
     assert largest_media(Knowing(), 2) == () == largest_media(Seer(), 100)
     monkeypatch.setattr("sglang_plug_backends.multimodal.image_inputs.AT_ONCE", 2)
-    assert [one.start for one in largest_media(Knowing(), 100)] == [0]
+    assert [item.start for item in largest_media(Knowing(), 100)] == [0]
 
 
 def test_images_that_are_seen_whole_are_told_with_their_places() -> None:
@@ -194,7 +194,7 @@ def test_steps_without_places_of_images_ask_nobody() -> None:
     passed = admitted(model, 6, (1, 2))
     passed.computed = 3
     assert multimodal_inputs(model, [ScheduledChunk(passed, 3), ScheduledChunk(admitted(model, 2), 2)], CPU) is None
-    assert not model.asked
+    assert not model.encoded_starts
 
 
 def test_a_model_that_gives_too_few_states_is_named() -> None:

@@ -26,7 +26,7 @@ ENFORCED = (
     "nemotron_json", "pythonic", "qwen3_coder", "seed_oss", "step3",
 )  # fmt: skip
 """Formats that can be enforced, each by one of its names."""
-DRAWN = sorted(
+RANDOMLY_TESTED = sorted(
     {*ENFORCED} - {"deepseekv4", "ernie45", "glm45", "hunyuan_a13b", "interns1", "nemotron_json", "seed_oss"}
 )
 """Those of which random outputs are tested; the others differ in marks only."""

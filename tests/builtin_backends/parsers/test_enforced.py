@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from sglang_plug import OutputParser, Plugins
 
-from .conftest import DRAWN, VALUE_ENDS
+from .conftest import RANDOMLY_TESTED, VALUE_ENDS
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 ODD = ["", "a b", "it's", '"', "\\", "\n", "<|end|>", "</tool_call>", ")", "]", "a, b=1", "é", "漢", "\u2028", "True"]
@@ -56,7 +56,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "required": ["tree"],
     },
 }
-DRAWS = 24
+OUTPUTS = 24
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def parsers() -> dict[str, type[OutputParser]]:
 
 
 @pytest.mark.parametrize("function", PARAMETERS)
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", RANDOMLY_TESTED)
 def test_random_calls_are_read_and_valid(
     parsers: dict[str, type[OutputParser]], read: Any, grammar_backends: Callable[..., Any], name: str, function: str
 ) -> None:
@@ -77,14 +77,14 @@ def test_random_calls_are_read_and_valid(
     validator = Draft202012Validator(schema)
     result = 0
     wishes = VALUE_ENDS if "any_text" in constraint.source else []
-    for text in grammar_backends("xgrammar")(constraint.kind, constraint.source).drawn(DRAWS, wishes, 700):
+    for text in grammar_backends("xgrammar")(constraint.kind, constraint.source).random_outputs(OUTPUTS, wishes, 700):
         calls = read(parsers[name], text.decode(), functions=functions)
         for index, (number, called, arguments) in enumerate(calls):
             assert (number, called in (function, "other-1")) == (index, True), text
             assert validator.is_valid(json.loads(arguments)), text
         result += bool(calls)
         assert calls, text
-    assert result > DRAWS // 5
+    assert result > OUTPUTS // 5
 
 
 @pytest.mark.parametrize("name", ["gpt-oss", "pythonic"])
@@ -134,7 +134,7 @@ def test_python_calls_mean_the_same_to_python(
     schema = {"type": "object", **PARAMETERS[function]}
     constraint = parsers["pythonic"].structure({"f": schema}, required=True, parallel=True)
     assert constraint is not None
-    for text in grammar_backends("xgrammar")(constraint.kind, constraint.source).drawn(DRAWS):
+    for text in grammar_backends("xgrammar")(constraint.kind, constraint.source).random_outputs(OUTPUTS):
         (calls,) = ast.parse(text.decode()).body
         assert isinstance(calls, ast.Expr) and isinstance(calls.value, ast.List)
         for call, (_, _, arguments) in zip(calls.value.elts, read(parsers["pythonic"], text.decode()), strict=True):
@@ -154,13 +154,13 @@ def test_escapes_of_json_that_python_lacks_are_not_written(
 
 
 @pytest.mark.parametrize("text", [item for item in ODD if item])
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", RANDOMLY_TESTED)
 def test_any_text_may_stand_in_an_argument(
     parsers: dict[str, type[OutputParser]], read: Any, grammar_backends: Callable[..., Any], name: str, text: str
 ) -> None:
     schema = {"type": "object", "properties": {"text": {"const": text}}, "required": ["text"]}
     constraint = parsers[name].structure({"f": schema}, required=True, parallel=False)
     assert constraint is not None
-    (written, *_) = grammar_backends("xgrammar")(constraint.kind, constraint.source).drawn(1)
+    (written, *_) = grammar_backends("xgrammar")(constraint.kind, constraint.source).random_outputs(1)
     ((_, called, arguments),) = read(parsers[name], written.decode(), functions={"f": schema})
     assert (called, json.loads(arguments)) == ("f", {"text": text})

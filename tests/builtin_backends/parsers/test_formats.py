@@ -173,17 +173,17 @@ def test_ids_of_the_model_are_kept() -> None:
 def test_everything_comes_as_soon_as_it_is_certain() -> None:
     parser = Hermes()
 
-    def told(text: str) -> list[Event]:
+    def events_of(text: str) -> list[Event]:
         return joined(parser.feed(text))
 
-    assert told("Let me") == [Text("Let me")]
-    assert told(" see.\n<tool") == [Text(" see.")]
-    assert told('_call>{"name": "f"') == []
-    assert told(', "arguments": {"a') == [CallStart(0, "f"), CallArguments(0, '{"a')]
-    assert told('b": "long') == [CallArguments(0, 'b": "long')]
-    assert told(' text"}') == [CallArguments(0, ' text"}')]
-    assert told("}") == [CallEnd(0)]
-    assert told("</tool_call>") == []
+    assert events_of("Let me") == [Text("Let me")]
+    assert events_of(" see.\n<tool") == [Text(" see.")]
+    assert events_of('_call>{"name": "f"') == []
+    assert events_of(', "arguments": {"a') == [CallStart(0, "f"), CallArguments(0, '{"a')]
+    assert events_of('b": "long') == [CallArguments(0, 'b": "long')]
+    assert events_of(' text"}') == [CallArguments(0, ' text"}')]
+    assert events_of("}") == [CallEnd(0)]
+    assert events_of("</tool_call>") == []
     assert parser.finish() == []
 
 

@@ -151,10 +151,10 @@ SPECIAL: dict[str, tuple[str, ...]] = {
     "gpt-oss": ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|constrain|>"),
 }
 """Special tokens of the models that use a format."""
-DRAWS = int(os.environ.get("DRAWN_OUTPUTS", "30"))
-"""Largest number of outputs that are drawn for a format."""
-ENOUGH = DRAWS * 2 // 5
-"""Number of outputs after which no more are drawn if some of them have calls and others do not."""
+OUTPUTS = int(os.environ.get("RANDOM_OUTPUTS", "30"))
+"""Largest number of random outputs of a format."""
+ENOUGH = OUTPUTS * 2 // 5
+"""Number of outputs after which no more are generated if some of them have calls and others do not."""
 BACKENDS = ("xgrammar", "llguidance")
 
 
@@ -186,7 +186,7 @@ def test_whatever_a_model_wants_calls_keep_to_their_schemas(
     output = compiled(name, parallel=parallel, special=special)
     wishes = [wish.encode() for wish in (*WISHES[name], *FREE)]
     counts = []
-    for seed in range(DRAWS):
+    for seed in range(OUTPUTS):
         text = output.steer(seed, wishes)
         if text is None:
             continue

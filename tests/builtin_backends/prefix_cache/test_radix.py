@@ -201,11 +201,11 @@ def test_policies_decide_who_goes_first(policy: EvictionPolicy, order: list[int]
 
 
 def test_policies_see_what_happened_to_a_run() -> None:
-    seen: list[NodeStats] = []
+    nodes: list[NodeStats] = []
 
     class Watcher:
         def eviction_priority(self, node: NodeStats) -> float:
-            seen.append(node)
+            nodes.append(node)
             return node.depth
 
     now = [0.0]
@@ -216,9 +216,9 @@ def test_policies_see_what_happened_to_a_run() -> None:
     now[0] = 7.0
     cache.insert([1, 2, 8], [1, 2, 18])
     cache.evict(4)
-    by_end = {(node.depth, node.tokens): node for node in seen}
+    by_end = {(node.depth, node.tokens): node for node in nodes}
     assert by_end[2, 2] == NodeStats(tokens=2, depth=2, created=0.0, used=7.0, hits=1, priority=4)
-    old, new = (node for node in seen if node.tokens == 1)
+    old, new = (node for node in nodes if node.tokens == 1)
     assert old == NodeStats(tokens=1, depth=3, created=0.0, used=5.0, hits=1, priority=4)
     assert new == NodeStats(tokens=1, depth=3, created=7.0, used=7.0, hits=0, priority=0)
 
@@ -379,11 +379,11 @@ class Prefixes(RuleBasedStateMachine):
         self.cache.unlock(match)
         self.locked.remove((salt, held))
 
-    @rule(wanted=st.integers(0, 12))
-    def evict(self, wanted: int) -> None:
+    @rule(count=st.integers(0, 12))
+    def evict(self, count: int) -> None:
         possible = self.free_pages() * self.page_size
-        freed = self.cache.evict(wanted)
-        assert len(freed) >= min(wanted, possible)
+        freed = self.cache.evict(count)
+        assert len(freed) >= min(count, possible)
         self._forget(freed)
 
     def _forget(self, freed: list[int]) -> None:

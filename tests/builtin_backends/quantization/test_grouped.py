@@ -39,7 +39,7 @@ def test_scales_take_no_more_room_than_they_need() -> None:
     assert smallest(torch.tensor([0.1])).dtype == torch.float32
 
 
-def drawn(rows: int, columns: int, groups: int, most: int = 16) -> tuple[Tensor, Tensor, Tensor]:
+def random_codes(rows: int, columns: int, groups: int, most: int = 16) -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(rows)
     codes, zero = (torch.randint(0, most, (rows, size), dtype=torch.uint8) for size in (columns, groups))
     return codes, torch.rand(rows, groups) + 0.5, zero
@@ -51,7 +51,7 @@ def expected(codes: Tensor, scale: Tensor, zero: Tensor, index: Tensor) -> Tenso
 
 @pytest.mark.parametrize("most", [16, 256])
 def test_parts_in_an_order_of_their_own(most: int) -> None:
-    codes, scale, zero = drawn(24, 32, 4, most)
+    codes, scale, zero = random_codes(24, 32, 4, most)
     orders = torch.stack([(torch.arange(32) // 8)[torch.randperm(32)] for _ in range(2)])
     exact = torch.cat(
         [
@@ -71,7 +71,7 @@ def test_parts_in_an_order_of_their_own(most: int) -> None:
 
 @pytest.mark.parametrize("same", [True, False])
 def test_one_order_of_all_parts_is_one_piece(same: bool) -> None:
-    codes, scale, zero = drawn(16, 24, 3)
+    codes, scale, zero = random_codes(16, 24, 3)
     order = (torch.arange(24) // 8)[torch.randperm(24)] if same else torch.arange(24) // 8
     (piece,) = make_pieces(codes, scale, zero, group=8, groups=order.repeat(2, 1), parts=(8, 8))
     assert (piece.order is not None) == same
@@ -81,7 +81,7 @@ def test_one_order_of_all_parts_is_one_piece(same: bool) -> None:
 def test_groups_of_other_sizes_are_refused() -> None:
     order = torch.tensor([[0] * 5 + [1] * 3])
     with pytest.raises(ConfigError, match=r"groups of columns \(g_idx\) are not all of group_size 4"):
-        make_pieces(*drawn(8, 8, 2), group=4, groups=order, parts=(8,))
+        make_pieces(*random_codes(8, 8, 2), group=4, groups=order, parts=(8,))
 
 
 def relative(actual: Tensor, x: Tensor, weight: QuantizedWeight, bias: Tensor | None) -> float:
@@ -121,7 +121,7 @@ def test_the_kernel_set_multiplies_where_it_can() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_four_bits_take_a_quarter_of_the_memory(dtype: torch.dtype) -> None:
-    codes, scale, zero = drawn(1024, 1024, 8)
+    codes, scale, zero = random_codes(1024, 1024, 8)
     with Live() as live:
         pieces = make_pieces(codes.clone(), scale.half().float(), zero.clone(), group=128)
         product = pack_pieces(pieces, None, dtype, TORCH)

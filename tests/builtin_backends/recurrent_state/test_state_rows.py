@@ -50,10 +50,10 @@ def test_a_prefix_that_others_have_is_kept_where_the_prompts_part() -> None:
     """The first to part computes it again, as only keys and values were kept there; others need not."""
     scheduler, device = make(capacity=4000, states=8), Device()
     shared, once = [*range(100, 121)], {"max_new_tokens": 1}
-    found = [
+    cached = [
         serve(scheduler, device, str(own), [*shared, own, own, own, own, own, own], params=once) for own in range(4)
     ]
-    assert found == [27, 27, 6, 6]
+    assert cached == [27, 27, 6, 6]
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
@@ -159,7 +159,7 @@ def test_what_a_step_on_the_device_adds_to_a_state_is_remembered_with_it() -> No
     bench.submit("b", [*known, 1, 2], 1)
     bench.finish()
     assert bench.tokens("b") == piped([*known, 1, 2], 1)
-    cached = [one.cached_tokens for one in bench.outputs() if one.id == "b"]
+    cached = [output.cached_tokens for output in bench.outputs() if output.id == "b"]
     assert cached[-1] == len(known)
 
 

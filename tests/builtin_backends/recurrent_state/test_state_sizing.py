@@ -16,8 +16,8 @@ EACH = 3 * 8 * 2 + 2 * 4 * 4
 """Bytes of one sequence in a model of bfloat16."""
 
 
-def resolved(asked: int | None = None, states: tuple[StateShape, ...] = SHAPES, running: int = 16) -> Any:
-    config = SimpleNamespace(cache=SimpleNamespace(max_states=asked))
+def resolved(max_states: int | None = None, states: tuple[StateShape, ...] = SHAPES, running: int = 16) -> Any:
+    config = SimpleNamespace(cache=SimpleNamespace(max_states=max_states))
     return SimpleNamespace(
         config=config, states=states, dtype=torch.bfloat16, device=torch.device("cpu"), max_running=running
     )

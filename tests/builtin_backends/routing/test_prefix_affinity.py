@@ -131,10 +131,10 @@ def test_the_chosen_one_is_never_far_more_loaded_than_another(
 
 
 @given(st.lists(prompts, max_size=30))
-def test_without_load_a_repeated_prompt_returns_to_its_replica(seen: Sequence[tuple[int, ...]]) -> None:
+def test_without_load_a_repeated_prompt_returns_to_its_replica(sequences: Sequence[tuple[int, ...]]) -> None:
     policy, replicas = affinity(), [Load(number) for number in range(3)]
     homes: dict[tuple[int, ...], int] = {}
-    for tokens in [*seen, *seen]:
+    for tokens in [*sequences, *sequences]:
         whole = tokens[: len(tokens) // 4 * 4]
         chosen = policy.choose(request(*tokens), replicas)
         if whole:

@@ -22,7 +22,7 @@ class Guessing(SequenceDrafter):
     def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
         assert not self.over
         self.tokens += tokens
-        self._owner.asked.append(most)
+        self._owner.limits.append(most)
         return self._owner.guess(self.tokens, most)
 
     def end(self, tokens: Sequence[int]) -> None:
@@ -36,7 +36,7 @@ class GuessingDrafter(Drafter):
 
     def __init__(self, guess: Guess) -> None:
         self.guess = guess
-        self.asked: list[int] = []
+        self.limits: list[int] = []
         self.ended: list[list[int]] = []
         self.salts: list[str] = []
 
@@ -50,11 +50,11 @@ def nearly(next_token: Callable[[list[int]], int], share: float, seed: int, voca
     generator = random.Random(seed)
 
     def guess(tokens: list[int], most: int) -> Sequence[int]:
-        found: list[int] = []
+        drafts: list[int] = []
         for _ in range(generator.randint(0, most)):
             wrong = generator.random() < share
-            found.append(generator.randrange(vocabulary) if wrong else next_token(tokens + found))
-        return found
+            drafts.append(generator.randrange(vocabulary) if wrong else next_token(tokens + drafts))
+        return drafts
 
     return guess
 

@@ -38,10 +38,10 @@ LONG = {"max_new_tokens": 24, "stop_token_ids": ()}
 
 
 def perfect(tokens: list[int], most: int) -> Sequence[int]:
-    found: list[int] = []
+    drafts: list[int] = []
     for _ in range(most):
-        found.append(next_token(tokens + found))
-    return found
+        drafts.append(next_token(tokens + drafts))
+    return drafts
 
 
 def wrong(tokens: list[int], most: int) -> Sequence[int]:
@@ -49,19 +49,19 @@ def wrong(tokens: list[int], most: int) -> Sequence[int]:
 
 
 def steps_of(scheduler: Scheduler, device: Device) -> list[list[Output]]:
-    found = []
+    outputs = []
     while scheduler.busy:
-        found.append(step(scheduler, device))
-    return found
+        outputs.append(step(scheduler, device))
+    return outputs
 
 
 def test_drafts_that_come_true_are_tokens_of_one_step() -> None:
     scheduler, device = make(capacity=400), Device()
     scheduler.extensions, drafter = speculation(perfect)
     submit(scheduler, "a", [1, 2, 3], params=LONG)
-    found = [len(output.tokens) for outputs in steps_of(scheduler, device) for output in outputs]
-    assert found == [1, 3, 5, 5, 5, 5]  # two drafts, then four, and one of the last step's comes from no draft
-    assert drafter.asked == [2, 4, 4, 4, 4]
+    lengths = [len(output.tokens) for outputs in steps_of(scheduler, device) for output in outputs]
+    assert lengths == [1, 3, 5, 5, 5, 5]  # two drafts, then four, and one of the last step's comes from no draft
+    assert drafter.limits == [2, 4, 4, 4, 4]
 
 
 def test_an_output_says_what_was_drafted_for_it() -> None:
@@ -69,9 +69,9 @@ def test_an_output_says_what_was_drafted_for_it() -> None:
     scheduler.extensions, _ = speculation(perfect)
     submit(scheduler, "a", [1, 2, 3], params={**LONG, "max_new_tokens": 9})
     outputs = [output for outputs in steps_of(scheduler, device) for output in outputs]
-    counts = [one.drafts for one in outputs]
+    counts = [output.drafts for output in outputs]
     assert counts[0] is None
-    assert [(one.drafted, one.accepted) for one in counts[1:] if one is not None] == [(2, 2), (6, 6)]
+    assert [(drafts.drafted, drafts.accepted) for drafts in counts[1:] if drafts is not None] == [(2, 2), (6, 6)]
 
 
 def most(scheduler: Scheduler, tokens: list[int]) -> int:
@@ -98,18 +98,18 @@ def test_outputs_are_the_same_whatever_is_drafted(data: st.DataObject) -> None:
     for number, tokens in enumerate(prompts):
         submit(scheduler, str(number), tokens, params={"max_new_tokens": limit})
     aborted = data.draw(st.sets(st.integers(0, len(prompts) - 1), max_size=1), "aborted")
-    found: dict[str, list[int]] = {}
+    generated: dict[str, list[int]] = {}
     for _ in range(data.draw(st.integers(0, 6), "before") if aborted else 0):
         if scheduler.busy:
             for output in step(scheduler, device):
-                found.setdefault(output.id, []).extend(output.tokens)
+                generated.setdefault(output.id, []).extend(output.tokens)
     for number in aborted:
         scheduler.abort(str(number))
     for id, tokens in finish(scheduler, device).items():
-        found.setdefault(id, []).extend(tokens)
+        generated.setdefault(id, []).extend(tokens)
     for number, tokens in enumerate(prompts):
-        said, wanted = found.get(str(number), []), expected(tokens, min(limit, most(scheduler, tokens)))
-        assert said == (wanted[: len(said)] if number in aborted else wanted)
+        actual, reference = generated.get(str(number), []), expected(tokens, min(limit, most(scheduler, tokens)))
+        assert actual == (reference[: len(actual)] if number in aborted else reference)
     assert scheduler.accounts()["running"] == 0
     assert len(drafter.ended) == len(drafter.salts)
     for ended in drafter.ended:
@@ -161,19 +161,19 @@ def test_rejected_places_are_neither_cached_nor_kept() -> None:
 
 
 def expected_long() -> list[int]:
-    found: list[int] = []
-    while len(found) < 24:
-        found.append(next_token([1, 2, 3, *found]))
-    return found
+    tokens: list[int] = []
+    while len(tokens) < 24:
+        tokens.append(next_token([1, 2, 3, *tokens]))
+    return tokens
 
 
 def drafted(scheduler: Scheduler, device: Device) -> list[int]:
     """How many drafts each step had, to the end."""
-    found = []
+    counts = []
     while scheduler.busy:
         step(scheduler, device)
-        found.append(scheduler.counters.drafted_tokens)
-    return found
+        counts.append(scheduler.counters.drafted_tokens)
+    return counts
 
 
 def test_a_sequence_whose_drafts_fail_rests_for_longer_and_longer() -> None:
@@ -235,7 +235,7 @@ def test_penalised_outputs_have_no_drafts(params: dict[str, float]) -> None:
     submit(scheduler, "a", [1, 2, 3], params={**LONG, **params})
     (sequence,) = scheduler.waiting
     sequence.sampling.processors = processors(VOCABULARY).admit(sequence.request)
-    assert set(drafted(scheduler, device)) == {0} and not drafter.asked
+    assert set(drafted(scheduler, device)) == {0} and not drafter.limits
 
 
 def raises(tokens: list[int], most: int) -> Sequence[int]:
@@ -262,7 +262,7 @@ def test_a_drafter_that_breaks_its_contract_is_not_asked_again(
         submit(scheduler, id, [1, 2, 3], params=LONG)
     with caplog.at_level(logging.ERROR):
         assert finish(scheduler, device) == {"a": expected_long(), "b": expected_long()}
-    assert len(drafter.asked) == 1
+    assert len(drafter.limits) == 1
     (record,) = caplog.records
     assert problem in record.message and "the drafter is not asked any more" in record.message
 
@@ -285,7 +285,7 @@ def test_every_output_is_told_to_the_drafter_when_it_is_over() -> None:
     scheduler.extensions, drafter = speculation(perfect, step_tokens=1)
     submit(scheduler, "a", [1, 2, 3], params=LONG, salt="tenant")
     finish(scheduler, device)
-    assert drafter.asked == [] and drafter.salts == ["tenant"]
+    assert drafter.limits == [] and drafter.salts == ["tenant"]
     assert drafter.ended == [[1, 2, 3, *expected_long()]]
 
 

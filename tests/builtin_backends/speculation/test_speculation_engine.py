@@ -26,9 +26,13 @@ def knowing(sequences: Sequence[Sequence[int]], share: float, vocabulary: int) -
     generator = random.Random(3)
 
     def guess(tokens: list[int], most: int) -> list[int]:
-        going = [list(one[len(tokens) : len(tokens) + most]) for one in sequences if one[: len(tokens)] == tokens]
-        found = max(going, key=len, default=[])
-        return [generator.randrange(vocabulary) if generator.random() < share else token for token in found]
+        going = [
+            list(sequence[len(tokens) : len(tokens) + most])
+            for sequence in sequences
+            if sequence[: len(tokens)] == tokens
+        ]
+        longest = max(going, key=len, default=[])
+        return [generator.randrange(vocabulary) if generator.random() < share else token for token in longest]
 
     return guess
 
@@ -40,7 +44,7 @@ def plainly(
     """Whole sequences, and outputs, without drafts."""
     engine = Engine(overlap=False, graphs=graphs, pool=pool)
     fill(engine)
-    prompts = {one.request.id: one.request.tokens for one in engine.messages}  # type: ignore[union-attr]
+    prompts = {message.request.id: message.request.tokens for message in engine.messages}  # type: ignore[union-attr]
     finish(engine)
     return [[*prompts[id], *output.tokens] for id, output in engine.outputs.items()], engine.outputs
 
@@ -64,15 +68,15 @@ def compare(
     fill(engine)
     finish(engine)
     for id, output in outputs.items():
-        found = engine.outputs[id]
-        assert bare(found) == bare(output), id
-        assert numbers(found) == pytest.approx(numbers(output), abs=1e-4), id
+        actual = engine.outputs[id]
+        assert bare(actual) == bare(output), id
+        assert numbers(actual) == pytest.approx(numbers(output), abs=1e-4), id
     return engine
 
 
 def bare(output: Output) -> tuple[object, ...]:
-    one = without_numbers(output)
-    return one.tokens, one.finish, one.logprobs, one.prompt_logprobs
+    plain = without_numbers(output)
+    return plain.tokens, plain.finish, plain.logprobs, plain.prompt_logprobs
 
 
 def all_ways(engine: Engine) -> None:
@@ -100,7 +104,7 @@ def test_all_ways_of_sampling(share: float, overlap: bool) -> None:
     counts = {id: output.drafts for id, output in engine.outputs.items()}
     assert counts["penalised"] is counts["penalised too"] is counts["once"] is None
     assert all(counts[id] for id in ("greedy 3", "seeded", "cut", "stopped late", "biased", "reported"))
-    accepted = sum(one.accepted for one in counts.values() if one is not None)
+    accepted = sum(drafts.accepted for drafts in counts.values() if drafts is not None)
     assert accepted > 60 if share == 0.0 else accepted > 20 if share == 0.2 else accepted <= 2
     if overlap:
         assert engine.ahead > 0
@@ -154,10 +158,10 @@ def test_an_aborted_request_gives_everything_back() -> None:
 
 def test_behind_a_draft_whose_logits_are_not_finite_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, engine = Engine(overlap=False, graphs=False), Engine(overlap=False, graphs=False)
-    for one in (plain, engine):
-        one.submit("a", QUESTIONS[0], max_new_tokens=12, stop_token_ids=())
-        if one is plain:
-            one.finish()
+    for current in (plain, engine):
+        current.submit("a", QUESTIONS[0], max_new_tokens=12, stop_token_ids=())
+        if current is plain:
+            current.finish()
     tokens = plain.outputs["a"].tokens
     known = [*engine.messages[0].request.tokens, *tokens]  # type: ignore[union-attr]
     engine.loop.scheduler.extensions, drafter = speculation(knowing([known], 0.0, 1), vocabulary=10**6)
@@ -169,6 +173,6 @@ def test_behind_a_draft_whose_logits_are_not_finite_nothing_is_taken(monkeypatch
         return logits
 
     monkeypatch.setattr(engine.loop.runner.model, "head", broken, raising=False)
-    found = engine.finish()["a"]
-    assert found.tokens == tokens
-    assert found.drafts is not None and found.drafts.drafted > found.drafts.accepted == 0
+    output = engine.finish()["a"]
+    assert output.tokens == tokens
+    assert output.drafts is not None and output.drafts.drafted > output.drafts.accepted == 0

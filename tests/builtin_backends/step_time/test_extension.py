@@ -140,8 +140,8 @@ def test_the_limit_can_be_switched_off() -> None:
 def test_the_target_is_known_before_the_first_step(target: float | None, mode: str, seconds: float) -> None:
     device = make(target)
     step_budget = device.scheduler.extensions.step_budget
-    shown = device.extension.info()["step_time"]
-    assert (shown["target_itl"], step_budget.target_seconds) == (mode, seconds)
+    step_time = device.extension.info()["step_time"]
+    assert (step_time["target_itl"], step_budget.target_seconds) == (mode, seconds)
     decoding(device, 8)
     submit(device, 4000, 1)
     device.step()

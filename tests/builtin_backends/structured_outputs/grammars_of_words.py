@@ -26,7 +26,7 @@ class Words(Grammar):
     """One of several sequences of tokens."""
 
     def __init__(self, *words: Ordered[int]) -> None:
-        self.words, self.so_far = [tuple(one) for one in words], ()
+        self.words, self.so_far = [tuple(word) for word in words], ()
         self.gate: threading.Event | None = None
 
     def _next(self) -> set[int]:
@@ -80,36 +80,36 @@ def sequence(grammar: Grammar | None, **params: Any) -> Sequence:
 
 
 def state(sequence: Sequence) -> GrammarState:
-    found: GrammarState = sequence.extras[STATE]
-    return found
+    grammar_state: GrammarState = sequence.extras[STATE]
+    return grammar_state
 
 
-def start(asked: StructuredOutputs, sequences: list[Sequence], *, asynchronous: bool = False) -> PendingMask | None:
+def start(extension: StructuredOutputs, sequences: list[Sequence], *, asynchronous: bool = False) -> PendingMask | None:
     """Begin to fill masks, after the extension has got the grammars of ``sequences``."""
-    for one in sequences:
-        if STATE in one.extras:
-            one.extras[asked] = one.extras[STATE]
-    return asked.allowed(sequences, asynchronous=asynchronous)
+    for sequence in sequences:
+        if STATE in sequence.extras:
+            sequence.extras[extension] = sequence.extras[STATE]
+    return extension.allowed(sequences, asynchronous=asynchronous)
 
 
-def follow(asked: StructuredOutputs, sequences: list[Sequence], tokens: list[int]) -> dict[int, TokenDecision]:
+def follow(extension: StructuredOutputs, sequences: list[Sequence], tokens: list[int]) -> dict[int, TokenDecision]:
     """What the sampled ``tokens`` lead to."""
-    for one in sequences:
-        if STATE in one.extras:
-            one.extras[asked] = one.extras[STATE]
-    return dict(asked.sampled(sequences, tokens))
+    for sequence in sequences:
+        if STATE in sequence.extras:
+            sequence.extras[extension] = sequence.extras[STATE]
+    return dict(extension.sampled(sequences, tokens))
 
 
 def opened(sequences: list[Sequence], **options: Any) -> list[TokenDecision]:
     """What the grammars of new outputs force at the beginning."""
-    return Grammars(VOCABULARY, **options).open([(one, state(one)) for one in sequences])
+    return Grammars(VOCABULARY, **options).open([(sequence, state(sequence)) for sequence in sequences])
 
 
-def allowed_tokens(asked: StructuredOutputs, sequences: list[Sequence]) -> list[set[int] | str]:
-    filling = start(asked, sequences)
+def allowed_tokens(extension: StructuredOutputs, sequences: list[Sequence]) -> list[set[int] | str]:
+    filling = start(extension, sequences)
     assert filling is not None
-    found = filling.result()
-    bits = mask_bias(found.mask, VOCABULARY) == 0
+    filled = filling.result()
+    bits = mask_bias(filled.mask, VOCABULARY) == 0
     sets = [set(row.nonzero()[:, 0].tolist()) for row in bits]
-    errors = {row: str(error) for row, error in found.errors.items()}
-    return [errors.get(row, one) for row, one in zip(found.rows, sets, strict=True)]
+    errors = {row: str(error) for row, error in filled.errors.items()}
+    return [errors.get(row, tokens) for row, tokens in zip(filled.rows, sets, strict=True)]

@@ -46,22 +46,22 @@ class Broken(Words):
 
 
 def test_nothing_is_done_without_grammars() -> None:
-    asked = extension()
-    assert start(asked, [sequence(None)]) is None
-    assert follow(asked, [sequence(None)], [5]) == {}
+    structured = extension()
+    assert start(structured, [sequence(None)]) is None
+    assert follow(structured, [sequence(None)], [5]) == {}
 
 
 def test_masks_hold_content_and_stop_tokens_where_the_output_may_end() -> None:
-    asked = extension()
+    structured = extension()
     begun = Words((31, 40), (31, 63))
     assert begun.accept(31)
     optional = Words((3,), ())
     rows = [sequence(Words((31, 40), (32,))), sequence(None), sequence(begun), sequence(optional)]
-    assert allowed_tokens(asked, rows) == [{31, 32}, {40, 63}, {3, EOS}]
+    assert allowed_tokens(structured, rows) == [{31, 32}, {40, 63}, {3, EOS}]
 
 
 def test_the_minimum_forbids_stop_tokens_unless_nothing_else_may_come() -> None:
-    asked = extension()
+    structured = extension()
     early = {"min_new_tokens": 3}
     rows = [
         sequence(Words((3,), ()), **early),
@@ -69,28 +69,28 @@ def test_the_minimum_forbids_stop_tokens_unless_nothing_else_may_come() -> None:
         sequence(Words((EOS,)), **early),
     ]
     rows.append(sequence(Words(()), **early))
-    assert allowed_tokens(asked, rows) == [{3}, {4}, {EOS}, {EOS}]
+    assert allowed_tokens(structured, rows) == [{3}, {4}, {EOS}, {EOS}]
 
 
 def test_an_empty_mask_and_a_broken_grammar_are_errors_of_their_rows_alone() -> None:
-    asked = extension()
+    structured = extension()
     rows = [sequence(Words()), sequence(Broken()), sequence(Words((5,)))]
-    nothing, broken, fine = allowed_tokens(asked, rows)
+    nothing, broken, fine = allowed_tokens(structured, rows)
     assert (nothing, fine) == (module.NOTHING_ALLOWED, {5})
     assert "KeyError" in str(broken)
     logits = torch.arange(VOCABULARY, dtype=torch.float32).repeat(3, 1)
-    filling = start(asked, rows)
+    filling = start(structured, rows)
     assert filling is not None
     assert sample(logits, rows, filling.result())[0] == [-1, -1, 5]
 
 
 def test_a_constrained_row_leaves_the_others_and_the_reported_probabilities_alone() -> None:
-    asked = extension()
+    structured = extension()
     request = Request(id="a", tokens=(1,), params=SamplingParams(temperature=0.0), logprobs=LogprobOptions())
     rows = [Sequence.of(request, 10) for _ in range(2)]
     rows[1] = dataclasses.replace(sequence(Words((7,))), request=request)
     logits = torch.randn(2, VOCABULARY, generator=torch.Generator().manual_seed(1))
-    filling = start(asked, rows)
+    filling = start(structured, rows)
     assert filling is not None
     tokens, logprobs = sample(logits.clone(), rows, filling.result())
     assert tokens == [int(logits[0].argmax()), 7]
@@ -104,22 +104,30 @@ def test_masks_are_unpacked_to_any_width(tokens: set[int], width: int) -> None:
     for token in tokens:
         word, bit = word_and_bit(token)
         mask[0, word] |= bit
-    assert set((mask_bias(mask, width)[0] == 0).nonzero()[:, 0].tolist()) == {one for one in tokens if one < width}
+    assert set((mask_bias(mask, width)[0] == 0).nonzero()[:, 0].tolist()) == {
+        token for token in tokens if token < width
+    }
 
 
 def test_what_a_token_leads_to() -> None:
-    asked = extension()
+    structured = extension()
     going, over, stopped, wrong, broken = Words((3, 4)), Words((3,)), Words((), (EOS, 3)), Words((3,)), Broken()
-    rows = [sequence(one) for one in (going, over, stopped, wrong, broken)] + [sequence(None), sequence(Words((3,)))]
-    found = follow(asked, rows, [3, 3, EOS, 9, 3, 3, -1])
-    assert sorted(found) == [0, 1, 2, 3, 4]
-    assert (found[0].finish, found[0].error) == (None, None)
-    assert found[1].finish is not None and (found[1].finish.reason, found[1].finish.matched) == ("stop", None)
-    assert found[2].finish is not None and found[2].finish.matched == EOS
+    rows = [sequence(grammar) for grammar in (going, over, stopped, wrong, broken)] + [
+        sequence(None),
+        sequence(Words((3,))),
+    ]
+    decisions = follow(structured, rows, [3, 3, EOS, 9, 3, 3, -1])
+    assert sorted(decisions) == [0, 1, 2, 3, 4]
+    assert (decisions[0].finish, decisions[0].error) == (None, None)
+    assert decisions[1].finish is not None and (decisions[1].finish.reason, decisions[1].finish.matched) == (
+        "stop",
+        None,
+    )
+    assert decisions[2].finish is not None and decisions[2].finish.matched == EOS
     assert stopped.so_far == () and going.so_far == (3,)
-    assert found[3].rejected and found[3].finish is None and found[3].error is None
-    assert "KeyError" in str(found[4].error) and "test_batch_grammars.Broken" in str(found[4].error)
-    assert found[4].error is not None and found[4].error.status == 500
+    assert decisions[3].rejected and decisions[3].finish is None and decisions[3].error is None
+    assert "KeyError" in str(decisions[4].error) and "test_batch_grammars.Broken" in str(decisions[4].error)
+    assert decisions[4].error is not None and decisions[4].error.status == 500
 
 
 def test_a_stop_token_is_content_where_the_output_may_not_end() -> None:
@@ -136,7 +144,7 @@ def test_a_token_that_has_no_place_is_not_accepted() -> None:
 
 def test_a_grammar_that_takes_for_ever_is_left_behind() -> None:
     """With more of them than there are threads; those that wait behind them are served."""
-    asked = extension(patience=0.2)
+    structured = extension(patience=0.2)
     gate = threading.Event()
     rows = [sequence(Words((5,))) for _ in range(24)]
     for row in rows[::2]:
@@ -144,8 +152,8 @@ def test_a_grammar_that_takes_for_ever_is_left_behind() -> None:
         assert isinstance(grammar, Words)
         grammar.gate = gate
     try:
-        assert allowed_tokens(asked, rows) == [module.TOO_SLOW, {5}] * 12
-        verdicts = follow(asked, rows, [5] * 24)
+        assert allowed_tokens(structured, rows) == [module.TOO_SLOW, {5}] * 12
+        verdicts = follow(structured, rows, [5] * 24)
         emitted_len = [
             None if (error := verdicts[row].error) is None else (str(error), error.status) for row in range(24)
         ]
@@ -179,29 +187,29 @@ def test_grammars_that_are_quick_are_asked_without_threads_once_they_have_shown_
 ) -> None:
     monkeypatch.setattr(module, "QUICK", 0.05)  # a first call in a new process may be slow
     monkeypatch.setattr(module, "QUICK_BY_CLOCK", 10.0)
-    asked, here = extension(), threading.current_thread()
+    structured, here = extension(), threading.current_thread()
     grammar = Noting((5, 6, 7, 8))
     row = sequence(grammar)
     for token in (5, 6, 7):
-        assert allowed_tokens(asked, [row]) == [{token}]
-        follow(asked, [row], [token])
+        assert allowed_tokens(structured, [row]) == [{token}]
+        follow(structured, [row], [token])
         row.tokens.append(token)
         grammar.pause = 2 * module.QUICK if token == 6 else 0.0  # for good
-    assert [one is here for one in grammar.fillers] == [False, True, True]
-    assert [one is here for one in grammar.followers] == [True, True, False]
+    assert [thread is here for thread in grammar.fillers] == [False, True, True]
+    assert [thread is here for thread in grammar.followers] == [True, True, False]
 
 
 def test_quick_masks_are_filled_while_an_asynchronous_device_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("QUICK", "QUICK_BY_CLOCK"):  # a first call in a new process may be slow
         monkeypatch.setattr(module, limit, 10.0)
-    asked, grammar = extension(), Noting((5, 6))
+    structured, grammar = extension(), Noting((5, 6))
     row = sequence(grammar)
-    assert allowed_tokens(asked, [row]) == [{5}]
-    waiting = start(asked, [row], asynchronous=True)
+    assert allowed_tokens(structured, [row]) == [{5}]
+    waiting = start(structured, [row], asynchronous=True)
     assert len(grammar.fillers) == 1 and waiting is not None
     waiting.result()
     assert len(grammar.fillers) == 2
-    at_once = start(asked, [row])
+    at_once = start(structured, [row])
     assert len(grammar.fillers) == 3 and at_once is not None
     at_once.result()
     assert len(grammar.fillers) == 3
@@ -217,22 +225,22 @@ def test_an_output_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module, "BUDGET", 0.05)
     monkeypatch.setattr(module, "BUDGET_PER_TOKEN", 0.0)
-    asked = extension()
+    structured = extension()
     row = sequence(Slow((5,)))
-    found = [allowed_tokens(asked, [row])[0] for _ in range(4)]
-    assert found[0] == {5} and found[-1] == module.TOO_SLOW
+    masks = [allowed_tokens(structured, [row])[0] for _ in range(4)]
+    assert masks[0] == {5} and masks[-1] == module.TOO_SLOW
 
 
 class Spoken(Words):
     """Tokens are letters of their numbers; what is forced is a text."""
 
     def forced(self) -> bytes:
-        found, words = b"", [word for word in self.words if word[: len(self.so_far)] == self.so_far]
+        octets, words = b"", [word for word in self.words if word[: len(self.so_far)] == self.so_far]
         at = len(self.so_far)
         while len({word[at : at + 1] for word in words}) == 1 and words[0][at : at + 1]:
-            found += bytes(words[0][at : at + 1])
+            octets += bytes(words[0][at : at + 1])
             at += 1
-        return found
+        return octets
 
 
 PIECES = [bytes([token]) for token in range(256)]
@@ -240,11 +248,11 @@ LETTERS = Vocabulary(PIECES, (EOS,), encode=lambda text: list(text.encode()))
 
 
 def spoken(*words: str, logprobs: bool = False, **params: Any) -> Sequence:
-    found = sequence(Spoken(*(tuple(word.encode()) for word in words)), **params)
+    seq = sequence(Spoken(*(tuple(word.encode()) for word in words)), **params)
     if logprobs:
-        found.request = dataclasses.replace(found.request, logprobs=LogprobOptions())
-    state(found).forced_tokenizer = ForcedTokenizer(LETTERS)
-    return found
+        seq.request = dataclasses.replace(seq.request, logprobs=LogprobOptions())
+    state(seq).forced_tokenizer = ForcedTokenizer(LETTERS)
+    return seq
 
 
 def letters(tokens: Ordered[int]) -> str:
@@ -252,14 +260,14 @@ def letters(tokens: Ordered[int]) -> str:
 
 
 def test_what_must_follow_is_taken_but_for_what_may_be_joined_with_the_rest() -> None:
-    asked = extension()
+    structured = extension()
     rows = [spoken("1, 2, 3", "1, 2, 4"), spoken("1, 2, 3", "4"), spoken("12", "13"), sequence(Words((49, 50)))]
-    found = follow(asked, rows, [49] * 4)
-    assert [letters(found[row].forced) for row in range(4)] == [", 2,", ", 2, 3", "", ""]
-    assert [found[row].finish is not None for row in range(4)] == [False, True, False, False]
-    for row, result in found.items():
+    decisions = follow(structured, rows, [49] * 4)
+    assert [letters(decisions[row].forced) for row in range(4)] == [", 2,", ", 2, 3", "", ""]
+    assert [decisions[row].finish is not None for row in range(4)] == [False, True, False, False]
+    for row, result in decisions.items():
         rows[row].tokens += [49, *result.forced]
-    assert allowed_tokens(asked, rows[:1]) == [{ord(" ")}], "the grammar stands behind what was taken"
+    assert allowed_tokens(structured, rows[:1]) == [{ord(" ")}], "the grammar stands behind what was taken"
 
 
 def test_the_last_token_is_sampled_where_log_probabilities_are_wanted() -> None:
@@ -279,9 +287,9 @@ def test_no_more_is_taken_than_there_is_room_for(room: int, forced: str) -> None
 @pytest.mark.parametrize(("room", "forced"), [(0, ""), (1, ""), (2, "1"), (6, "1, 2,"), (7, "1, 2, "), (9, "1, 2, ")])
 def test_outputs_begin_with_what_is_forced(room: int, forced: str) -> None:
     """The last token is left to be sampled."""
-    found = opened([spoken("1, 2, 3", max_new_tokens=room), spoken("1", "2", max_new_tokens=room)])
-    assert [letters(result.forced) for result in found] == [forced, ""]
-    assert all(result.error is result.finish is None for result in found)
+    decisions = opened([spoken("1, 2, 3", max_new_tokens=room), spoken("1", "2", max_new_tokens=room)])
+    assert [letters(result.forced) for result in decisions] == [forced, ""]
+    assert all(result.error is result.finish is None for result in decisions)
 
 
 def test_an_output_that_its_grammar_ends_at_once_has_no_tokens() -> None:
@@ -298,10 +306,10 @@ def test_an_output_that_its_grammar_ends_at_once_has_no_tokens() -> None:
 
 
 def test_jumping_can_be_switched_off() -> None:
-    asked = extension(jump=False)
+    structured = extension(jump=False)
     row = spoken("1, 2, 3")
     assert opened([row], jump=False)[0].forced == ()
-    assert follow(asked, [row], [49])[0].forced == ()
+    assert follow(structured, [row], [49])[0].forced == ()
 
 
 def test_what_a_grammar_forces_and_then_rejects_is_left_to_the_model() -> None:
@@ -311,11 +319,11 @@ def test_what_a_grammar_forces_and_then_rejects_is_left_to_the_model() -> None:
 
     row = spoken("1, 2, 3")
     state(row).grammar = Confused(tuple(b"1, 2, 3"))
-    asked = extension()
+    structured = extension()
     assert opened([row])[0].forced == ()
-    assert follow(asked, [row], [49])[0] == module.NOTHING_MORE
+    assert follow(structured, [row], [49])[0] == module.NOTHING_MORE
     row.tokens.append(49)
-    assert allowed_tokens(asked, [row]) == [{ord(",")}]
+    assert allowed_tokens(structured, [row]) == [{ord(",")}]
 
 
 class Wide(Words):
@@ -326,23 +334,23 @@ class Wide(Words):
 
 
 def test_a_rejected_token_is_not_allowed_again_at_its_position() -> None:
-    asked, row = extension(), sequence(Wide((3, 4)))
+    structured, row = extension(), sequence(Wide((3, 4)))
     everything = set(range(VOCABULARY))
-    assert allowed_tokens(asked, [row]) == [everything]
+    assert allowed_tokens(structured, [row]) == [everything]
     for token in (7, 8):
-        assert follow(asked, [row], [token])[0] == TokenDecision(rejected=True)
-    assert allowed_tokens(asked, [row]) == [everything - {7, 8}]
-    assert follow(asked, [row], [3])[0] == module.NOTHING_MORE
+        assert follow(structured, [row], [token])[0] == TokenDecision(rejected=True)
+    assert allowed_tokens(structured, [row]) == [everything - {7, 8}]
+    assert follow(structured, [row], [3])[0] == module.NOTHING_MORE
     row.tokens.append(3)
-    assert allowed_tokens(asked, [row]) == [everything]
+    assert allowed_tokens(structured, [row]) == [everything]
 
 
 def test_after_some_rejections_only_what_the_grammar_accepts_is_left() -> None:
-    asked, row = extension(), sequence(Wide((3, 4), (40,)))
+    structured, row = extension(), sequence(Wide((3, 4), (40,)))
     for token in range(10, 10 + MOST_SAMPLED):
-        assert follow(asked, [row], [token])[0].rejected
-    assert allowed_tokens(asked, [row]) == [{3, 40}]
-    assert follow(asked, [row], [3])[0] == module.NOTHING_MORE
+        assert follow(structured, [row], [token])[0].rejected
+    assert allowed_tokens(structured, [row]) == [{3, 40}]
+    assert follow(structured, [row], [3])[0] == module.NOTHING_MORE
 
 
 @pytest.mark.parametrize(("word", "reason"), [((), "stop"), ((3,), "error")])
@@ -351,9 +359,9 @@ def test_an_output_ends_where_its_grammar_accepts_nothing(word: tuple[int, ...],
         def accept(self, token: int) -> bool:
             return False
 
-    asked, row = extension(), sequence(Never(word), stop_token_ids=())
-    verdicts = [follow(asked, [row], [token])[0] for token in range(10, 10 + MOST_SAMPLED)]
-    assert [one.rejected for one in verdicts[:-1]] == [True] * (MOST_SAMPLED - 1)
+    structured, row = extension(), sequence(Never(word), stop_token_ids=())
+    verdicts = [follow(structured, [row], [token])[0] for token in range(10, 10 + MOST_SAMPLED)]
+    assert [verdict.rejected for verdict in verdicts[:-1]] == [True] * (MOST_SAMPLED - 1)
     finish, error = verdicts[-1].finish, verdicts[-1].error
     if reason == "stop":
         assert verdicts[-1].rejected and finish is not None and finish.reason == "stop"

@@ -47,8 +47,8 @@ def built(tiny_model: Callable[..., Any]) -> Built:
         plugins = PluginOptions(block=blocked)
         model = ModelOptions(path=str(path), device="cpu", task=task)
         config = EngineConfig(model=model, backends=BackendOptions(grammar=grammar), plugins=plugins)
-        found = Plugins.discover(plugins)
-        return build_extensions(resolve(config, found), found)
+        discovered = Plugins.discover(plugins)
+        return build_extensions(resolve(config, discovered), discovered)
 
     return make
 
@@ -58,9 +58,9 @@ def chosen() -> Callable[..., ChosenBackends]:
     """``chosen(grammar, *blocked)``: the backends that the extension is built with."""
 
     def make(grammar: str, *blocked: str) -> ChosenBackends:
-        found = choose_backends(context(grammar, PluginOptions(block=blocked)))
-        assert isinstance(found, ChosenBackends)
-        return found
+        chosen = choose_backends(context(grammar, PluginOptions(block=blocked)))
+        assert isinstance(chosen, ChosenBackends)
+        return chosen
 
     return make
 
@@ -103,7 +103,7 @@ def test_a_backend_is_chosen_together_with_a_tokenizer(built: Built, chosen: Any
         assert choices["grammar"].component.spec.name == "xgrammar"
         assert choices["tokenizer"].component.spec.name == "huggingface"
         backends = chosen(name)
-        names = [one.spec.name for one in backends.components]
+        names = [component.spec.name for component in backends.components]
         assert names[0] == "xgrammar" and backends.order == tuple(names if name == "auto" else names[:1])
 
 

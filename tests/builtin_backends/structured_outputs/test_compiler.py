@@ -11,7 +11,9 @@ from sglang_plug_backends.structured_outputs import compiler
 from sglang_plug_backends.structured_outputs.compiler import BackendCompiler, GrammarSources
 from sglang_plug_backends.structured_outputs.grammar_worker import Setup
 
-LETTERS = Vocabulary([b"", b"", b"b", b"c", b"d", b"e"], (1,), {"<0>": 0}, lambda text: [ord(one) - 96 for one in text])
+LETTERS = Vocabulary(
+    [b"", b"", b"b", b"c", b"d", b"e"], (1,), {"<0>": 0}, lambda text: [ord(letter) - 96 for letter in text]
+)
 
 
 class Process:
@@ -57,7 +59,10 @@ def test_helpers_share_the_backends_of_the_engine(sources: GrammarSources, proce
     assert helper.start() is backends
     first.interrupt()
     helper.close()
-    assert [one.calls for one in processes] == [["start", "wait_ready", "interrupt"], ["start", "wait_ready", "close"]]
+    assert [process.calls for process in processes] == [
+        ["start", "wait_ready", "interrupt"],
+        ["start", "wait_ready", "close"],
+    ]
     assert processes[0].setup is processes[1].setup
     assert processes[0].setup.pieces[3:6] == [b"c", b"d", b"e"] and processes[0].setup.backends == ("xgrammar",)
 
@@ -67,7 +72,7 @@ def test_an_interrupted_compiler_starts_no_process(sources: GrammarSources, proc
     interrupted.interrupt()
     with pytest.raises(ConfigError, match="the engine is closing"):
         interrupted.start()
-    assert [one.calls for one in processes] == [[]]
+    assert [process.calls for process in processes] == [[]]
 
 
 def test_the_vocabulary_is_read_by_the_compiler_and_not_before(sources: GrammarSources, reads: list[None]) -> None:

@@ -103,8 +103,8 @@ def make(gate: Gate) -> Iterator[Make]:
         return made[-1]
 
     yield build
-    for one in made:
-        one.close()
+    for constraints in made:
+        constraints.close()
 
 
 def sequence(id: str, source: str = "a", kind: Any = "regex") -> Sequence:
@@ -113,15 +113,15 @@ def sequence(id: str, source: str = "a", kind: Any = "regex") -> Sequence:
 
 def wait(held: Constraints, count: int) -> dict[str, str]:
     """Release until ``count`` came; id -> grammar or error."""
-    found: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     deadline = time.monotonic() + PATIENCE
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"only {found}"
-        for one, outcome in held.release():
+    while len(outcomes) < count:
+        assert time.monotonic() < deadline, f"only {outcomes}"
+        for sequence, outcome in held.release():
             is_error = isinstance(outcome, RequestError)
-            found[one.request.id] = f"{outcome.status} {outcome}" if is_error else str(outcome.grammar).strip()
+            outcomes[sequence.request.id] = f"{outcome.status} {outcome}" if is_error else str(outcome.grammar).strip()
         time.sleep(0.001)
-    return found
+    return outcomes
 
 
 def test_the_compiler_starts_after_the_delay_or_with_the_first_constraint(make: Make, gate: Gate) -> None:
@@ -162,13 +162,13 @@ def test_errors_reach_every_waiting_request_and_lasting_ones_are_remembered(make
     for round in range(2):
         for source in ("bad", "bad-once", "bug", "broken", "unloadable", "good"):
             held.hold(sequence(f"{source}{round}", source))
-        found = wait(held, 6)
-        assert found[f"bad{round}"] == "400 regex: bad is bad"
-        assert found[f"bad-once{round}"] == "400 regex: bad-once is bad"
-        assert found[f"bug{round}"].startswith("500") and "KeyError" in found[f"bug{round}"]
-        assert found[f"unloadable{round}"].startswith("500")
-        assert found[f"broken{round}"].startswith("500 the grammar failed: ValueError")
-        assert found[f"good{round}"] == "grammar of good"
+        outcomes = wait(held, 6)
+        assert outcomes[f"bad{round}"] == "400 regex: bad is bad"
+        assert outcomes[f"bad-once{round}"] == "400 regex: bad-once is bad"
+        assert outcomes[f"bug{round}"].startswith("500") and "KeyError" in outcomes[f"bug{round}"]
+        assert outcomes[f"unloadable{round}"].startswith("500")
+        assert outcomes[f"broken{round}"].startswith("500 the grammar failed: ValueError")
+        assert outcomes[f"good{round}"] == "grammar of good"
     assert sorted(gate.compiled) == sorted(["bad", "broken", "good"] + 2 * ["bad-once", "bug", "unloadable"])
 
 
@@ -268,7 +268,7 @@ def test_who_waits_behind_one_that_takes_long_is_helped(make: Make, gate: Gate, 
     assert list(held.release()) == [] and gate.helpers == []
     clock.wait_long()
     assert wait(held, 3) == {id: f"grammar of {id}" for id in "bcd"}
-    assert [one.compiled for one in gate.helpers] == [["b", "c", "d"]] and gate.compiled == ["endless"]
+    assert [helper.compiled for helper in gate.helpers] == [["b", "c", "d"]] and gate.compiled == ["endless"]
     held.close()
     assert gate.closed and gate.helpers[0].closed
 
@@ -291,7 +291,7 @@ def test_there_are_at_most_so_many_at_once(make: Make, gate: Gate, clock: Clock)
     for id in "abcdef":
         held.hold(sequence(id, id))
     deadline = time.monotonic() + PATIENCE
-    while len(gate.helpers) < module.WORKERS - 1 or not all(one.begun.is_set() for one in gate.helpers):
+    while len(gate.helpers) < module.WORKERS - 1 or not all(helper.begun.is_set() for helper in gate.helpers):
         clock.wait_long()
         assert time.monotonic() < deadline and list(held.release()) == []
         time.sleep(0.005)
@@ -299,8 +299,8 @@ def test_there_are_at_most_so_many_at_once(make: Make, gate: Gate, clock: Clock)
         clock.wait_long()
         assert list(held.release()) == []
     assert len(gate.helpers) == module.WORKERS - 1
-    for one in (gate, *gate.helpers):
-        one.opened.set()
+    for compiler in (gate, *gate.helpers):
+        compiler.opened.set()
     assert len(wait(held, 6)) == 6
 
 
@@ -373,7 +373,7 @@ def test_a_helper_without_work_ends_and_another_may_come(
         while not gate.helpers[-1].closed:
             assert time.monotonic() < deadline
             time.sleep(0.005)
-    assert [one.compiled for one in gate.helpers] == [["b"], ["c"]]
+    assert [helper.compiled for helper in gate.helpers] == [["b"], ["c"]]
 
 
 def test_a_helper_that_cannot_start_leaves_the_work_to_the_first(make: Make, gate: Gate, clock: Clock) -> None:

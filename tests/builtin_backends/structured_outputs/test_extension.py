@@ -50,8 +50,8 @@ def make() -> Iterator[Make]:
         return made[-1]
 
     yield build
-    for one in made:
-        one.close()
+    for structured in made:
+        structured.close()
 
 
 @pytest.mark.parametrize("jump", [True, False])
@@ -72,25 +72,25 @@ def test_outputs_behind_a_reasoning_prefix_keep_the_contract(make: Make) -> None
 
 
 def test_nothing_is_done_for_rows_without_grammars() -> None:
-    asked = extension()
-    assert start(asked, [sequence(None)]) is None
-    assert follow(asked, [sequence(None), sequence(Words((5,)))], [5, -1]) == {}
+    structured = extension()
+    assert start(structured, [sequence(None)]) is None
+    assert follow(structured, [sequence(None), sequence(Words((5,)))], [5, -1]) == {}
 
 
 def test_sequences_that_another_extension_constrains_are_left_alone() -> None:
-    asked, other = extension(), Sequence.of(Request(id="other", tokens=(1, 2)), 100, constrained=True)
-    assert start(asked, [other]) is None and follow(asked, [other], [5]) == {}
-    asked.finished(other)
+    structured, other = extension(), Sequence.of(Request(id="other", tokens=(1, 2)), 100, constrained=True)
+    assert start(structured, [other]) is None and follow(structured, [other], [5]) == {}
+    structured.finished(other)
 
 
 def test_each_extension_follows_its_own_grammars() -> None:
     """Two engines of one process share no state."""
     first, second = extension(), extension()
-    one = sequence(Words((5,)))
-    one.extras[first] = state(one)
-    del one.extras["state"]
-    assert first.allowed([one], asynchronous=False) is not None
-    assert second.allowed([one], asynchronous=False) is None
+    seq = sequence(Words((5,)))
+    seq.extras[first] = state(seq)
+    del seq.extras["state"]
+    assert first.allowed([seq], asynchronous=False) is not None
+    assert second.allowed([seq], asynchronous=False) is None
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,6 @@ def test_bad_reasoning_prefixes_are_refused(prefix: ReasoningPrefix, message: st
 
 
 def test_without_a_guard_nobody_is_blamed() -> None:
-    asked = extension()
-    asked.look()
-    assert asked.blocking_request() is None
+    structured = extension()
+    structured.look()
+    assert structured.blocking_request() is None

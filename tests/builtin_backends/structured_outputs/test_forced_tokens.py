@@ -17,12 +17,12 @@ ALPHABET = 'name{}":, \nthe12abcd漢字_'
 
 
 def encode(text: str) -> list[int]:
-    data, found = text.encode(), []
+    data, ids = text.encode(), []
     while data:
         piece = next(data[:size] for size in range(len(data), 0, -1) if data[:size] in IDS)
-        found.append(IDS[piece])
+        ids.append(IDS[piece])
         data = data[len(piece) :]
-    return found
+    return ids
 
 
 def with_blank(text: str) -> list[int]:
@@ -32,37 +32,37 @@ def with_blank(text: str) -> list[int]:
 VOCABULARY = Vocabulary(PIECES, encode=encode)
 
 
-def shown(cut: Cut) -> tuple[list[bytes], list[bytes]]:
+def pieces_of(cut: Cut) -> tuple[list[bytes], list[bytes]]:
     pieces = [PIECES[token] for token in cut.whole]
     return pieces[: cut.stable], pieces[cut.stable :]
 
 
 def test_what_may_be_joined_with_what_follows_is_held_back() -> None:
     forced_tokenizer = ForcedTokenizer(VOCABULARY)
-    assert shown(forced_tokenizer.cut((), b'{"name": "')) == ([b'{"', b"name"], [b'": "'])
-    assert shown(forced_tokenizer.cut((), b'{"name')) == ([b'{"'], [b"name"]), "a word may go on"
-    assert shown(forced_tokenizer.cut((), b"abc, me")) == ([b"abc", b",", b" "], [b"me"])
-    assert shown(forced_tokenizer.cut((), b"\n")) == ([], [b"\n"])
+    assert pieces_of(forced_tokenizer.cut((), b'{"name": "')) == ([b'{"', b"name"], [b'": "'])
+    assert pieces_of(forced_tokenizer.cut((), b'{"name')) == ([b'{"'], [b"name"]), "a word may go on"
+    assert pieces_of(forced_tokenizer.cut((), b"abc, me")) == ([b"abc", b",", b" "], [b"me"])
+    assert pieces_of(forced_tokenizer.cut((), b"\n")) == ([], [b"\n"])
 
 
 def test_a_text_that_joins_what_stands_before_it_is_not_cut() -> None:
     forced_tokenizer = ForcedTokenizer(VOCABULARY)
     assert forced_tokenizer.cut((IDS[b"{"],), b'"name": 1') == Cut(), "the tokenizer makes one token of these"
-    assert shown(forced_tokenizer.cut((IDS[b"}"],), b'"name": 1')) == ([b'"', b"name", b'": '], [b"1"])
+    assert pieces_of(forced_tokenizer.cut((IDS[b"}"],), b'"name": 1')) == ([b'"', b"name", b'": '], [b"1"])
     assert forced_tokenizer.cut((IDS[b"{"], 0), b'"name": 1').whole, "a special token stands between"
 
 
 def test_halves_of_characters() -> None:
     forced_tokenizer = ForcedTokenizer(VOCABULARY)
-    assert shown(forced_tokenizer.cut((), "} é".encode()[:-1])) == ([b"}"], [b" "]), "the character has to wait"
+    assert pieces_of(forced_tokenizer.cut((), "} é".encode()[:-1])) == ([b"}"], [b" "]), "the character has to wait"
     assert forced_tokenizer.cut((), "é".encode()[:1]) == Cut()
-    assert shown(forced_tokenizer.cut((IDS[b"\xc3"],), b"\xa9: x")) == ([b"\xa9", b":", b" "], [b"x"])
+    assert pieces_of(forced_tokenizer.cut((IDS[b"\xc3"],), b"\xa9: x")) == ([b"\xa9", b":", b" "], [b"x"])
     assert forced_tokenizer.cut((IDS[b"\xe6"],), b"\xbc\xa2") == Cut(), "the tokenizer has one token for the character"
 
 
 def test_tokenizers_that_begin_texts_with_a_blank() -> None:
     forced_tokenizer = ForcedTokenizer(Vocabulary(PIECES, encode=with_blank))
-    assert shown(forced_tokenizer.cut((), b'the "name": ')) == ([b"the ", b'"', b"name"], [b'": '])
+    assert pieces_of(forced_tokenizer.cut((), b'the "name": ')) == ([b"the ", b'"', b"name"], [b'": '])
 
 
 def test_without_a_tokenizer_nothing_is_cut() -> None:
@@ -95,9 +95,9 @@ def test_stable_tokens_are_those_of_the_whole(before: str, text: str, follower: 
 def test_cuts_are_remembered(text: str) -> None:
     calls = list[str]()
 
-    def counted(given: str) -> list[int]:
-        calls.append(given)
-        return encode(given)
+    def counted(text: str) -> list[int]:
+        calls.append(text)
+        return encode(text)
 
     forced_tokenizer = ForcedTokenizer(Vocabulary(PIECES, encode=counted))
     first = forced_tokenizer.cut((5,), text.encode())

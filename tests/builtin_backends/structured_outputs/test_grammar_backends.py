@@ -159,6 +159,6 @@ def test_each_is_built_once_and_when_needed(make: Make) -> None:
 def test_forms_and_installed(plugins: Plugins) -> None:
     first = plugins.get("grammar", "first")
     components = installed(plugins, first)
-    assert components[0] is first and "absent" not in {one.spec.name for one in components}
+    assert components[0] is first and "absent" not in {component.spec.name for component in components}
     assert forms([first]) == {"regex", "ebnf", "choice"}
     assert forms([plugins.get("grammar", "words")]) == {"choice"}

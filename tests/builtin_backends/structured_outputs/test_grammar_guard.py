@@ -95,18 +95,18 @@ def guard() -> Iterator[GrammarGuard]:
 
 
 def test_a_mask_that_is_never_filled_ends_its_request_alone(guard: GrammarGuard) -> None:
-    found = filled(Grammars(64), quick(Endless(filling=True)), quick(Endless()))
-    assert {row: str(error) for row, error in found.errors.items()} == {0: TOO_SLOW}
-    assert torch.equal(found.mask, torch.tensor([[0, 0], [-1, -1]], dtype=torch.int32))
+    result = filled(Grammars(64), quick(Endless(filling=True)), quick(Endless()))
+    assert {row: str(error) for row, error in result.errors.items()} == {0: TOO_SLOW}
+    assert torch.equal(result.mask, torch.tensor([[0, 0], [-1, -1]], dtype=torch.int32))
 
 
 @pytest.mark.parametrize("where", ["accepting", "forcing"])
 def test_a_token_that_is_never_accepted_ends_its_request_alone(guard: GrammarGuard, where: str) -> None:
     endless = quick(Endless(**{where: True}))
     endless.forced_tokenizer = object()  # type: ignore[assignment]  # asked for what is forced
-    found = followed(Grammars(64), endless, quick(Endless()))
-    assert str(found[0].error) == TOO_SLOW and found[0].error is not None and found[0].error.status == 400
-    assert found[1].error is None
+    decisions = followed(Grammars(64), endless, quick(Endless()))
+    assert str(decisions[0].error) == TOO_SLOW and decisions[0].error is not None and decisions[0].error.status == 400
+    assert decisions[1].error is None
 
 
 @pytest.mark.parametrize("where", ["filling", "accepting", "forcing"])
@@ -127,15 +127,15 @@ def test_where_nobody_can_interrupt_threads_are_asked(where: str) -> None:
             self._wait("forcing")
             return b""
 
-        def _wait(self, what: str) -> bool:
-            return self.quick or what != where or end.wait(60)
+        def _wait(self, call: str) -> bool:
+            return self.quick or call != where or end.wait(60)
 
     grammar = Waiting()
-    found = GrammarState(grammar, forced_tokenizer=object())  # type: ignore[arg-type]
+    state = GrammarState(grammar, forced_tokenizer=object())  # type: ignore[arg-type]
     grammars = Grammars(64, patience=PATIENCE, guarded=False)
 
     def step() -> str:
-        error = filled(grammars, found).errors.get(0) or followed(grammars, found)[0].error
+        error = filled(grammars, state).errors.get(0) or followed(grammars, state)[0].error
         return str(error or "")
 
     try:
@@ -156,13 +156,13 @@ def test_nothing_else_is_interrupted(guard: GrammarGuard) -> None:
 
 
 def test_what_is_asked_is_named() -> None:
-    seen: list[str] = []
+    names: list[str] = []
 
     class Telling(Endless):
         def accept(self, token: int) -> bool:
-            seen.append(str(asking(sys._getframe())))
+            names.append(str(asking(sys._getframe())))
             return True
 
     followed(Grammars(64), quick(Telling()))
     name = f"{__name__}.test_what_is_asked_is_named.<locals>.Telling"
-    assert seen == [f"the grammar of request 'theirs' ({name})"]
+    assert names == [f"the grammar of request 'theirs' ({name})"]

@@ -119,8 +119,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
         return started[-1]
 
     yield make
-    for one in started:
-        one.close()
+    for process in started:
+        process.close()
 
 
 def compiled(process: GrammarProcess, source: str) -> bytes:
@@ -185,11 +185,11 @@ def test_a_hostile_constraint_costs_the_process_and_nothing_else(
 def test_compiling_is_given_up_when_nobody_waits(start: Start) -> None:
     process = start()
     first = pid_of(process)
-    asked: list[None] = []
+    checks: list[None] = []
 
     def is_wanted() -> bool:
-        asked.append(None)
-        return len(asked) < 3
+        checks.append(None)
+        return len(checks) < 3
 
     with pytest.raises(ConstraintError):
         process.compile(Constraint("regex", "sleep"), is_wanted)

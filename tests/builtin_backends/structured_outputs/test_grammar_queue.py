@@ -31,8 +31,8 @@ def test_short_constraints_overtake_long_ones_that_came_shortly_before() -> None
     clock = Clock()
     jobs = GrammarQueue(clock)
     long, short, shortest = constraint("a", 20_000), constraint("b", 1000), constraint("c", 10)
-    for one in (long, short, shortest):
-        jobs.put(one)
+    for job in (long, short, shortest):
+        jobs.put(job)
         clock.now += 0.1
     assert [jobs.take(), jobs.take(), jobs.take()] == [shortest, short, long]
 
@@ -54,15 +54,15 @@ def test_nothing_is_overtaken_by_what_comes_much_later(arrivals: list[tuple[floa
     times: dict[Constraint, float] = {}
     for number, (pause, length) in enumerate(arrivals):
         clock.now += pause
-        one = constraint(f"{number} ", length)
-        times[one] = clock.now
-        jobs.put(one)
-    left = set(times)
-    while left:
+        job = constraint(f"{number} ", length)
+        times[job] = clock.now
+        jobs.put(job)
+    remaining = set(times)
+    while remaining:
         first = jobs.take()
         assert first is not None
-        left.remove(first)
-        assert all(times[first] <= times[other] + MOST_DELAY for other in left)
+        remaining.remove(first)
+        assert all(times[first] <= times[other] + MOST_DELAY for other in remaining)
 
 
 def test_what_nobody_waits_for_any_more_leaves_the_queue() -> None:
@@ -83,9 +83,9 @@ def test_closing_wakes_everybody_who_waits() -> None:
     jobs = GrammarQueue()
     taken: list[Constraint | None] = []
     threads = [threading.Thread(target=lambda: taken.append(jobs.take())) for _ in range(3)]
-    for one in threads:
-        one.start()
+    for thread in threads:
+        thread.start()
     jobs.close()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.join()
     assert taken == [None] * 3 and jobs.take() is None

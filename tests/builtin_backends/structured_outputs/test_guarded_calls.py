@@ -19,7 +19,7 @@ def number(value: int) -> int:
 
 def test_results_are_in_order() -> None:
     count = 3 * TOGETHER + 1
-    assert Threads(240.0).begin([partial(number, one) for one in range(count)]).results() == list(range(count))
+    assert Threads(240.0).begin([partial(number, index) for index in range(count)]).results() == list(range(count))
     assert Threads(240.0).begin([]).results() == []
 
 
@@ -31,9 +31,11 @@ def test_only_the_late_ones_have_no_result(late: set[int]) -> None:
         released.wait(240)
         return -1
 
-    calls: list[Callable[[], int]] = [stuck if one in late else partial(number, one) for one in range(4 * TOGETHER)]
+    calls: list[Callable[[], int]] = [
+        stuck if index in late else partial(number, index) for index in range(4 * TOGETHER)
+    ]
     try:
-        assert threads.begin(calls).results() == [None if one in late else one for one in range(4 * TOGETHER)]
+        assert threads.begin(calls).results() == [None if index in late else index for index in range(4 * TOGETHER)]
         assert threads.begin([partial(number, 7)]).results() == [7]
     finally:
         released.set()
@@ -45,11 +47,11 @@ def test_more_late_ones_than_threads() -> None:
     for _ in range(THREADS + 2):
         calls += [lambda: 1 if released.wait(240) else 2, *[partial(number, 0)] * (TOGETHER - 1)]
     try:
-        found = threads.begin(calls).results()
+        results = threads.begin(calls).results()
     finally:
         released.set()
-    assert [one for one in found if one is None] == [None] * (THREADS + 2) and found.count(0) == len(
-        found
+    assert [result for result in results if result is None] == [None] * (THREADS + 2) and results.count(0) == len(
+        results
     ) - THREADS - 2
 
 

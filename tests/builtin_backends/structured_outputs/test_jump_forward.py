@@ -71,8 +71,8 @@ class Bench:
 
     def ask(self, *requests: Request) -> list[Output]:
         self.steps.clear()
-        found: list[Output] = self.served.outputs(requests)
-        return found
+        outputs: list[Output] = self.served.outputs(requests)
+        return outputs
 
     def text(self, output: Output) -> str:
         tokens = (
@@ -82,7 +82,7 @@ class Bench:
 
     @property
     def forced(self) -> int:
-        return sum(one.forced_tokens for one in self.steps)
+        return sum(step.forced_tokens for step in self.steps)
 
 
 ONE_WAY = (
@@ -119,14 +119,14 @@ def test_log_probabilities_are_those_of_the_same_tokens_in_a_prompt(serve: Calla
     """Also where the tokens before are cached, in small chunks, and where there is hardly any room."""
     bench = Bench(serve, chunked_prefill_size=7, max_total_tokens=80)
     reported = [
-        bench.request(one, f"{index}{one.kind}", logprobs=LogprobOptions(top=2))
-        for one in (REGEX, JSON)
+        bench.request(constraint, f"{index}{constraint.kind}", logprobs=LogprobOptions(top=2))
+        for constraint in (REGEX, JSON)
         for index in range(3)
     ]
     outputs = bench.ask(*reported)
-    assert bench.forced > 60 and sum(one.retracted for one in bench.steps) > 0
+    assert bench.forced > 60 and sum(step.retracted for step in bench.steps) > 0
     for request, output in zip(reported, outputs, strict=True):
-        assert tuple(one.token for one in output.logprobs) == output.tokens
+        assert tuple(entry.token for entry in output.logprobs) == output.tokens
         tokens = (*request.tokens, *output.tokens)
         whole = Request(
             id="whole",
@@ -135,9 +135,9 @@ def test_log_probabilities_are_those_of_the_same_tokens_in_a_prompt(serve: Calla
             logprobs=LogprobOptions(start=len(request.tokens), top=2),
         )
         (checked,) = bench.ask(whole)
-        for one, other in zip(output.logprobs, checked.prompt_logprobs, strict=True):
-            assert one.token == other.token and one.logprob == pytest.approx(other.logprob, abs=1e-3)
-            assert [token for token, _ in one.top] == [token for token, _ in other.top]
+        for entry, other in zip(output.logprobs, checked.prompt_logprobs, strict=True):
+            assert entry.token == other.token and entry.logprob == pytest.approx(other.logprob, abs=1e-3)
+            assert [token for token, _ in entry.top] == [token for token, _ in other.top]
 
 
 def test_the_limit_is_kept_to(serve: Callable[..., Any]) -> None:
@@ -156,14 +156,14 @@ def test_outputs_do_not_depend_on_room_chunks_and_neighbours(serve: Callable[...
     wide, tight = Bench(serve), Bench(serve, chunked_prefill_size=5, max_total_tokens=80)
     constraints = [REGEX, JSON, REGEX, JSON]
     for params in ({}, {"temperature": 1.5, "seed": 3}, {"frequency_penalty": 1.0, "seed": 4, "temperature": 1.0}):
-        requests = [wide.request(one, str(index), **params) for index, one in enumerate(constraints)]
+        requests = [wide.request(constraint, str(index), **params) for index, constraint in enumerate(constraints)]
         alone, forced = [], 0
-        for one in requests:
-            alone += wide.ask(one)
+        for request in requests:
+            alone += wide.ask(request)
             forced += wide.forced
         together = tight.ask(*requests)
-        assert sum(one.retracted for one in tight.steps) > 0 and tight.forced == forced > 0
-        assert [one.tokens for one in together] == [one.tokens for one in alone]
+        assert sum(step.retracted for step in tight.steps) > 0 and tight.forced == forced > 0
+        assert [output.tokens for output in together] == [output.tokens for output in alone]
         for constraint, output in zip(constraints, alone, strict=True):
             check(constraint, wide.text(output))
 
@@ -193,7 +193,7 @@ def test_a_constraint_holds_after_the_preamble(serve: Callable[..., Any], jump: 
         assert thoughts and set(json.loads(answer)) == set(NAMES)
         assert output.finish is not None and output.finish.reason == "stop"
     assert (bench.forced > 0) == jump
-    assert (sum(one.retracted for one in bench.steps) > 0) == (room == 110)
+    assert (sum(step.retracted for step in bench.steps) > 0) == (room == 110)
 
 
 def test_an_output_that_is_cut_off_in_its_preamble(serve: Callable[..., Any]) -> None:

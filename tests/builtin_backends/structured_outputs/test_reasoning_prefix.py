@@ -39,29 +39,29 @@ def make(text: bytes, reasoning_prefix: ReasoningPrefix, stops: Sequence[int] = 
     return DeferredConstraint(Forced(PIECES, [text]), reasoning_prefix, Ends(VOCABULARY), stops)
 
 
-def allowed(one: Grammar) -> set[int]:
+def allowed(grammar: Grammar) -> set[int]:
     mask = torch.full((1, VOCABULARY.words), -1, dtype=torch.int32)
-    one.fill(mask, 0)
+    grammar.fill(mask, 0)
     return set((mask_bias(mask, VOCABULARY.size)[0] == 0).nonzero()[:, 0].tolist())
 
 
-def write(one: Grammar, *pieces: bytes) -> None:
+def write(grammar: Grammar, *pieces: bytes) -> None:
     for piece in pieces:
-        assert IDS[piece] in allowed(one), piece
-        assert one.accept(IDS[piece]), piece
+        assert IDS[piece] in allowed(grammar), piece
+        assert grammar.accept(IDS[piece]), piece
 
 
 EVERY = set(range(VOCABULARY.size))
 
 
 def test_everything_but_the_end_may_stand_in_a_preamble() -> None:
-    one = grammar()
-    assert EVERY - allowed(one) == {EOS, IDS[b"</think>x"]}
-    assert (one.may_end, one.ended, one.forced()) == (False, False, b"")
-    assert not one.accept(EOS) and not one.accept(IDS[b"</think>x"]) and not one.accept(-1)
-    write(one, b"y", b"</", b"think")
-    assert EVERY - allowed(one) == {EOS, IDS[b"</think>x"], IDS[b">{"]}
-    assert not one.accept(IDS[b">{"])
+    prefixed = grammar()
+    assert EVERY - allowed(prefixed) == {EOS, IDS[b"</think>x"]}
+    assert (prefixed.may_end, prefixed.ended, prefixed.forced()) == (False, False, b"")
+    assert not prefixed.accept(EOS) and not prefixed.accept(IDS[b"</think>x"]) and not prefixed.accept(-1)
+    write(prefixed, b"y", b"</", b"think")
+    assert EVERY - allowed(prefixed) == {EOS, IDS[b"</think>x"], IDS[b">{"]}
+    assert not prefixed.accept(IDS[b">{"])
 
 
 @pytest.mark.parametrize(
@@ -76,66 +76,66 @@ def test_everything_but_the_end_may_stand_in_a_preamble() -> None:
     ],
 )
 def test_the_end_is_found_however_it_is_cut(cut: list[bytes]) -> None:
-    one = grammar()
-    write(one, b"n", b"o", *cut)
-    assert one.forced() == b"yes" and allowed(one) == {IDS[b"y"], IDS[b"yes"]}
-    assert not one.accept(IDS[b"n"])
-    write(one, b"yes")
-    assert one.may_end and one.ended
+    prefixed = grammar()
+    write(prefixed, b"n", b"o", *cut)
+    assert prefixed.forced() == b"yes" and allowed(prefixed) == {IDS[b"y"], IDS[b"yes"]}
+    assert not prefixed.accept(IDS[b"n"])
+    write(prefixed, b"yes")
+    assert prefixed.may_end and prefixed.ended
 
 
 def test_ends_with_special_tokens() -> None:
     final = (CHANNEL, IDS[b"y"], MESSAGE)
-    one = make(b"yes", ReasoningPrefix((final, (CHANNEL, MESSAGE))))
+    prefixed = make(b"yes", ReasoningPrefix((final, (CHANNEL, MESSAGE))))
     for token in (CHANNEL, IDS[b"n"], MESSAGE, IDS[b"y"], MESSAGE):
-        assert one.accept(token) and not one.forced()
+        assert prefixed.accept(token) and not prefixed.forced()
     for token in final:
-        assert one.accept(token)
-    assert one.forced() == b"yes"
+        assert prefixed.accept(token)
+    assert prefixed.forced() == b"yes"
 
 
 def test_stop_tokens_of_the_request_that_are_no_text_end_no_preamble() -> None:
-    one = make(b"yes", ReasoningPrefix(((CHANNEL,),)), (MESSAGE, IDS[b"n"]))
-    assert MESSAGE not in allowed(one) and IDS[b"n"] in allowed(one)
+    prefixed = make(b"yes", ReasoningPrefix(((CHANNEL,),)), (MESSAGE, IDS[b"n"]))
+    assert MESSAGE not in allowed(prefixed) and IDS[b"n"] in allowed(prefixed)
 
 
 def test_an_optional_preamble() -> None:
-    one = grammar(opening=b"<t")
-    assert allowed(one) == {IDS[b"<"], IDS[b"y"], IDS[b"yes"]} and not one.forced()
-    assert not one.accept(IDS[b"t"])
-    write(one, b"yes")
-    assert one.ended
-    one.rollback(1)
-    write(one, b"<")
-    assert allowed(one) == {IDS[b"t"]}
-    write(one, b"t", b"n", b"</think>", b"yes")
-    assert one.ended
+    prefixed = grammar(opening=b"<t")
+    assert allowed(prefixed) == {IDS[b"<"], IDS[b"y"], IDS[b"yes"]} and not prefixed.forced()
+    assert not prefixed.accept(IDS[b"t"])
+    write(prefixed, b"yes")
+    assert prefixed.ended
+    prefixed.rollback(1)
+    write(prefixed, b"<")
+    assert allowed(prefixed) == {IDS[b"t"]}
+    write(prefixed, b"t", b"n", b"</think>", b"yes")
+    assert prefixed.ended
 
 
 def test_what_may_be_an_opening_or_not_is_both_until_it_is_clear() -> None:
     for continues, end in ((b"e", b""), (b"t", b"</think>")):
-        one = grammar(text=b"<tes" if end else b"<es", opening=b"<t")
-        write(one, b"<", continues)
+        prefixed = grammar(text=b"<tes" if end else b"<es", opening=b"<t")
+        write(prefixed, b"<", continues)
         if end:
-            write(one, b"n", end, b"<t", b"e", b"s")
+            write(prefixed, b"n", end, b"<t", b"e", b"s")
         else:
-            write(one, b"s")
-        assert one.ended
+            write(prefixed, b"s")
+        assert prefixed.ended
 
 
 @given(st.data())
 def test_taking_back_leads_to_where_it_was(data: st.DataObject) -> None:
-    one = data.draw(st.sampled_from([grammar(), grammar(opening=b"<t"), grammar(text=b"<tyes", opening=b"<t")]))
-    masks = [allowed(one)]
+    prefixed = data.draw(st.sampled_from([grammar(), grammar(opening=b"<t"), grammar(text=b"<tyes", opening=b"<t")]))
+    masks = [allowed(prefixed)]
     likely = [IDS[piece] for piece in (b"<", b"t", b"</", b"think", b">", b"</think>", b"yes", b"y", b"e", b"s")]
     for _ in range(data.draw(st.integers(1, 12))):
         choices = [token for token in likely if token in masks[-1]] or sorted(masks[-1])
         if not choices:
             break
-        assert one.accept(data.draw(st.sampled_from(choices)))
-        masks.append(allowed(one))
+        assert prefixed.accept(data.draw(st.sampled_from(choices)))
+        masks.append(allowed(prefixed))
     count = data.draw(st.integers(0, len(masks) - 1))
-    one.rollback(count)
-    assert allowed(one) == masks[len(masks) - 1 - count]
+    prefixed.rollback(count)
+    assert allowed(prefixed) == masks[len(masks) - 1 - count]
     with pytest.raises(ValueError, match="cannot take back"):
-        one.rollback(len(masks))
+        prefixed.rollback(len(masks))

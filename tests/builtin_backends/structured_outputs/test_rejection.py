@@ -71,11 +71,11 @@ def test_outputs_are_valid_and_the_same_in_a_batch(overlap: bool) -> None:
     outputs = engine.finish()
     assert overlap == (engine.ahead > 0)
     for number in range(len(QUESTIONS)):
-        found = text(outputs[f"wide {number}"], engine)
+        output = text(outputs[f"wide {number}"], engine)
         if number % 2:
-            assert set(json.loads(found)) == {"name", "age"}
+            assert set(json.loads(output)) == {"name", "age"}
         else:
-            assert re.fullmatch(COLOURS, found)
+            assert re.fullmatch(COLOURS, output)
     assert {id: output.tokens for id, output in outputs.items()} == {
         id: output.tokens for id, output in separate().items()
     }
@@ -112,10 +112,10 @@ def test_the_likeliest_of_what_is_accepted_is_taken(overlap: bool) -> None:
         stop = output.finish is not None and output.finish.reason == "stop" and output.finish.matched is None
         ends_alike = other.tokens[: len(output.tokens)] == output.tokens
         assert ends_alike and len(other.tokens) - len(output.tokens) in ((0, 1) if stop else (0,)), id
-        assert [one.token for one in other.logprobs] == list(other.tokens if other.logprobs else ()), id
-        for one, same in zip(output.logprobs, other.logprobs, strict=False):
-            assert one.logprob == pytest.approx(same.logprob, abs=1e-4)
-        assert [one.token for one in other.prompt_logprobs] == [one.token for one in output.prompt_logprobs]
+        assert [entry.token for entry in other.logprobs] == list(other.tokens if other.logprobs else ()), id
+        for entry, same in zip(output.logprobs, other.logprobs, strict=False):
+            assert entry.logprob == pytest.approx(same.logprob, abs=1e-4)
+        assert [entry.token for entry in other.prompt_logprobs] == [entry.token for entry in output.prompt_logprobs]
 
 
 def test_a_constraint_behind_a_preamble() -> None:
@@ -151,4 +151,4 @@ def test_each_rejection_leads_to_another_number(seed: int) -> None:
     for _ in range(2):
         row.sampling.rejections += 1
         numbers.append(uniform_number(row))
-    assert len(set(numbers)) == 3 and all(0 <= one < 1 for one in numbers)
+    assert len(set(numbers)) == 3 and all(0 <= number < 1 for number in numbers)

@@ -47,7 +47,7 @@ def faster_calls(patch_lang: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def patch(fn: Any) -> Any:
         if fn not in languages:
             modules = filter(inspect.ismodule, fn.__globals__.values())
-            languages[fn] = [one for one in modules if one in (tl, tl.core)]
+            languages[fn] = [module for module in modules if module in (tl, tl.core)]
         if all(map(_is_patched, languages[fn])):
             return interpreter._LangPatchScope()
         return patch_lang(fn)
@@ -95,9 +95,9 @@ class Shapes(dict[tuple[Any, ...], Shape]):
 def _block_type(shapes: Shapes) -> Callable[..., None]:
     def init(self: Any, element_ty: Any, shape: Any) -> None:
         self.element_ty = element_ty
-        self.shape = found = shapes.of(shape)
-        self.numel = found.count
-        self.name = f"<{found.text}, {element_ty}>"
+        self.shape = type_shape = shapes.of(shape)
+        self.numel = type_shape.count
+        self.name = f"<{type_shape.text}, {element_ty}>"
 
     return init
 

@@ -37,9 +37,9 @@ class Random:
         return torch.randn(*shape, generator=self.generator).to(device, dtype)
 
 
-def close(found: Tensor, expected: Tensor, dtype: torch.dtype, where: object, slack: float = 1.0) -> None:
-    assert found.dtype == expected.dtype and found.shape == expected.shape, (where, found.dtype, found.shape)
-    error = (found.double() - expected.double()).norm() / expected.double().norm()
+def close(actual: Tensor, expected: Tensor, dtype: torch.dtype, where: object, slack: float = 1.0) -> None:
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape, (where, actual.dtype, actual.shape)
+    error = (actual.double() - expected.double()).norm() / expected.double().norm()
     assert error <= BOUNDS[dtype] * slack, (where, float(error))
 
 
@@ -49,9 +49,9 @@ def check_norms(draw: Random) -> None:
         weight = weight if wide else weight.to(dtype)
         close(kernels.rms_norm(x, weight, 1e-5), definitions.rms_norm(x, weight, 1e-5), dtype, (dtype, size, rows))
         normed, total = definitions.add_rms_norm(x, residual, weight, 1e-5)
-        found, summed = kernels.add_rms_norm(x, residual, weight, 1e-5)
+        actual, summed = kernels.add_rms_norm(x, residual, weight, 1e-5)
         close(summed, total, dtype, (dtype, size, rows))
-        close(found, normed, dtype, (dtype, size, rows))
+        close(actual, normed, dtype, (dtype, size, rows))
         assert summed is residual, "the kernel was not used"
     for dtype in DTYPES:
         heads = draw(4, 6, 3 * 16, dtype=dtype)[:, 2:5, 16:32]
@@ -102,9 +102,9 @@ def check_rope_and_store(draw: Random) -> None:
         for pool in pools:
             pool.k_scale[1], pool.v_scale[1] = 0.5, 0.25
         slots = torch.tensor([4, 1, 8], device=device)
-        found = kernels.rope_store(q, k, v, cos, sin, pools[0], 1, slots)
+        actual = kernels.rope_store(q, k, v, cos, sin, pools[0], 1, slots)
         expected = definitions.rope_store(q, k, v, cos, sin, pools[1], 1, slots)
-        for mine, theirs in zip(found, expected, strict=True):
+        for mine, theirs in zip(actual, expected, strict=True):
             close(mine, theirs, dtype, where)
         for mine, theirs in ((pools[0].k, pools[1].k), (pools[0].v, pools[1].v)):
             assert not mine[0].float().any() and not mine[1][[0, 2, 3, 5, 6, 7]].float().any(), where
@@ -187,8 +187,8 @@ def check_one_row(draw: Random) -> None:
         x = draw(1, size, dtype=dtype)
         wide = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
         expected = definitions.silu_mul(wide) if gated else wide
-        found = multiply_row(weight, bias, x, gated=gated, tiles=tiles)
-        close(found, expected.to(dtype), dtype, (tiles, rows, size, gated, biased))
+        actual = multiply_row(weight, bias, x, gated=gated, tiles=tiles)
+        close(actual, expected.to(dtype), dtype, (tiles, rows, size, gated, biased))
 
 
 CHECKS = [check_norms, check_activations, check_rope, check_rope_and_store, check_one_row, check_experts]

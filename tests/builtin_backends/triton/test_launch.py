@@ -26,11 +26,11 @@ class Recorded:
     """Stands in for a kernel: a launch records its arguments."""
 
     def __init__(self, name: str, launches: dict[str, dict[str, Any]]) -> None:
-        self.name, self.found = name, launches
+        self.name, self.launches = name, launches
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def keep(*arguments: Any, **named: Any) -> None:
-            self.found[self.name] = named
+            self.launches[self.name] = named
 
         return keep
 

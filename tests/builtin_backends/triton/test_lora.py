@@ -38,13 +38,13 @@ def adapter(size: int, ranks: Sequence[int], columns: Sequence[slice], dtype: to
 
 
 def same(x: Tensor, y: Tensor, table: LowRankTable, which: Tensor, where: object) -> Tensor:
-    expected, found = y.clone(), y.clone()
+    expected, actual = y.clone(), y.clone()
     definitions.add_low_rank(x, expected, table, which)
-    low_rank.add_low_rank(x, found, table, which)
-    error = (found.double() - expected.double()).norm() / (expected.double() - y.double()).norm().clamp(min=1e-9)
+    low_rank.add_low_rank(x, actual, table, which)
+    error = (actual.double() - expected.double()).norm() / (expected.double() - y.double()).norm().clamp(min=1e-9)
     assert error <= 3 * BOUNDS[x.dtype] * y.double().norm().clamp(min=1), (where, float(error))
-    assert torch.equal(found[which == 0], y[which == 0]), where
-    return found
+    assert torch.equal(actual[which == 0], y[which == 0]), where
+    return actual
 
 
 @pytest.mark.interpreted
@@ -58,8 +58,8 @@ def test_what_is_added() -> None:
         for which in ([1], [0, 2, 4, 1, 1, 0, 3, 2]):
             rows = len(which)
             x, y = torch.randn(rows, size).to(dtype), torch.zeros(rows, 96, dtype=dtype)
-            found = same(x, y, table, torch.tensor(which), (dtype, size, which))
-            assert not found[torch.tensor(which) == 3].any(), "nobody's place"
+            actual = same(x, y, table, torch.tensor(which), (dtype, size, which))
+            assert not actual[torch.tensor(which) == 3].any(), "nobody's place"
             wide = torch.randn(rows, 200).to(dtype)
             same(wide[:, 8 : 8 + 64] if size == 64 else x, wide[:, 100:196], table, torch.tensor(which), "views")
 

@@ -22,10 +22,10 @@ class Clock:
     """Seconds by tiles, ``None`` for the library; missing ones take an hour, errors are raised."""
 
     def __init__(self, times: Mapping[Tiles | None, float | Exception]) -> None:
-        self.times, self.asked = times, 0
+        self.times, self.calls = times, 0
 
     def __call__(self, products: Ordered[Callable[[], Tensor]]) -> float:
-        self.asked += 1
+        self.calls += 1
         product: Any = products[0]
         result = self.times.get(product.keywords.get("tiles"), 3600.0)
         if isinstance(result, Exception):
@@ -62,7 +62,7 @@ def test_the_fastest_is_taken_for_one_row(multiplied: list[Tiles]) -> None:
     assert multiply(matrix[:1]).tolist() == [[7.0] * 8] and multiplied == [TILES[2]]
     assert torch.equal(multiply(matrix[:3]), F.linear(matrix[:3], matrix))
     assert torch.equal(multiply(matrix[:0]), F.linear(matrix[:0], matrix))
-    assert multiplied == [TILES[2]] and clock.asked == 1 + len(TILES)
+    assert multiplied == [TILES[2]] and clock.calls == 1 + len(TILES)
 
 
 @pytest.mark.parametrize("best", [0.98, 1.5])
@@ -79,12 +79,12 @@ def test_each_kind_is_measured_once() -> None:
     packer, clock = products({None: 1.0})
     for _ in range(3):
         packer.pack_linear(weight(), None)
-    assert clock.asked == 1 + len(TILES)
+    assert clock.calls == 1 + len(TILES)
     packer.pack_gated(weight(), None)
     packer.pack_linear(weight(), weight(1)[0, :8])
     packer.pack_linear(weight(dtype=torch.float16), None)
     packer.pack_linear(weight(4), None)
-    assert clock.asked == 5 * (1 + len(TILES))
+    assert clock.calls == 5 * (1 + len(TILES))
 
 
 def test_parts_that_cannot_run_are_left_out(multiplied: list[Tiles]) -> None:
@@ -101,7 +101,7 @@ def test_what_the_kernel_does_not_serve_goes_to_the_library(multiplied: list[Til
     wide, view = weight(dtype=torch.float32), weight()[:, ::2]
     assert torch.equal(packer.pack_linear(wide, None)(wide[:1]), F.linear(wide[:1], wide))
     assert torch.equal(packer.pack_linear(view, None)(view[:1]), F.linear(view[:1], view))
-    assert clock.asked == 0
+    assert clock.calls == 0
     matrix = weight()
     multiply = packer.pack_linear(matrix, None)
     strided = torch.stack((matrix[:1], matrix[:1]), dim=-1)[..., 0]

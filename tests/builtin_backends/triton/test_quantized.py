@@ -26,10 +26,10 @@ BOUNDS = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 SIZES = ((64, 128, 32), (130, 512, 128), (31, 256, 256), (40, 200, 200), (48, 160, 64), (16, 2048, 128))
 
 
-def close(found: Tensor, x: Tensor, weight: Any, bias: Tensor | None, where: object) -> None:
-    assert found.dtype == x.dtype and found.shape == (len(x), weight.shape[0]), where
+def close(actual: Tensor, x: Tensor, weight: Any, bias: Tensor | None, where: object) -> None:
+    assert actual.dtype == x.dtype and actual.shape == (len(x), weight.shape[0]), where
     expected = x.double() @ weight.dense(torch.float64).T + (0 if bias is None else bias.double())
-    error = (found.double() - expected).norm() / expected.norm()
+    error = (actual.double() - expected).norm() / expected.norm()
     assert error <= BOUNDS[x.dtype], (where, float(error))
 
 
@@ -59,8 +59,8 @@ def test_interpreted_products_in_parts() -> None:
 def test_interpreted_dense_matrices() -> None:
     for kind, size in itertools.product(("4", "8", "e4m3"), SIZES):
         weight = random_weight(kind, *size)
-        found = quantized.dense(weight, torch.float32, quantized.depth_block(weight))
-        assert torch.equal(found, weight.dense(torch.float32)), (kind, size)
+        actual = quantized.dense(weight, torch.float32, quantized.depth_block(weight))
+        assert torch.equal(actual, weight.dense(torch.float32)), (kind, size)
 
 
 def test_unsupported_weights_are_declined(monkeypatch: pytest.MonkeyPatch) -> None:

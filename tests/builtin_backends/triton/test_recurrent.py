@@ -25,16 +25,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning
 @pytest.mark.parametrize("kernel", ["causal_conv", "linear_attention", "gated_delta_rule", "selective_scan"])
 def test_interpreted_kernels(kernel: str) -> None:
     assert launch.INTERPRETED
-    given = []
+    calls = []
 
     def watched(*arguments: Any) -> Any:
-        given.append(arguments)
+        calls.append(arguments)
         return getattr(recurrent, kernel)(*arguments)
 
     lengths = ((1,), (1, 1, 1), (9, 1, 3), (70, 1, 2))
     cases = [case for case in recurrence_cases(sizes=SIZES[:3], lengths=lengths) if case.kernel == kernel]
     check_recurrence(Kernels(**{kernel: watched}), cases=cases)
-    assert len(given) == len(cases) > 20
+    assert len(calls) == len(cases) > 20
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -1,4 +1,4 @@
-"""Drawing of tokens: interpreted and compiled, against the distribution that the definition states."""
+"""Sampling of tokens: interpreted and compiled, against the distribution that the definition states."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def check_exact(monkeypatch: pytest.MonkeyPatch, *, width: int, block: int, some
         tokens = torch.cat((edges, kept[torch.randperm(len(kept), generator=generator)[:some]]))
         logits = case.logits.expand(len(tokens), -1).contiguous().to(device)
         options = SamplingOptions.of([case.params] * len(tokens), width, lambda tensor: tensor.to(device))
-        found = draw.sample_tokens(logits, options, middles[tokens].to(device)).cpu()
-        assert torch.equal(found, tokens), (case.name, found.tolist(), tokens.tolist())
+        sampled = draw.sample_tokens(logits, options, middles[tokens].to(device)).cpu()
+        assert torch.equal(sampled, tokens), (case.name, sampled.tolist(), tokens.tolist())
 
 
 def check_not_finite() -> None:
@@ -51,21 +51,21 @@ def check_not_finite() -> None:
     logits[0, 3], logits[1, 4], logits[2], logits[3] = torch.nan, torch.inf, torch.nan, -torch.inf
     for params in (SamplingParams(), SamplingParams(top_k=3, top_p=0.5, min_p=0.1)):
         options = SamplingOptions.of([params] * 4, 50, lambda tensor: tensor.to(device))
-        found = draw.sample_tokens(
+        tokens = draw.sample_tokens(
             logits.to(device), options, torch.full((4,), 0.5, dtype=torch.float64, device=device)
         )
-        assert found.shape == (4,) and found.dtype == torch.int64
+        assert tokens.shape == (4,) and tokens.dtype == torch.int64
 
 
 @pytest.mark.interpreted
-def test_what_is_drawn_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampled_tokens_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     check_exact(monkeypatch, width=70, block=32, some=0, every=5)
 
 
 @pytest.mark.slow
 @pytest.mark.interpreted
 @pytest.mark.parametrize(("width", "block"), [(5, 8), (70, 32), (300, 128), (1000, 1024)])
-def test_what_is_drawn_in_many_widths_interpreted(width: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampled_tokens_in_many_widths_interpreted(width: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check_exact(monkeypatch, width=width, block=block, some=2, every=1)
 
 
@@ -87,7 +87,7 @@ class TestCompiled:
     def test_frequencies_and_masks(self, width: int, draws: int) -> None:
         check_sampling(made(), device=device, width=width, draws=draws)
 
-    def test_what_is_drawn(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_sampled_tokens(self, monkeypatch: pytest.MonkeyPatch) -> None:
         check_exact(monkeypatch, width=32000, block=2048, some=50, every=1)
 
     def test_rows_that_are_not_finite_end(self) -> None:

@@ -125,9 +125,9 @@ def test_progress_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capl
             return self.terminal
 
     write_shards(tmp_path)
-    monkeypatch.setattr("sys.stderr", shown := Terminal())
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
     load(tmp_path)
-    assert shown.getvalue().split("\r")[1:] == [
+    assert terminal.getvalue().split("\r")[1:] == [
         "Loading safetensors checkpoint shards:   0% Completed | 0/2",
         "Loading safetensors checkpoint shards:  50% Completed | 1/2",
         "Loading safetensors checkpoint shards: 100% Completed | 2/2\n",

@@ -148,10 +148,10 @@ def test_more_long_repetitions_than_there_may_be_rules_stay() -> None:
 
 
 def repetitions(source: str) -> Iterator[Repeat]:
-    left = list(read_ebnf(source).values())
-    while left:
-        node = left.pop()
-        left += children(node)
+    nodes = list(read_ebnf(source).values())
+    while nodes:
+        node = nodes.pop()
+        nodes += children(node)
         if isinstance(node, Repeat):
             yield node
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from sglang_plug import BuildEnv, Media, MediaArray, Model, Plugins, RequestError, SupportsImages, WeightError
 from sglang_plug.testing import check_model
 from sglang_plug_backends.torch_native.attention import TorchAttention
-from tests.e2e.seeing_families import FAMILIES, TEXT, Ids
+from tests.e2e.vision_families import FAMILIES, TEXT, Ids
 
 IDS = Ids(start=92, image=90, end=93, video=91)
 SIZES = [(64, 24), (30, 70)]
@@ -124,12 +124,12 @@ def media(inputs: dict[str, Tensor], count: int) -> Media:
     )
 
 
-def wanted(theirs: Any, inputs: dict[str, Tensor]) -> Tensor:
+def reference_states(theirs: Any, inputs: dict[str, Tensor]) -> Tensor:
     """Return transformers' states of an image, ``[count, hidden]`` or ``[count, n, hidden]``."""
     options = {name: item for name, item in inputs.items() if name in ("image_grid_thw", "image_sizes")}
     result = theirs.get_image_features(inputs["pixel_values"], **options)
-    seen = result.pooler_output
-    states: Tensor = seen.flatten(0, 1) if isinstance(seen, Tensor) and seen.dim() == 3 else seen[0]
+    pooled = result.pooler_output
+    states: Tensor = pooled.flatten(0, 1) if isinstance(pooled, Tensor) and pooled.dim() == 3 else pooled[0]
     further = getattr(result, "deepstack_features", None)
     return states if further is None else torch.stack([states, *(item[0] for item in further)], dim=1)
 
@@ -144,7 +144,7 @@ def test_images_against_transformers(family: str, version: str) -> None:
     assert isinstance(ours, SupportsImages)
     expected, media_list = [], []
     for inputs in arrays(family):
-        states = wanted(theirs, inputs)
+        states = reference_states(theirs, inputs)
         if family in ROW_BY_ROW:  # a row ends with the embedding of a token
             rows = inputs["pixel_values"].shape[2] // 8
             inputs["row_ends"] = torch.tensor([IDS.video] * (rows - 1) + [IDS.end])

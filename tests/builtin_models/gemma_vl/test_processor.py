@@ -10,8 +10,8 @@ from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImagePr
 
 from sglang_plug import ConfigError, MediaError, MediaSource
 from sglang_plug_models.gemma_vl.processor import GemmaProcessor, load_processor
-from tests.e2e.seeing_families import FAMILIES, SPECIAL, TEXT, Ids
-from tests.e2e.seeing_models import demo, png
+from tests.e2e.vision_families import FAMILIES, SPECIAL, TEXT, Ids
+from tests.e2e.vision_models import demo, png
 
 START, IMAGE, _, SOFT = SPECIAL
 RUNS = ["\n", "\n\n", "\n\n\n", "\n\n\n\n"]

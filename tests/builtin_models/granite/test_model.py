@@ -22,10 +22,10 @@ SHAPE: dict[str, Any] = {
     "residual_multiplier": 0.5,
     "logits_scaling": 4.0,
 }
-TOWER = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
-SEEING = LlavaNextConfig(
+VISION = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+LLAVA_NEXT = LlavaNextConfig(
     text_config={**SHAPE, "model_type": "granite"},
-    vision_config={**TOWER, "model_type": "clip_vision_model", "image_size": 16, "patch_size": 4},
+    vision_config={**VISION, "model_type": "clip_vision_model", "image_size": 16, "patch_size": 4},
     image_token_index=90,
 )
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
@@ -34,7 +34,7 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
         "GraniteForCausalLM",
         GraniteConfig(**SHAPE, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
     ),
-    "llava-next with granite, text": ("LlavaNextForConditionalGeneration", SEEING),
+    "llava-next with granite, text": ("LlavaNextForConditionalGeneration", LLAVA_NEXT),
 }
 
 

@@ -14,8 +14,8 @@ from sglang_plug import BuildEnv, ConfigError, MediaArray, MediaSource, RequestE
 from sglang_plug_backends.torch_native.attention import TorchAttention
 from sglang_plug_models.idefics.model import Idefics3
 from sglang_plug_models.idefics.processor import load_processor
-from tests.e2e.seeing_families import FAMILIES, TEXT, Ids
-from tests.e2e.seeing_models import demo, png
+from tests.e2e.vision_families import FAMILIES, TEXT, Ids
+from tests.e2e.vision_models import demo, png
 
 FAMILY = FAMILIES["idefics3"]
 IMAGE = "<image>"

@@ -12,8 +12,8 @@ from sglang_plug import BuildEnv, ConfigError, MediaSource
 from sglang_plug_backends.torch_native.attention import TorchAttention
 from sglang_plug_models.internvl.model import InternVL
 from sglang_plug_models.internvl.processor import load_processor
-from tests.e2e.seeing_families import FAMILIES, SPECIAL, TEXT, Ids
-from tests.e2e.seeing_models import demo, png
+from tests.e2e.vision_families import FAMILIES, SPECIAL, TEXT, Ids
+from tests.e2e.vision_models import demo, png
 
 FAMILY = FAMILIES["internvl"]
 

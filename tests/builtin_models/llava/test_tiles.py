@@ -18,8 +18,8 @@ from sglang_plug_backends.torch_native.attention import TorchAttention
 from sglang_plug_models.llava.anyres import LlavaNext, LlavaOnevision
 from sglang_plug_models.llava.processor import TilesProcessor, load_tiles_processor
 from sglang_plug_models.llava.tiles import places, tiling
-from tests.e2e.seeing_families import CLIP_SIZES, FAMILIES, TEXT, Ids
-from tests.e2e.seeing_models import png
+from tests.e2e.vision_families import CLIP_SIZES, FAMILIES, TEXT, Ids
+from tests.e2e.vision_models import png
 
 IDS = Ids(start=92, image=90, end=93, video=91)
 SIDES = (1, 7, 24, 25, 48, 100, 333)

@@ -13,8 +13,8 @@ from transformers.models.pixtral.image_processing_pil_pixtral import get_resize_
 
 from sglang_plug import ConfigError, MediaSource
 from sglang_plug_models.mistral_vl.processor import load_processor
-from tests.e2e.seeing_families import FAMILIES, SPECIAL, TEXT, Ids
-from tests.e2e.seeing_models import demo, png
+from tests.e2e.vision_families import FAMILIES, SPECIAL, TEXT, Ids
+from tests.e2e.vision_models import demo, png
 
 NAMES = {"image_token": "<|image_pad|>", "image_break_token": "<|video_pad|>", "image_end_token": "<|vision_end|>"}
 

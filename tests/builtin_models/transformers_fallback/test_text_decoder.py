@@ -111,8 +111,8 @@ def test_names_of_every_version() -> None:
 
 
 def test_it_is_chosen_for_what_has_a_decoder_within() -> None:
-    seeing = SimpleNamespace(architectures=["FancyForConditionalGeneration"], text_config=SimpleNamespace())
-    assert choose_component("model", Facts(model=seeing)) == "transformers-text"
+    vision_language = SimpleNamespace(architectures=["FancyForConditionalGeneration"], text_config=SimpleNamespace())
+    assert choose_component("model", Facts(model=vision_language)) == "transformers-text"
     translating = T5Config(architectures=["T5ForConditionalGeneration"])
     assert choose_component("model", Facts(model=translating)) is None
 

@@ -48,9 +48,9 @@ def request(id: str, tokens: int = 8) -> Request:
     return Request(id=id, tokens=(5, 6, 7), params=SamplingParams(temperature=0.0, max_new_tokens=tokens))
 
 
-async def tokens_of(client: EngineClient, asked: Request) -> list[int]:
+async def tokens_of(client: EngineClient, request: Request) -> list[int]:
     async with asyncio.timeout(PATIENCE):
-        return [token async for output in client.submit(asked) for token in output.tokens]
+        return [token async for output in client.submit(request) for token in output.tokens]
 
 
 async def until(holds: Callable[[], bool | Awaitable[bool]]) -> None:

@@ -21,8 +21,10 @@ def digests(tokens: tuple[int, ...], block: int = 4, most: int = 100, **more: ob
 
 
 @given(tokens, tokens, tokens)
-def test_equal_digests_mean_equal_prefixes(shared: tuple[int, ...], one: tuple[int, ...], two: tuple[int, ...]) -> None:
-    first, second = shared + one, shared + two
+def test_equal_digests_mean_equal_prefixes(
+    shared: tuple[int, ...], tail: tuple[int, ...], other: tuple[int, ...]
+) -> None:
+    first, second = shared + tail, shared + other
     of_first, of_second = digests(first), digests(second)
     assert (len(of_first), len(of_second)) == (len(first) // 4, len(second) // 4)
     for number, (mine, theirs) in enumerate(zip(of_first, of_second, strict=False), 1):

@@ -71,14 +71,16 @@ class Gate(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase):
 
     def finished(self, sequence: SequenceView) -> None:
         self.finished_ids.append(sequence.request.id)
-        self.held = [one for one in self.held if one is not sequence]
+        self.held = [other for other in self.held if other is not sequence]
 
     def constrains(self, request: Request) -> bool:
         return request.constraint is not None
 
     def sampled(self, sequences: Ordered[SequenceView], tokens: Ordered[int]) -> Mapping[int, TokenDecision]:
         ended = TokenDecision(Finish("stop"))
-        return {row: ended for row, one in enumerate(sequences) if one.generated + 1 == one.extras.get(self)}
+        return {
+            row: ended for row, sequence in enumerate(sequences) if sequence.generated + 1 == sequence.extras.get(self)
+        }
 
 
 class Device:
@@ -136,13 +138,13 @@ class Bench:
     def control(self, name: str, **arguments: Any) -> Reply:
         self.messages.append(Control(1, name, arguments))
         self.loop.step()
-        (reply,) = [one for one in self.sent if isinstance(one, Reply)]
+        (reply,) = [message for message in self.sent if isinstance(message, Reply)]
         self.sent.remove(reply)
         return reply
 
     def outputs(self, id: str) -> list[Any]:
-        news = [one for one in self.sent if isinstance(one, StepOutputs)]
-        return [output for one in news for output in one.outputs if output.id == id]
+        news = [message for message in self.sent if isinstance(message, StepOutputs)]
+        return [output for step in news for output in step.outputs if output.id == id]
 
     def end(self, id: str) -> Finish:
         for _ in range(100):
@@ -180,7 +182,7 @@ def test_held_requests_count_as_waiting(bench: Bench) -> None:
     assert bench.end("more2").status == 503
     bench.submit("held", "3")
     bench.loop.step()
-    assert [one.finish.status for one in bench.outputs("held")] == [400], "the id is taken"
+    assert [output.finish.status for output in bench.outputs("held")] == [400], "the id is taken"
 
 
 def test_a_deadline_that_passes_while_a_request_is_held_ends_it(bench: Bench) -> None:
@@ -193,7 +195,7 @@ def test_a_deadline_that_passes_while_a_request_is_held_ends_it(bench: Bench) ->
     now = 11.0
     bench.loop.step()
     assert bench.end("late").status == 504 and len(bench.outputs("late")) == 1
-    assert [one.request.id for one in bench.gate.held] == ["timely"]
+    assert [sequence.request.id for sequence in bench.gate.held] == ["timely"]
     assert bench.gate.finished_ids == ["late"]
     bench.gate.is_open = True
     assert bench.end("timely") == Finish("stop")
@@ -236,7 +238,7 @@ def test_an_output_that_has_ended_before_it_begins(bench: Bench) -> None:
     bench.gate.is_open = True
     bench.submit("empty", "0")
     assert bench.end("empty") == Finish("stop")
-    assert [one.tokens for one in bench.outputs("empty")] == [()]
+    assert [output.tokens for output in bench.outputs("empty")] == [()]
     assert not bench.loop.busy
 
 
@@ -251,7 +253,7 @@ def test_an_output_begins_with_the_tokens_that_are_forced(bench: Bench) -> None:
     bench.gate.is_open = True
     bench.submit("forced", "4,7 8")
     assert bench.end("forced") == Finish("stop")
-    assert [token for one in bench.outputs("forced") for token in one.tokens] == [7, 8, 5, 5]
+    assert [token for output in bench.outputs("forced") for token in output.tokens] == [7, 8, 5, 5]
 
 
 def test_every_admitted_request_is_finished_once(bench: Bench) -> None:

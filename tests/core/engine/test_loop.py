@@ -100,7 +100,7 @@ class Bench:
 
     def tokens(self, id: str) -> list[int]:
         news = [message for message in self.sent if isinstance(message, StepOutputs)]
-        return [token for one in news for output in one.outputs if output.id == id for token in output.tokens]
+        return [token for step in news for output in step.outputs if output.id == id for token in output.tokens]
 
     def end(self, id: str) -> tuple[str, int, str]:
         for message in self.sent:

@@ -114,14 +114,14 @@ def test_a_router_chooses_the_most_probable() -> None:
 
 @torch.inference_mode()
 def test_a_watcher_sees_what_is_chosen() -> None:
-    watched, seen = router(normalise=True), list[tuple[int, list[list[int]]]]()
+    watched, choices = router(normalise=True), list[tuple[int, list[list[int]]]]()
     x = torch.tensor([[1.0, 0.0]])
     watched.choose(x)
-    watched.watcher = lambda layer, experts: seen.append((layer, experts.tolist()))
+    watched.watcher = lambda layer, experts: choices.append((layer, experts.tolist()))
     watched.choose(x)
     watched.watcher = None
     watched.choose(x)
-    assert seen == [(7, [[1, 2]])]
+    assert choices == [(7, [[1, 2]])]
 
 
 class Ungated(Model):

@@ -56,7 +56,7 @@ def filled(build: Callable[[BuildEnv], nn.Module], tensors: dict[str, Tensor], s
     return layers
 
 
-def drawn(*shape: int, seed: int = 1) -> Tensor:
+def random_tensor(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
 
 
@@ -64,13 +64,17 @@ def drawn(*shape: int, seed: int = 1) -> Tensor:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("apart", [False, True], ids=["one tensor", "a tensor for each part"])
 def test_gated_and_row_make_an_mlp(size: int, bias: bool, apart: bool) -> None:
-    gate, up, down = drawn(WIDTH, HIDDEN), drawn(WIDTH, HIDDEN, seed=2), drawn(HIDDEN, WIDTH, seed=3)
-    biases = drawn(2, WIDTH, seed=4), drawn(HIDDEN, seed=5)
+    gate, up, down = (
+        random_tensor(WIDTH, HIDDEN),
+        random_tensor(WIDTH, HIDDEN, seed=2),
+        random_tensor(HIDDEN, WIDTH, seed=3),
+    )
+    biases = random_tensor(2, WIDTH, seed=4), random_tensor(HIDDEN, seed=5)
     first = {"weight:gate": gate, "weight:up": up} if apart else {"weight": torch.cat([gate, up])}
     if bias:
         first |= {"bias:gate": biases[0][0], "bias:up": biases[0][1]} if apart else {"bias": biases[0].flatten()}
     second = {"weight": down, "bias": biases[1]} if bias else {"weight": down}
-    x = drawn(TOKENS, HIDDEN, seed=6)
+    x = random_tensor(TOKENS, HIDDEN, seed=6)
     wide = nn.functional.silu(x @ gate.T + (biases[0][0] if bias else 0)) * (x @ up.T + (biases[0][1] if bias else 0))
     expected = wide @ down.T + (biases[1] if bias else 0)
     gated = filled(lambda env: Gated(HIDDEN, WIDTH, env, activation_name="silu", bias=bias), first, size)
@@ -83,13 +87,13 @@ def test_gated_and_row_make_an_mlp(size: int, bias: bool, apart: bool) -> None:
 def test_heads_are_not_cut(size: int) -> None:
     heads = {"q": 8, "k": 2, "v": 2}
     parts = {name: count * 3 for name, count in heads.items()}
-    weights = {name: drawn(rows, HIDDEN, seed=seed) for seed, (name, rows) in enumerate(parts.items())}
+    weights = {name: random_tensor(rows, HIDDEN, seed=seed) for seed, (name, rows) in enumerate(parts.items())}
     layers: list[Any] = filled(
         lambda env: Packed(HIDDEN, parts, env, heads=heads),
         {f"weight:{name}": weight for name, weight in weights.items()},
         size,
     )
-    x = drawn(TOKENS, HIDDEN, seed=9)
+    x = random_tensor(TOKENS, HIDDEN, seed=9)
     for rank, layer in enumerate(layers):
         for name, actual in zip(parts, layer.split(x), strict=True):
             whole = (x @ weights[name].T).unflatten(-1, (heads[name], 3))
@@ -100,7 +104,11 @@ def test_heads_are_not_cut(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_column_and_a_row(size: int) -> None:
-    up, down, x = drawn(WIDTH, HIDDEN), drawn(HIDDEN, WIDTH, seed=2), drawn(TOKENS, HIDDEN, seed=3)
+    up, down, x = (
+        random_tensor(WIDTH, HIDDEN),
+        random_tensor(HIDDEN, WIDTH, seed=2),
+        random_tensor(TOKENS, HIDDEN, seed=3),
+    )
     columns: list[Any] = filled(lambda env: Column(HIDDEN, WIDTH, env, heads=8), {"weight": up}, size)
     rows = filled(lambda env: Row(WIDTH, HIDDEN, env), {"weight": down}, size)
     assert all(column.parts == {} and column.size_out == WIDTH // size for column in columns)
@@ -116,7 +124,7 @@ def test_a_column_and_a_row(size: int) -> None:
 def test_a_norm_over_all_heads(size: int, wide: bool) -> None:
     """The ranks' sums of squares add up; heads that several ranks have count once."""
     heads, dim = 4, 6
-    weight, x = drawn(heads * dim), drawn(TOKENS, heads * dim, seed=2)
+    weight, x = random_tensor(heads * dim), random_tensor(TOKENS, heads * dim, seed=2)
     whole = RMSNorm(heads * dim, 1e-5, env(), wide=wide)
     with torch.no_grad():
         whole.weight.copy_(weight)
@@ -136,7 +144,11 @@ def test_a_norm_over_all_heads(size: int, wide: bool) -> None:
 def test_a_head_gathers_all_tokens(size: int, tied: bool, bias: bool) -> None:
     """Their number need not be a multiple of the ranks'."""
     vocabulary = 16
-    weight, offset, x = drawn(vocabulary, HIDDEN), drawn(vocabulary, seed=2), drawn(TOKENS, HIDDEN, seed=3)
+    weight, offset, x = (
+        random_tensor(vocabulary, HIDDEN),
+        random_tensor(vocabulary, seed=2),
+        random_tensor(TOKENS, HIDDEN, seed=3),
+    )
     expected = x @ weight.T + (offset if bias else 0)
     each = -(-vocabulary // size)
     for rank in range(size):
@@ -160,7 +172,7 @@ def test_a_head_gathers_all_tokens(size: int, tied: bool, bias: bool) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("vocabulary", [16, 3])
 def test_an_embedding_that_ranks_share_with_the_head(size: int, vocabulary: int) -> None:
-    weight, x = drawn(vocabulary, HIDDEN), drawn(TOKENS, HIDDEN, seed=3)
+    weight, x = random_tensor(vocabulary, HIDDEN), random_tensor(TOKENS, HIDDEN, seed=3)
     tokens, actual, each = torch.tensor([0, vocabulary - 1, 2, 1, 2]), [], -(-vocabulary // size)
     for rank in range(size):
         surroundings = env(rank, size)
@@ -183,7 +195,7 @@ def test_an_embedding_that_ranks_share_with_the_head(size: int, vocabulary: int)
 @pytest.mark.parametrize("apart", [False, True], ids=["two tensors", "three for each expert"])
 def test_experts(size: int, apart: bool) -> None:
     count, width = 3, 8
-    both, down = drawn(count, 2 * width, HIDDEN), drawn(count, HIDDEN, width, seed=2)
+    both, down = random_tensor(count, 2 * width, HIDDEN), random_tensor(count, HIDDEN, width, seed=2)
     tensors: dict[str, Tensor] = {"gate_up_proj.weight": both, "down_proj.weight": down}
     if apart:
         tensors = {}
@@ -191,9 +203,9 @@ def test_experts(size: int, apart: bool) -> None:
             tensors[f"gate_up_proj.weight:{expert}.gate"] = both[expert, :width]
             tensors[f"gate_up_proj.weight:{expert}.up"] = both[expert, width:]
             tensors[f"down_proj.weight:{expert}.down"] = down[expert]
-    x = drawn(TOKENS, HIDDEN, seed=3)
+    x = random_tensor(TOKENS, HIDDEN, seed=3)
     chosen = torch.tensor([[0, 1], [1, 2], [2, 0], [0, 2], [1, 0]])
-    weights = drawn(TOKENS, 2, seed=4).softmax(-1)
+    weights = random_tensor(TOKENS, 2, seed=4).softmax(-1)
     parts = [
         layer(x, chosen, weights) for layer in filled(lambda env: Experts(HIDDEN, width, count, env), tensors, size)
     ]

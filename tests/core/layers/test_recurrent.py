@@ -24,10 +24,10 @@ class Toy(Model):
 
 def test_a_convolution_may_be_stored_in_parts() -> None:
     whole = torch.randn(5, 1, 4)
-    one, parts = Toy(), Toy()
-    one.load_weights({"conv.weight": whole}.items())
+    unsplit, parts = Toy(), Toy()
+    unsplit.load_weights({"conv.weight": whole}.items())
     parts.load_weights({"v_conv.weight": whole[2:], "q_conv.weight": whole[:2]}.items())
-    assert torch.equal(one.conv.weight, whole) and torch.equal(parts.conv.weight, whole)
+    assert torch.equal(unsplit.conv.weight, whole) and torch.equal(parts.conv.weight, whole)
 
 
 def test_a_convolution_may_be_stored_in_equal_pieces() -> None:

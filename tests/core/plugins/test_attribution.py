@@ -144,14 +144,14 @@ def test_a_model_that_declares_images_must_support_them() -> None:
     class Blind(Model):
         pass
 
-    class Sighted(Model, SupportsImages):
+    class VisionModel(Model, SupportsImages):
         pass
 
     def problem(target: type, *inputs: str) -> str | None:
         actual: Any = SimpleNamespace(spec=ModelSpec(name="A", target="a:A", inputs=frozenset(inputs)))
         return declaration_problem(actual, target)
 
-    assert problem(Blind, "text") is problem(Sighted, "text", "image") is problem(Sighted, "text") is None
+    assert problem(Blind, "text") is problem(VisionModel, "text", "image") is problem(VisionModel, "text") is None
     assert "Blind must have SupportsImages as a second base" in (problem(Blind, "text", "image") or "")
 
 

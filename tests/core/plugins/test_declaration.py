@@ -95,5 +95,5 @@ def test_what_a_plugin_prints_stays_out_of_a_command_s_output(
 ) -> None:
     install("sglang-chatty", "print('hello')\n@hookimpl\ndef register_models():\n    print('again')\n    return []")
     Plugins.discover(PluginOptions())
-    shown = capsys.readouterr()
-    assert shown.out == "" and shown.err == "hello\nagain\n"
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err == "hello\nagain\n"

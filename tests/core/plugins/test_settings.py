@@ -53,24 +53,24 @@ def test_an_unknown_key_like_no_other_lists_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "field"), [({"size": "big"}, "size"), ({"mode": "slow"}, "mode"), ({"eager": "perhaps"}, "eager")]
+    ("values", "field"), [({"size": "big"}, "size"), ({"mode": "slow"}, "mode"), ({"eager": "perhaps"}, "eager")]
 )
-def test_a_value_of_another_type_names_the_component_and_the_key(given: dict[str, Any], field: str) -> None:
+def test_a_value_of_another_type_names_the_component_and_the_key(values: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError, match=rf"settings of 'triton': .*{field}"):
-        parse(**given)
+        parse(**values)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("values", "message"),
     [
         ({"size": "abc"}, "settings of 'triton': size must be an integer, not text (--set triton.size=abc)"),
         ({"mode": "slow"}, "settings of 'triton': mode cannot be 'slow' (--set triton.mode=slow)"),
         ({"layers": [1, "x"]}, "settings of 'triton': layers[1] must be an integer, not text (--set triton.layers="),
     ],
 )
-def test_the_option_is_named(given: dict[str, Any], message: str) -> None:
+def test_the_option_is_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(**given)
+        parse(**values)
     assert str(caught.value).startswith(message)
 
 

@@ -17,9 +17,9 @@ print(os.getcwd() in sys.path)
 """
 
 
-@pytest.mark.parametrize(("given", "stays"), [("", False), (f"{os.pathsep}/nowhere", False), (".", True)])
-def test_it_stays_only_where_the_path_names_it(given: str, stays: bool, tmp_path: Path) -> None:
-    for path in (given, f"{given}{os.pathsep}/elsewhere" if given else given):
+@pytest.mark.parametrize(("python_path", "stays"), [("", False), (f"{os.pathsep}/nowhere", False), (".", True)])
+def test_it_stays_only_where_the_path_names_it(python_path: str, stays: bool, tmp_path: Path) -> None:
+    for path in (python_path, f"{python_path}{os.pathsep}/elsewhere" if python_path else python_path):
         done = subprocess.run(
             [sys.executable, "-c", SHOW],
             cwd=tmp_path,

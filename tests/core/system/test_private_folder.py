@@ -81,11 +81,11 @@ def test_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_killed_process_is_removed(tmp_path: Path, owner: subprocess.Popen[str]) -> None:
-    left = folder_of(owner)
-    (left / "requests").touch()
+    folder = folder_of(owner)
+    (folder / "requests").touch()
     owner.kill()
     owner.wait()
-    assert left.exists()
+    assert folder.exists()
     with scratch_folder(tmp_path, "sglang-plug-ranks-", family="sglang-plug-") as fresh:
         assert list(tmp_path.iterdir()) == [fresh]
 

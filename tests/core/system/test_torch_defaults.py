@@ -30,14 +30,14 @@ def test_contexts_may_be_nested_in_a_thread() -> None:
 def test_threads_that_change_it_at_once_leave_it_as_it_was() -> None:
     """Two ranks in threads of one process load new weights at the same time."""
     before = torch.get_default_dtype()
-    entered, seen = threading.Event(), list[torch.dtype]()
+    entered, dtypes = threading.Event(), list[torch.dtype]()
     leave = threading.Event()
 
     def other() -> None:
         with default_dtype(torch.float16):
             entered.set()
             leave.wait(LONG)
-            seen.append(torch.get_default_dtype())
+            dtypes.append(torch.get_default_dtype())
 
     thread = threading.Thread(target=other)
     with default_dtype(torch.bfloat16):
@@ -47,5 +47,5 @@ def test_threads_that_change_it_at_once_leave_it_as_it_was() -> None:
     assert entered.wait(LONG)
     leave.set()
     thread.join(LONG)
-    assert seen == [torch.float16]
+    assert dtypes == [torch.float16]
     assert torch.get_default_dtype() == before

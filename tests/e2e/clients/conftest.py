@@ -33,7 +33,14 @@ def python(needs: str) -> str | None:
     """The interpreter that has a package; this one is asked last."""
     look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({needs!r}) is None)"
     own = [str(path) for home in (HOME, AGENTS) if (path := home / "bin" / "python").exists()]
-    return next((one for one in (*own, sys.executable) if not subprocess.run([one, "-c", look]).returncode), None)
+    return next(
+        (
+            interpreter
+            for interpreter in (*own, sys.executable)
+            if not subprocess.run([interpreter, "-c", look]).returncode
+        ),
+        None,
+    )
 
 
 def run(command: list[str], url: str, **environment: str) -> Any:
@@ -46,10 +53,10 @@ def run(command: list[str], url: str, **environment: str) -> Any:
         timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    said = json.loads(done.stdout.splitlines()[-1])
-    if "skip" in said:
-        pytest.skip(said["skip"])
-    return said
+    report = json.loads(done.stdout.splitlines()[-1])
+    if "skip" in report:
+        pytest.skip(report["skip"])
+    return report
 
 
 class Programs:

@@ -14,7 +14,7 @@ def similarity(left: list[float], right: list[float]) -> float:
     """Cosine."""
     assert len(left) == len(right) == 384
     norms = math.hypot(*left) * math.hypot(*right)
-    return sum(one * other for one, other in zip(left, right, strict=True)) / norms
+    return sum(value * other for value, other in zip(left, right, strict=True)) / norms
 
 
 def check_meanings(vectors: list[list[float]]) -> None:
@@ -24,35 +24,35 @@ def check_meanings(vectors: list[list[float]]) -> None:
 
 
 def test_langchain_chat(programs: Any, server: Any) -> None:
-    found = programs.python("langchain_chat", server.url, needs="langchain_openai")
-    assert found["invoke"] == found["async"] == "".join(found["stream"]) == PARIS
-    assert found["batch"][0] == PARIS and "Tokyo" in found["batch"][1]
-    assert "Paris" in found["turns"]
-    assert found["stop"] == "The capital of France is "
-    assert len([piece for piece in found["stream"] if piece]) > 3
-    assert found["reason"] == "stop"
-    usage = found["usage"]
+    report = programs.python("langchain_chat", server.url, needs="langchain_openai")
+    assert report["invoke"] == report["async"] == "".join(report["stream"]) == PARIS
+    assert report["batch"][0] == PARIS and "Tokyo" in report["batch"][1]
+    assert "Paris" in report["turns"]
+    assert report["stop"] == "The capital of France is "
+    assert len([piece for piece in report["stream"] if piece]) > 3
+    assert report["reason"] == "stop"
+    usage = report["usage"]
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (15, 8, 23)
 
 
 def test_langchain_embeddings(programs: Any, encoder: Any) -> None:
-    found = programs.python("langchain_embeddings", encoder.url, needs="langchain_openai")
-    check_meanings(found["documents"])
-    assert found["query"] == pytest.approx(found["documents"][0], abs=1e-5)
+    report = programs.python("langchain_embeddings", encoder.url, needs="langchain_openai")
+    check_meanings(report["documents"])
+    assert report["query"] == pytest.approx(report["documents"][0], abs=1e-5)
 
 
 def test_litellm(programs: Any, server: Any) -> None:
-    found = programs.python("litellm_calls", server.url, needs="litellm")
-    assert found["text"] == found["async"] == "".join(piece or "" for piece in found["pieces"]) == PARIS
-    assert (found["reason"], found["usage"]) == ("stop", [15, 8, 23])
-    assert found["refusal"].startswith("400") and "temperature" in found["refusal"]
-    assert found["completion_tokens"] == 4
+    report = programs.python("litellm_calls", server.url, needs="litellm")
+    assert report["text"] == report["async"] == "".join(piece or "" for piece in report["pieces"]) == PARIS
+    assert (report["reason"], report["usage"]) == ("stop", [15, 8, 23])
+    assert report["refusal"].startswith("400") and "temperature" in report["refusal"]
+    assert report["completion_tokens"] == 4
 
 
 def test_litellm_embedding(programs: Any, encoder: Any) -> None:
-    found = programs.python("litellm_embedding", encoder.url, needs="litellm")
-    check_meanings(found["documents"])
-    assert found["tokens"] > 15
+    report = programs.python("litellm_embedding", encoder.url, needs="litellm")
+    check_meanings(report["documents"])
+    assert report["tokens"] > 15
 
 
 def test_instructor(programs: Any, server: Any) -> None:
@@ -62,47 +62,47 @@ def test_instructor(programs: Any, server: Any) -> None:
 
 
 def test_rerankers(programs: Any, reranker: Any) -> None:
-    found = programs.python("rerankers", reranker.url, needs="cohere")
-    scores = [score for _, score in found["cohere"]]
+    report = programs.python("rerankers", reranker.url, needs="cohere")
+    scores = [score for _, score in report["cohere"]]
     assert len(scores) == 2 and scores == sorted(scores, reverse=True)
-    assert [text for text, _ in found["cohere"]] == [text for text, _ in found["jina"]]
-    assert found["cohere-v1"] == found["cohere"]
-    assert scores == pytest.approx([score for _, score in found["jina"]])
+    assert [text for text, _ in report["cohere"]] == [text for text, _ in report["jina"]]
+    assert report["cohere-v1"] == report["cohere"]
+    assert scores == pytest.approx([score for _, score in report["jina"]])
 
 
 def test_documents_with_requests(programs: Any, server: Any) -> None:
-    found = programs.python("requests_documents", server.url, needs="requests")
-    assert "Paris" in found["chat"]["choices"][0]["message"]["content"]
-    assert found["chat"]["model"] == "demo"
-    assert found["generate"]["text"] and found["generate"]["meta_info"]["completion_tokens"] > 0
-    assert found["streamed"] == found["whole"] != ""
-    assert found["model_info"]["is_generation"] is True
-    assert found["server_info"]["model_path"] == found["model_info"]["model_path"]
-    assert found["health"] == [200, 200]
-    assert found["flush"].startswith("Cache flushed.")
-    assert found["text"] == "What is the capital of France?"
-    assert found["update"]["success"] is False and found["update"]["message"]
-    assert (found["experts"], found["refused"]) == (400, 400)
+    report = programs.python("requests_documents", server.url, needs="requests")
+    assert "Paris" in report["chat"]["choices"][0]["message"]["content"]
+    assert report["chat"]["model"] == "demo"
+    assert report["generate"]["text"] and report["generate"]["meta_info"]["completion_tokens"] > 0
+    assert report["streamed"] == report["whole"] != ""
+    assert report["model_info"]["is_generation"] is True
+    assert report["server_info"]["model_path"] == report["model_info"]["model_path"]
+    assert report["health"] == [200, 200]
+    assert report["flush"].startswith("Cache flushed.")
+    assert report["text"] == "What is the capital of France?"
+    assert report["update"]["success"] is False and report["update"]["message"]
+    assert (report["experts"], report["refused"]) == (400, 400)
 
 
 def test_embedding_documents_with_requests(programs: Any, encoder: Any) -> None:
-    found = programs.python("requests_embedding", encoder.url, needs="requests")
-    assert found["native"] == pytest.approx(found["openai"], abs=1e-5)
-    assert len(found["native"]) == 384
+    report = programs.python("requests_embedding", encoder.url, needs="requests")
+    assert report["native"] == pytest.approx(report["openai"], abs=1e-5)
+    assert len(report["native"]) == 384
 
 
 def test_node(programs: Any, server: Any) -> None:
-    found = programs.node("openai_node", server.url, needs="openai")
-    assert found["text"] == "".join(found["pieces"]) == PARIS
-    assert (found["usage"], found["taken"], len(found["models"])) == (23, 5, 1)
-    assert (found["bad"]["name"], found["bad"]["status"]) == ("BadRequestError", 400)
-    assert "temperature" in found["bad"]["message"]
-    assert (found["missing"]["name"], found["missing"]["status"]) == ("NotFoundError", 404)
+    report = programs.node("openai_node", server.url, needs="openai")
+    assert report["text"] == "".join(report["pieces"]) == PARIS
+    assert (report["usage"], report["taken"], len(report["models"])) == (23, 5, 1)
+    assert (report["bad"]["name"], report["bad"]["status"]) == ("BadRequestError", 400)
+    assert "temperature" in report["bad"]["message"]
+    assert (report["missing"]["name"], report["missing"]["status"]) == ("NotFoundError", 404)
     server.wait_whole()
 
 
 def test_the_code_that_the_playground_shows(programs: Any, server: Any) -> None:
-    found = programs.node("playground_code", server.url, needs="openai")
-    assert found["chat"] == PARIS
-    assert found["completion"] == " Paris"
-    assert "tokens: [" in found["fetched"] and "count:" in found["fetched"]
+    report = programs.node("playground_code", server.url, needs="openai")
+    assert report["chat"] == PARIS
+    assert report["completion"] == " Paris"
+    assert "tokens: [" in report["fetched"] and "count:" in report["fetched"]

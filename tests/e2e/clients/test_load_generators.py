@@ -21,24 +21,24 @@ def tokenizer() -> str:
 
 def test_vllm_bench_serve(programs: Any, server: Any, tokenizer: str) -> None:
     arguments = ("openai-chat", "/v1/chat/completions", tokenizer)
-    found = programs.load_generator("vllm_bench", server.url, *arguments, needs="vllm")
-    assert (found["completed"], found["failed"]) == (SENT, 0)
-    assert found["total_output_tokens"] > SENT
+    report = programs.load_generator("vllm_bench", server.url, *arguments, needs="vllm")
+    assert (report["completed"], report["failed"]) == (SENT, 0)
+    assert report["total_output_tokens"] > SENT
 
 
 def test_vllm_bench_serve_of_embeddings(programs: Any, encoder: Any, tokenizer: str) -> None:
     arguments = ("openai-embeddings", "/v1/embeddings", tokenizer)
-    found = programs.load_generator("vllm_bench", encoder.url, *arguments, needs="vllm")
-    assert found["completed"] == SENT and not found["failed"]
+    report = programs.load_generator("vllm_bench", encoder.url, *arguments, needs="vllm")
+    assert report["completed"] == SENT and not report["failed"]
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
 def test_vllm_bench_serve_of_rerank(path: str, programs: Any, reranker: Any, tokenizer: str) -> None:
-    found = programs.load_generator("vllm_bench", reranker.url, "vllm-rerank", path, tokenizer, needs="vllm")
-    assert found["completed"] == SENT and not found["failed"]
-    assert found["total_input_tokens"] > SENT
+    report = programs.load_generator("vllm_bench", reranker.url, "vllm-rerank", path, tokenizer, needs="vllm")
+    assert report["completed"] == SENT and not report["failed"]
+    assert report["total_input_tokens"] > SENT
 
 
 def test_sglang_bench_serving(programs: Any, server: Any, tokenizer: str) -> None:
-    found = programs.load_generator("sglang_bench", server.url, "sglang", tokenizer, needs="sglang")
-    assert found["completed"] == SENT and found["total_output_tokens"] >= SENT
+    report = programs.load_generator("sglang_bench", server.url, "sglang", tokenizer, needs="sglang")
+    assert report["completed"] == SENT and report["total_output_tokens"] >= SENT

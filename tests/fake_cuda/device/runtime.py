@@ -55,15 +55,15 @@ class Functions(TorchFunctionMode):
     def _moved(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Implement ``tensor.to(device, ...)``, which initialises CUDA before it dispatches."""
         device = kwargs.pop("device", None)
-        rest = list(args[1:])
-        if device is None and rest and isinstance(rest[0], (str, torch.device)):
-            device = rest.pop(0)
-        if device is None and rest and isinstance(rest[0], DeviceTensor):
-            device, rest[0] = CUDA, rest[0].dtype
+        positional = list(args[1:])
+        if device is None and positional and isinstance(positional[0], (str, torch.device)):
+            device = positional.pop(0)
+        if device is None and positional and isinstance(positional[0], DeviceTensor):
+            device, positional[0] = CUDA, positional[0].dtype
         if func is not Tensor.cuda and not is_cuda(device):
             return func(*args, **({**kwargs, "device": device} if device is not None else kwargs))
-        dtype = kwargs.get("dtype") or next((item for item in rest if isinstance(item, torch.dtype)), None)
-        queued = kwargs.get("non_blocking", next((item for item in rest if isinstance(item, bool)), False))
+        dtype = kwargs.get("dtype") or next((item for item in positional if isinstance(item, torch.dtype)), None)
+        queued = kwargs.get("non_blocking", next((item for item in positional if isinstance(item, bool)), False))
         with Operators():
             return torch.ops.aten._to_copy(args[0], dtype=dtype or args[0].dtype, device=CUDA, non_blocking=queued)
 

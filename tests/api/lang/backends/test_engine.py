@@ -32,7 +32,7 @@ class Engine:
         if prompt == "bad":
             raise Refusal("no bad words")
         if isinstance(prompt, list) or "input_ids" in fields:
-            rows = [[[-float(len(one)), 0, str(one)]] for one in prompt or fields["input_ids"]]
+            rows = [[[-float(len(text)), 0, str(text)]] for text in prompt or fields["input_ids"]]
             return [{"text": "", "meta_info": {"input_token_logprobs": row, "prompt_tokens": 1}} for row in rows]
         return self._stream(prompt) if stream else {"text": prompt.upper(), "meta_info": {"prompt_tokens": 1}}
 

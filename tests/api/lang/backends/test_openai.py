@@ -26,9 +26,9 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
 
 
 def chat(body: Any) -> tuple[int, Any]:
-    said = [f"{index}:{len(body['messages'])}" for index in range(body.get("n", 1))]
+    answers = [f"{index}:{len(body['messages'])}" for index in range(body.get("n", 1))]
     choices = [
-        {"index": index, "message": {"content": text}, "finish_reason": "stop"} for index, text in enumerate(said)
+        {"index": index, "message": {"content": text}, "finish_reason": "stop"} for index, text in enumerate(answers)
     ]
     return 200, {"id": "1", "choices": choices[::-1], "usage": USAGE}
 
@@ -142,7 +142,7 @@ def echoed(body: Any) -> tuple[int, Any]:
     rows = [
         {
             "tokens": list(text),
-            "token_logprobs": [None, *((ord(one) - 128) / (1 if len(text) > 2 else 4) for one in text[1:])],
+            "token_logprobs": [None, *((ord(character) - 128) / (1 if len(text) > 2 else 4) for character in text[1:])],
             "text_offset": list(range(len(text))),
         }
         for text in body["prompt"]
@@ -204,8 +204,8 @@ def test_models_of_openai_by_their_names(
     endpoint = OpenAI(model)
     assert program(backend=endpoint)["x"] == ("continued" if path is None else "0:1")
     endpoint.close()
-    ((asked, body, headers),) = answering.requests
-    assert (asked, body["model"]) == (path or "/v1/completions", model)
+    ((requested, body, headers),) = answering.requests
+    assert (requested, body["model"]) == (path or "/v1/completions", model)
     assert {name.lower(): value for name, value in headers.items()}["authorization"] == "Bearer from-the-environment"
 
 

@@ -18,7 +18,7 @@ def answer(*tokens: str | None, before: int = 0) -> dict[str, Any]:
 
 
 def tokens(choices: list[str], answers: list[dict[str, Any]], prompt_len: int = 0) -> list[tuple[int, ...]]:
-    return [one.tokens for one in scored_choices(choices, answers, prompt_len)]
+    return [choice.tokens for choice in scored_choices(choices, answers, prompt_len)]
 
 
 def test_the_prompts_own_tokens_are_left_out() -> None:
@@ -41,8 +41,8 @@ def test_without_texts_tokens_are_counted() -> None:
 
 
 def test_the_first_token_of_all_has_no_probability() -> None:
-    found = scored_choices(["a"], [{"meta_info": {"input_token_logprobs": [(None, 5, "a")], "prompt_tokens": 1}}], 0)
-    assert found[0].logprobs == (0.0,)
+    scored = scored_choices(["a"], [{"meta_info": {"input_token_logprobs": [(None, 5, "a")], "prompt_tokens": 1}}], 0)
+    assert scored[0].logprobs == (0.0,)
 
 
 @given(st.text("ab ", min_size=1), st.lists(st.text("ab ", min_size=1), min_size=1, max_size=4), st.data())
@@ -55,7 +55,7 @@ def test_every_choice_is_scored_from_the_earliest_join_on(prompt: str, choices: 
     borders = [[0, *accumulate(map(len, row))] for row in rows]
     earliest = min(max(place for place in places if place <= len(prompt)) for places in borders)
     scored = scored_choices(choices, [answer(*row) for row in rows], 0)
-    for places, one in zip(borders, scored, strict=True):
-        first = one.tokens[0]
+    for places, scores in zip(borders, scored, strict=True):
+        first = scores.tokens[0]
         assert places[first] <= earliest < places[first + 1]
-        assert one.tokens == tuple(range(first, len(places) - 1))
+        assert scores.tokens == tuple(range(first, len(places) - 1))

@@ -51,22 +51,22 @@ def both(adapted: Any, folders: dict[str, Path]) -> Iterator[Any]:
 
 
 def text(app: Any, **more: Any) -> str:
-    found: str = app.answer("/generate", {**PROMPT, **more})["text"]
-    return found
+    output: str = app.answer("/generate", {**PROMPT, **more})["text"]
+    return output
 
 
 def chat(app: Any, **more: Any) -> str:
-    found: str = app.answer("/v1/chat/completions", {**CHAT, **more})["choices"][0]["message"]["content"]
-    return found
+    content: str = app.answer("/v1/chat/completions", {**CHAT, **more})["choices"][0]["message"]["content"]
+    return content
 
 
 def test_prompts_of_one_call_have_their_own(both: Any) -> None:
     alone = [text(both, lora_path=name) for name in (None, "red", "blue")]
     assert len(set(alone)) == 3
     batch = {**PROMPT, "text": [PROMPT["text"]] * 4, "lora_path": ["blue", None, "red", "blue"]}
-    assert [one["text"] for one in both.answer("/generate", batch)] == [alone[2], alone[0], alone[1], alone[2]]
+    assert [answer["text"] for answer in both.answer("/generate", batch)] == [alone[2], alone[0], alone[1], alone[2]]
     every = {**PROMPT, "text": [PROMPT["text"]] * 2, "lora_path": "red"}
-    assert [one["text"] for one in both.answer("/generate", every)] == [alone[1]] * 2
+    assert [answer["text"] for answer in both.answer("/generate", every)] == [alone[1]] * 2
 
 
 def test_the_model_names_one(both: Any) -> None:
@@ -83,7 +83,7 @@ def test_the_model_names_one(both: Any) -> None:
 
 def test_models_are_listed(both: Any, folders: dict[str, Path]) -> None:
     served = both.engine.model_name
-    cards = {one["id"]: one for one in both.get("/v1/models").json()["data"]}
+    cards = {card["id"]: card for card in both.get("/v1/models").json()["data"]}
     assert list(cards) == [served, "red", "blue"]
     assert (cards["blue"]["parent"], cards["blue"]["root"]) == (served, str(folders["blue"]))
     assert both.get("/v1/models/red").json() == cards["red"]
@@ -92,7 +92,7 @@ def test_models_are_listed(both: Any, folders: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "said"),
+    ("path", "body", "status", "message"),
     [
         ("/generate", {**PROMPT, "lora_path": "green"}, 400, "no adapter 'green' is loaded; loaded: 'red'"),
         ("/generate", {**PROMPT, "text": ["a", "b"], "lora_path": ["red"]}, 400, "1 entries for 2 prompts"),
@@ -101,8 +101,8 @@ def test_models_are_listed(both: Any, folders: dict[str, Path]) -> None:
         ("/v1/responses", {"input": "Hi", "model": "sglang-plug-demo:green"}, 404, "loaded: 'red'"),
     ],
 )
-def test_what_is_not_loaded_is_refused(adapted: Any, path: str, body: Any, status: int, said: str) -> None:
-    assert said in adapted.refusal(path, body, status)["message"]
+def test_what_is_not_loaded_is_refused(adapted: Any, path: str, body: Any, status: int, message: str) -> None:
+    assert message in adapted.refusal(path, body, status)["message"]
 
 
 def test_loading_and_unloading_tell_what_is_loaded(adapted: Any, folders: dict[str, Path]) -> None:
@@ -114,7 +114,7 @@ def test_loading_and_unloading_tell_what_is_loaded(adapted: Any, folders: dict[s
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "said"),
+    ("path", "body", "message"),
     [
         (LOAD, {"lora_name": "red", "lora_path": "DEMO"}, "there is one of that name"),
         (LOAD, {"lora_name": "green", "lora_path": "/no/such/folder"}, "is not a folder"),
@@ -124,12 +124,12 @@ def test_loading_and_unloading_tell_what_is_loaded(adapted: Any, folders: dict[s
         (UNLOAD, {"lora_name": "green"}, "no adapter 'green' is loaded; loaded: 'red'"),
     ],
 )
-def test_a_refusal_leaves_them_as_they_are(adapted: Any, path: str, body: dict[str, str], said: str) -> None:
+def test_a_refusal_leaves_them_as_they_are(adapted: Any, path: str, body: dict[str, str], message: str) -> None:
     body = {name: str(DEMO) if value == "DEMO" else value for name, value in body.items()}
     response = adapted.post(path, body)
     assert response.status_code == 400
     answer = response.json()
-    assert answer["success"] is False and said in answer["error_message"]
+    assert answer["success"] is False and message in answer["error_message"]
     assert list(answer["loaded_adapters"]) == ["red"]
 
 
@@ -146,14 +146,14 @@ def test_a_request_in_flight_keeps_what_is_unloaded(both: Any, folders: dict[str
     async def streamed() -> bytes:
         stream = both.begin("/generate", body)
         await stream.until("data: ")
-        for path, asked in (
+        for path, control in (
             (UNLOAD, {"lora_name": "blue"}),
             (LOAD, {"lora_name": "blue", "lora_path": str(folders["red"])}),
         ):
-            assert (await both.client.post(path, json=asked)).status_code == 200
+            assert (await both.client.post(path, json=control)).status_code == 200
         assert not stream.task.done()
-        found: bytes = await stream.end()
-        return found
+        received: bytes = await stream.end()
+        return received
 
     events = both.run(streamed()).decode().split("\n\n")
     assert json.loads(events[-3].removeprefix("data: "))["text"] == expected
@@ -164,11 +164,11 @@ def test_prefixes_are_not_shared_with_others(both: Any, folders: dict[str, Path]
     long = {"text": "Once upon a time there was a server. " * 8, "sampling_params": {**GREEDY, "max_new_tokens": 1}}
 
     def cached(adapter: str | None) -> int:
-        found: int = both.answer("/generate", {**long, "lora_path": adapter})["meta_info"]["cached_tokens"]
-        return found
+        cached_tokens: int = both.answer("/generate", {**long, "lora_path": adapter})["meta_info"]["cached_tokens"]
+        return cached_tokens
 
-    assert [cached(one) for one in (None, "red", "blue")] == [0, 0, 0]
-    assert all(cached(one) > 40 for one in (None, "red", "blue"))
+    assert [cached(adapter) for adapter in (None, "red", "blue")] == [0, 0, 0]
+    assert all(cached(adapter) > 40 for adapter in (None, "red", "blue"))
     both.answer(UNLOAD, {"lora_name": "blue"})
     both.answer(LOAD, {"lora_name": "blue", "lora_path": str(folders["blue"])})
     assert cached("blue") > 40 and cached("red") > 40, "the same matrices have the same prefixes"
@@ -198,7 +198,7 @@ def test_strict_names_are_the_models_and_the_adapters(apps: Callable[..., Any], 
 def test_only_folders_that_are_allowed(apps: Callable[..., Any], folders: dict[str, Path]) -> None:
     app = apps(enable_lora=True, allow_update_from=(str(folders["red"]),))
     answers = [app.post(LOAD, {"lora_name": name, "lora_path": str(path)}) for name, path in folders.items()]
-    assert [one.status_code for one in answers] == [200, 400]
+    assert [answer.status_code for answer in answers] == [200, 400]
     assert "--allow-update-from" in answers[1].json()["error_message"]
 
 
@@ -206,12 +206,12 @@ def test_vectors(apps: Callable[..., Any], folders: dict[str, Path]) -> None:
     app = apps(lora_paths=(f"red={folders['red']}",), is_embedding=True)
 
     def vector(**more: Any) -> list[float]:
-        found: list[float] = app.answer("/v1/embeddings", {"input": "Paris", **more})["data"][0]["embedding"]
-        return found
+        embedding: list[float] = app.answer("/v1/embeddings", {"input": "Paris", **more})["data"][0]["embedding"]
+        return embedding
 
     def native(**more: Any) -> list[float]:
-        found: list[float] = app.answer("/encode", {"text": "Paris", **more})["embedding"]
-        return found
+        embedding: list[float] = app.answer("/encode", {"text": "Paris", **more})["embedding"]
+        return embedding
 
     assert vector(model="red") == vector(model="sglang-plug-demo:red") == native(lora_path="red") == native(model="red")
     assert vector(model="red") != vector() == native()

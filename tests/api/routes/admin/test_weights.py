@@ -29,7 +29,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(DEMO, folder)
     torch.manual_seed(0)
     weights = load_file(DEMO / "model.safetensors")
-    save_file({name: torch.randn_like(one) * 0.1 for name, one in weights.items()}, folder / "model.safetensors")
+    save_file({name: torch.randn_like(tensor) * 0.1 for name, tensor in weights.items()}, folder / "model.safetensors")
     return folder
 
 

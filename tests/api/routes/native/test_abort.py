@@ -63,9 +63,9 @@ def test_a_native_answer_ends_with_what_it_has(app: Any) -> None:
 
 def test_a_native_stream(app: Any) -> None:
     (answer,), _ = run_and_abort(app, [native("a", stream=True)], {"rid": "a"}, 1)
-    found = events(answer)
-    assert [one["meta_info"]["finish_reason"] for one in found[:-1]] == [None] * (len(found) - 1)
-    assert found[-1]["meta_info"]["finish_reason"]["type"] == "abort"
+    chunks = events(answer)
+    assert [chunk["meta_info"]["finish_reason"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1]["meta_info"]["finish_reason"]["type"] == "abort"
 
 
 def test_a_chat(app: Any) -> None:
@@ -89,7 +89,7 @@ def test_every_sequence_of_a_request(app: Any) -> None:
     batch = native("b", text=["One", "Two"], sampling_params={**LONG, "n": 2})
     (answer,), count = run_and_abort(app, [batch], {"rid": "b"}, 4)
     assert count == 4
-    assert {one["meta_info"]["finish_reason"]["type"] for one in answer.json()} == {"abort"}
+    assert {output["meta_info"]["finish_reason"]["type"] for output in answer.json()} == {"abort"}
 
 
 def test_one_prompt_of_a_batch(app: Any) -> None:
@@ -97,14 +97,14 @@ def test_one_prompt_of_a_batch(app: Any) -> None:
     batch = native(["b", "c"], text=["One", "Two"], sampling_params=[LONG, short])
     (answer,), count = run_and_abort(app, [batch], {"rid": "b"}, 1)
     assert count == 1
-    assert [one["meta_info"]["finish_reason"]["type"] for one in answer.json()] == ["abort", "length"]
+    assert [output["meta_info"]["finish_reason"]["type"] for output in answer.json()] == ["abort", "length"]
 
 
 def test_only_the_request_with_exactly_this_id(app: Any) -> None:
     others = [native(rid, sampling_params={**LONG, "max_new_tokens": 150}) for rid in ("a1", "1a", "A", "a-b")]
     answers, count = run_and_abort(app, [native("a"), *others], {"rid": "a"}, 5)
     assert count == 1
-    assert [one.json()["meta_info"]["finish_reason"]["type"] for one in answers] == ["abort", *["length"] * 4]
+    assert [answer.json()["meta_info"]["finish_reason"]["type"] for answer in answers] == ["abort", *["length"] * 4]
 
 
 def test_one_that_waits_in_the_queue(apps: Callable[..., Any]) -> None:
@@ -133,7 +133,7 @@ def test_one_that_waits_in_the_queue(apps: Callable[..., Any]) -> None:
 def test_all(app: Any) -> None:
     answers, count = run_and_abort(app, [native("a"), native("b"), chat("c")], {"abort_all": True}, 3)
     assert count == 3
-    assert all("abort" in one.text for one in answers)
+    assert all("abort" in answer.text for answer in answers)
 
 
 def test_an_id_can_be_used_again(app: Any) -> None:

@@ -38,10 +38,10 @@ def test_without_new_tokens_the_likeliest_next_tokens_are_told(app: Any) -> None
     fields = {"return_logprob": True, "top_logprobs_num": 3, "token_ids_logprob": [5, 6]}
     generated = app.answer("/generate", {**BODY, **fields, "return_prompt_token_ids": True})["meta_info"]
     for more in ({}, {"regex": "x"}, {"n": 2}, {"stop": "Paris"}, {"ignore_eos": True}):
-        found = app.answer("/generate", {**BODY, **fields, "sampling_params": {"max_new_tokens": 0, **more}})
-        for one in found if isinstance(found, list) else [found]:
-            meta = one["meta_info"]
-            assert (one["text"], one["output_ids"], meta["completion_tokens"]) == ("", [], 0)
+        answer = app.answer("/generate", {**BODY, **fields, "sampling_params": {"max_new_tokens": 0, **more}})
+        for output in answer if isinstance(answer, list) else [answer]:
+            meta = output["meta_info"]
+            assert (output["text"], output["output_ids"], meta["completion_tokens"]) == ("", [], 0)
             assert meta["finish_reason"] == {"type": "length", "length": 0}
             assert (meta["output_token_logprobs"], meta["output_token_logprobs_length"]) == ([], 0)
             for name in ("output_top_logprobs", "output_token_ids_logprobs"):
@@ -56,7 +56,7 @@ def test_without_new_tokens_the_likeliest_next_tokens_are_told(app: Any) -> None
 
 
 def test_a_list_of_lists_of_tokens_is_for_several_prompts(app: Any) -> None:
-    one = {**BODY, "return_logprob": True, "token_ids_logprob": [[5, 6]]}
-    assert "there is one prompt" in app.refusal("/generate", one)["message"]
-    found = app.answer("/generate", {**one, "text": [BODY["text"]]})
-    assert [len(ids) for ids in found[0]["meta_info"]["output_token_ids_logprobs"]] == [2] * 4
+    single = {**BODY, "return_logprob": True, "token_ids_logprob": [[5, 6]]}
+    assert "there is one prompt" in app.refusal("/generate", single)["message"]
+    batch = app.answer("/generate", {**single, "text": [BODY["text"]]})
+    assert [len(ids) for ids in batch[0]["meta_info"]["output_token_ids_logprobs"]] == [2] * 4

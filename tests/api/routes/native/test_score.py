@@ -28,22 +28,22 @@ def test_the_right_label_is_the_likeliest(app: Any, labels: list[int]) -> None:
     assert len(set(labels)) == 3
     rows = scores(app, labels)
     assert [row.index(max(row)) for row in rows] == [0, 1, 2]
-    assert all(0 <= one <= 1 for row in rows for one in row)
+    assert all(0 <= score <= 1 for row in rows for score in row)
 
 
 def test_scores_are_the_next_tokens_probabilities(app: Any, labels: list[int]) -> None:
     for item, row in zip(ITEMS, scores(app, labels), strict=True):
         params = {"max_new_tokens": 1, "temperature": 0}
         body = {"text": QUERY + item, "sampling_params": params, "return_logprob": True, "token_ids_logprob": labels}
-        (found,) = app.answer("/generate", body)["meta_info"]["output_token_ids_logprobs"]
-        assert row == pytest.approx([math.exp(logprob) for logprob, _, _ in found], rel=1e-4)
+        (logprobs,) = app.answer("/generate", body)["meta_info"]["output_token_ids_logprobs"]
+        assert row == pytest.approx([math.exp(logprob) for logprob, _, _ in logprobs], rel=1e-4)
 
 
 def test_softmax_is_among_the_labels(app: Any, labels: list[int]) -> None:
     plain, shares = scores(app, labels), scores(app, labels, apply_softmax=True)
     for row, share in zip(plain, shares, strict=True):
         assert sum(share) == pytest.approx(1)
-        assert share == pytest.approx([one / sum(row) for one in row], rel=1e-4)
+        assert share == pytest.approx([score / sum(row) for score in row], rel=1e-4)
 
 
 def test_items_first(app: Any, labels: list[int]) -> None:

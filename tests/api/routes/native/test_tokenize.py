@@ -17,19 +17,19 @@ HELLO = "Hello, wörld! 你好 🙂"
 
 @pytest.mark.parametrize("path", ["/tokenize", "/v1/tokenize"])
 def test_a_text(app: Any, path: str) -> None:
-    found = app.answer(path, {"model": "m", "prompt": HELLO})
-    assert found["tokens"] == app.engine.tokenizer.encode(HELLO)
-    assert found["count"] == len(found["tokens"])
-    assert found["max_model_len"] == app.info["context_length"]
-    assert set(found) == {"tokens", "count", "max_model_len"}
+    answer = app.answer(path, {"model": "m", "prompt": HELLO})
+    assert answer["tokens"] == app.engine.tokenizer.encode(HELLO)
+    assert answer["count"] == len(answer["tokens"])
+    assert answer["max_model_len"] == app.info["context_length"]
+    assert set(answer) == {"tokens", "count", "max_model_len"}
 
 
 def test_several_texts(app: Any) -> None:
     texts = ["one", "", "two three"]
-    found = app.answer("/tokenize", {"prompt": texts, "return_token_strs": True})
-    alone = [app.answer("/tokenize", {"prompt": one, "return_token_strs": True}) for one in texts]
+    answer = app.answer("/tokenize", {"prompt": texts, "return_token_strs": True})
+    alone = [app.answer("/tokenize", {"prompt": text, "return_token_strs": True}) for text in texts]
     for key in ("tokens", "count", "token_strs"):
-        assert found[key] == [one[key] for one in alone]
+        assert answer[key] == [entry[key] for entry in alone]
     assert app.answer("/tokenize", {"prompt": []})["tokens"] == []
 
 
@@ -39,18 +39,18 @@ def test_special_tokens(app: Any) -> None:
 
 
 def test_token_texts_make_the_text(app: Any) -> None:
-    found = app.answer("/tokenize", {"prompt": "Hello there", "add_special_tokens": False, "return_token_strs": True})
-    assert "".join(found["token_strs"]) == "Hello there"
+    answer = app.answer("/tokenize", {"prompt": "Hello there", "add_special_tokens": False, "return_token_strs": True})
+    assert "".join(answer["token_strs"]) == "Hello there"
 
 
 def test_a_conversation_is_what_chat_would_send(app: Any) -> None:
     messages = [{"role": "user", "content": [{"type": "text", "text": "What is the capital of France?"}]}]
-    found = app.answer("/tokenize", {"messages": messages})
+    answer = app.answer("/tokenize", {"messages": messages})
     chat = app.answer("/v1/chat/completions", {"messages": messages, "max_tokens": 1})
-    assert found["count"] == chat["usage"]["prompt_tokens"]
+    assert answer["count"] == chat["usage"]["prompt_tokens"]
     open_ended = app.answer("/tokenize", {"messages": messages, "add_generation_prompt": False})
-    assert found["tokens"][: open_ended["count"]] == open_ended["tokens"]
-    assert open_ended["count"] < found["count"]
+    assert answer["tokens"][: open_ended["count"]] == open_ended["tokens"]
+    assert open_ended["count"] < answer["count"]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -95,9 +95,9 @@ def test_several_lists_of_tokens(app: Any) -> None:
     ],
 )
 def test_refusals(app: Any, path: str, body: dict[str, Any], param: str | None) -> None:
-    found = app.refusal(path, body)
-    assert (found["param"] or "").startswith(param or "")
-    assert found["type"] == "BadRequestError"
+    error = app.refusal(path, body)
+    assert (error["param"] or "").startswith(param or "")
+    assert error["type"] == "BadRequestError"
 
 
 def test_the_first_id_beyond_the_vocabulary_is_refused(app: Any) -> None:

@@ -89,14 +89,16 @@ def test_a_client_leaves_its_stream_and_reads_on_later(app: Any) -> None:
         first = events_of(received.decode().rpartition("\n\n")[0])
         await streaming.leave()
         id = first[0]["response"]["id"]
-        rest = await app.client.get(f"/v1/responses/{id}?stream=true&starting_after={first[-1]['sequence_number']}")
+        remaining = await app.client.get(
+            f"/v1/responses/{id}?stream=true&starting_after={first[-1]['sequence_number']}"
+        )
         whole = await app.client.get(f"/v1/responses/{id}?stream=true")
-        return first, events_of(rest.text), events_of(whole.text), await ended(app, id)
+        return first, events_of(remaining.text), events_of(whole.text), await ended(app, id)
 
-    first, rest, whole, final = app.run(work())
+    first, remaining, whole, final = app.run(work())
     assert [event["type"] for event in first[:3]] == ["response.created", "response.queued", "response.in_progress"]
     assert [event["response"]["status"] for event in first[:3]] == ["queued", "queued", "in_progress"]
-    assert first + rest == whole
+    assert first + remaining == whole
     assert [event["sequence_number"] for event in whole] == list(range(len(whole)))
     assert (whole[-1]["type"], whole[-1]["response"]) == ("response.completed", final)
     assert "".join(event["delta"] for event in whole if event["type"] == "response.output_text.delta") == PARIS

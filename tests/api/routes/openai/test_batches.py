@@ -28,12 +28,12 @@ def app(apps: Callable[..., Any]) -> Iterator[Any]:
 
 
 def chat(number: int, **body: Any) -> dict[str, Any]:
-    given = {"messages": [{"role": "user", "content": f"Say {number}"}], "max_tokens": 2, **body}
-    return {"custom_id": f"line-{number}", "method": "POST", "url": "/chat/completions", "body": given}
+    chat_body = {"messages": [{"role": "user", "content": f"Say {number}"}], "max_tokens": 2, **body}
+    return {"custom_id": f"line-{number}", "method": "POST", "url": "/chat/completions", "body": chat_body}
 
 
 def upload(app: Any, lines: list[Any]) -> str:
-    content = "".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines).encode()
+    content = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines).encode()
     files = {"file": ("in.jsonl", io.BytesIO(content))}
     answer = app.run(app.client.post("/v1/files", files=files, data={"purpose": "batch"}))
     assert answer.status_code == 200, answer.text
@@ -43,15 +43,15 @@ def upload(app: Any, lines: list[Any]) -> str:
 
 def create(app: Any, input: str, **changes: Any) -> httpx.Response:
     body = {"input_file_id": input, "endpoint": CHAT, "completion_window": "24h", **changes}
-    found: httpx.Response = app.post("/v1/batches", body)
-    return found
+    response: httpx.Response = app.post("/v1/batches", body)
+    return response
 
 
 def started(app: Any, lines: list[Any], **changes: Any) -> dict[str, Any]:
     answer = create(app, upload(app, lines), **changes)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    batch: dict[str, Any] = answer.json()
+    return batch
 
 
 def until(app: Any, id: str, *statuses: str) -> dict[str, Any]:
@@ -59,8 +59,8 @@ def until(app: Any, id: str, *statuses: str) -> dict[str, Any]:
     while (batch := app.get(f"/v1/batches/{id}").json())["status"] not in statuses:
         assert time.monotonic() < deadline, batch
         app.run(asyncio.sleep(0.01))
-    found: dict[str, Any] = batch
-    return found
+    finished: dict[str, Any] = batch
+    return finished
 
 
 def rows(app: Any, id: str | None) -> list[dict[str, Any]]:
@@ -76,16 +76,16 @@ def test_a_batch(app: Any) -> None:
     batch = until(app, batch["id"], "completed")
     assert batch["request_counts"] == {"total": 5, "completed": 5, "failed": 0}
     assert batch["output_file_id"].startswith("backend_result_file-") and batch["error_file_id"] is None
-    found = rows(app, batch["output_file_id"])
-    assert [one["custom_id"] for one in found] == [one["custom_id"] for one in lines]
-    for line, one in zip(lines, found, strict=True):
+    results = rows(app, batch["output_file_id"])
+    assert [result["custom_id"] for result in results] == [line["custom_id"] for line in lines]
+    for line, result in zip(lines, results, strict=True):
         direct = app.answer(CHAT, line["body"])
-        assert one["response"]["status_code"] == 200
-        assert one["response"]["request_id"] == one["response"]["body"]["id"]
-        assert one["response"]["body"]["choices"] == direct["choices"]
-        assert one["response"]["body"]["usage"] == direct["usage"]
-    told = [one["response"]["body"]["usage"] for one in found]
-    input, output = (sum(one[name] for one in told) for name in ("prompt_tokens", "completion_tokens"))
+        assert result["response"]["status_code"] == 200
+        assert result["response"]["request_id"] == result["response"]["body"]["id"]
+        assert result["response"]["body"]["choices"] == direct["choices"]
+        assert result["response"]["body"]["usage"] == direct["usage"]
+    usages = [result["response"]["body"]["usage"] for result in results]
+    input, output = (sum(usage[name] for usage in usages) for name in ("prompt_tokens", "completion_tokens"))
     assert input > output > 0
     assert batch["usage"] == {
         "input_tokens": input,
@@ -105,16 +105,16 @@ def test_completions_and_bad_lines(app: Any) -> None:
     ]
     batch = until(app, started(app, lines, endpoint="/v1/completions")["id"], "completed")
     assert batch["request_counts"] == {"total": 4, "completed": 2, "failed": 2}
-    errors = {one["custom_id"]: one for one in rows(app, batch["error_file_id"])}
+    errors = {row["custom_id"]: row for row in rows(app, batch["error_file_id"])}
     assert set(errors) == {"bad", "empty"}
     assert errors["bad"]["response"]["status_code"] == 400
     assert errors["bad"]["response"]["body"]["error"]["param"] == "temperature"
-    assert {len(one["response"]["body"]["choices"]) for one in rows(app, batch["output_file_id"])} == {1, 6}
+    assert {len(row["response"]["body"]["choices"]) for row in rows(app, batch["output_file_id"])} == {1, 6}
 
 
 def test_a_file_with_faults(app: Any) -> None:
     batch = until(app, started(app, [chat(1), "{", chat(1), chat(2, stream=True)])["id"], "failed")
-    assert [(one["code"], one["line"]) for one in batch["errors"]["data"]] == [
+    assert [(error["code"], error["line"]) for error in batch["errors"]["data"]] == [
         ("invalid_json_line", 2),
         ("duplicate_custom_id", 3),
         ("invalid_request", 4),
@@ -194,9 +194,9 @@ def test_what_is_over_cannot_be_cancelled(app: Any) -> None:
 def test_list(app: Any) -> None:
     ids = [started(app, [chat(1)])["id"] for _ in range(3)]
     page = app.get("/v1/batches?limit=2").json()
-    assert [one["id"] for one in page["data"]] == [ids[2], ids[1]] and page["has_more"]
+    assert [item["id"] for item in page["data"]] == [ids[2], ids[1]] and page["has_more"]
     page = app.get(f"/v1/batches?limit=1&after={ids[1]}").json()
-    assert [one["id"] for one in page["data"]] == [ids[0]]
+    assert [item["id"] for item in page["data"]] == [ids[0]]
     assert app.get("/v1/batches?limit=101").status_code == 400
     for id in ids:
         until(app, id, "completed")

@@ -13,13 +13,17 @@ PARIS = "The capital of France is Paris."
 
 def test_answer(app: Any) -> None:
     response = app.post(PATH, {**FRANCE, "rid": "a b"})
-    found = response.json()
+    completion = response.json()
     assert response.headers["x-request-id"] == "a%20b"
-    assert (found["id"], found["object"], found["model"]) == ("a b", "chat.completion", "sglang-plug-demo")
-    (choice,) = found["choices"]
+    assert (completion["id"], completion["object"], completion["model"]) == (
+        "a b",
+        "chat.completion",
+        "sglang-plug-demo",
+    )
+    (choice,) = completion["choices"]
     assert choice["message"]["content"] == PARIS
     assert (choice["finish_reason"], choice["matched_stop"], choice["logprobs"]) == ("stop", 4, None)
-    assert found["usage"]["completion_tokens"] == 8
+    assert completion["usage"]["completion_tokens"] == 8
 
 
 def test_stream(app: Any) -> None:
@@ -31,10 +35,10 @@ def test_stream(app: Any) -> None:
 
 
 def test_system_messages_and_tool_choice_none(app: Any) -> None:
-    found = app.answer(PATH, {**FRANCE, "tool_choice": "none"})
-    assert found["choices"][0]["message"]["content"] == PARIS
+    completion = app.answer(PATH, {**FRANCE, "tool_choice": "none"})
+    assert completion["choices"][0]["message"]["content"] == PARIS
     with_system = {**FRANCE, "messages": [{"role": "system", "content": "Be brief."}, *FRANCE["messages"]]}
-    assert app.answer(PATH, with_system)["usage"]["prompt_tokens"] > found["usage"]["prompt_tokens"]
+    assert app.answer(PATH, with_system)["usage"]["prompt_tokens"] > completion["usage"]["prompt_tokens"]
 
 
 @pytest.mark.parametrize(

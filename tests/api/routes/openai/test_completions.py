@@ -12,12 +12,12 @@ FRANCE = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 
 
 
 def test_answer(app: Any) -> None:
-    found = app.answer(PATH, {**FRANCE, "logprobs": 1, "echo": True})
-    (choice,) = found["choices"]
+    completion = app.answer(PATH, {**FRANCE, "logprobs": 1, "echo": True})
+    (choice,) = completion["choices"]
     assert choice["text"].startswith("The capital of France is Paris")
     assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
     assert choice["logprobs"]["text_offset"][:2] == [0, 3]
-    assert (found["object"], found["usage"]["prompt_tokens"]) == ("text_completion", 5)
+    assert (completion["object"], completion["usage"]["prompt_tokens"]) == ("text_completion", 5)
 
 
 def test_stream_of_two_prompts(app: Any) -> None:

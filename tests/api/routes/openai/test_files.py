@@ -36,25 +36,25 @@ def folder(app: Any) -> Path:
 def tidy(app: Any) -> Iterator[None]:
     """No files before and after."""
     yield
-    for one in app.get("/v1/files").json()["data"]:
-        app.run(app.client.delete(f"/v1/files/{one['id']}"))
+    for file in app.get("/v1/files").json()["data"]:
+        app.run(app.client.delete(f"/v1/files/{file['id']}"))
 
 
 def upload(app: Any, content: bytes = JSON, name: str = "in.jsonl", purpose: str = "batch") -> httpx.Response:
     files = {"file": (name, io.BytesIO(content))}
-    found: httpx.Response = app.run(app.client.post("/v1/files", files=files, data={"purpose": purpose}))
-    return found
+    response: httpx.Response = app.run(app.client.post("/v1/files", files=files, data={"purpose": purpose}))
+    return response
 
 
 def raw(app: Any, body: bytes, boundary: str = "XX", **headers: str) -> httpx.Response:
     kind = {"content-type": f"multipart/form-data; boundary={boundary}", **headers}
-    found: httpx.Response = app.run(app.client.post("/v1/files", content=body, headers=kind))
-    return found
+    response: httpx.Response = app.run(app.client.post("/v1/files", content=body, headers=kind))
+    return response
 
 
 def part(name: str, value: bytes, filename: str | None = None) -> bytes:
-    shown = f'form-data; name="{name}"' + ("" if filename is None else f'; filename="{filename}"')
-    return f"--XX\r\nContent-Disposition: {shown}\r\n\r\n".encode() + value + b"\r\n"
+    disposition = f'form-data; name="{name}"' + ("" if filename is None else f'; filename="{filename}"')
+    return f"--XX\r\nContent-Disposition: {disposition}\r\n\r\n".encode() + value + b"\r\n"
 
 
 def form(*parts: bytes) -> bytes:
@@ -63,8 +63,8 @@ def form(*parts: bytes) -> bytes:
 
 def refused(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
     assert answer.status_code == status, answer.text
-    found: dict[str, Any] = answer.json()["error"]
-    return found
+    error: dict[str, Any] = answer.json()["error"]
+    return error
 
 
 def test_a_file_comes_back_as_it_was(app: Any) -> None:
@@ -87,10 +87,10 @@ def test_delete(app: Any, folder: Path) -> None:
 def test_list(app: Any) -> None:
     ids = [upload(app).json()["id"] for _ in range(3)]
     page = app.get("/v1/files").json()
-    assert [one["id"] for one in page["data"]] == ids[::-1]
+    assert [item["id"] for item in page["data"]] == ids[::-1]
     assert (page["first_id"], page["last_id"], page["has_more"]) == (ids[2], ids[0], False)
     page = app.get(f"/v1/files?limit=1&order=asc&after={ids[0]}&purpose=batch").json()
-    assert [one["id"] for one in page["data"]] == [ids[1]] and page["has_more"]
+    assert [item["id"] for item in page["data"]] == [ids[1]] and page["has_more"]
     assert app.get("/v1/files?purpose=other").json()["data"] == []
     assert refused(app.get("/v1/files?limit=0"))["param"] == "limit"
     refused(app.get("/v1/files?order=up"))

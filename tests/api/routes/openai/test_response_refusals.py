@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,YQ=="}
+IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,YQ=="}
 REFUSALS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"input": ""}, "input cannot be empty", "input"),
     ({"input": []}, "input cannot be empty", "input"),
@@ -20,7 +20,7 @@ REFUSALS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"input": [{"type": "item_reference", "id": "x"}]}, "'item_reference'", "input.0"),
     ({"input": [{"type": ["x"], "id": "x"}]}, "['x']", "input.0"),
     (
-        {"input": [{"role": "user", "content": [PICTURE]}]},
+        {"input": [{"role": "user", "content": [IMAGE]}]},
         "'input_image'; this model takes text parts only",
         "input.0.content",
     ),
@@ -30,11 +30,11 @@ REFUSALS: list[tuple[dict[str, Any], str, str | None]] = [
         "input.0.content",
     ),
     (
-        {"input": [{"role": "user", "content": [{**PICTURE, "file_id": "x"}]}]},
+        {"input": [{"role": "user", "content": [{**IMAGE, "file_id": "x"}]}]},
         "an image_url or a file_id",
         "input.0.content",
     ),
-    ({"input": [{"role": "system", "content": [PICTURE]}]}, "of role 'system' cannot have", "input.0"),
+    ({"input": [{"role": "system", "content": [IMAGE]}]}, "of role 'system' cannot have", "input.0"),
     ({"input": [{"role": "user", "content": [{"type": "input_text", "text": 3}]}]}, "text", "input.0.content"),
     ({"max_output_tokens": 0}, "greater than", "max_output_tokens"),
     ({"max_output_tokens": 10**9}, "maximum context length", "max_output_tokens"),

@@ -20,7 +20,7 @@ ALLOWED = {"type": "allowed_tools", "mode": "required", "tools": [NAMED]}
 ASK = {"input": "?", "max_output_tokens": 400, "tools": [WEATHER, CLOCK]}
 ARGUMENTS = '{"city": "Boston"}'
 CALL = f'<tool_call>\n{{"name": "weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
-PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,YQ=="}
+IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,YQ=="}
 TIME = '<tool_call>\n{"name": "clock"}\n</tool_call>'
 CALL_IDS = {"id": re.compile(r"fc_[0-9a-f]{32}\Z"), "call_id": re.compile(r"call_[0-9a-f]{24}\Z")}
 
@@ -97,8 +97,8 @@ async def test_text_and_several_calls(client_of: Any, scripted: Any) -> None:
     assert (message["type"], message["status"], message["content"][0]["text"]) == ("message", "completed", "Both.")
     assert without_ids(calls) == [call_item("weather", ARGUMENTS), call_item("clock", "{}")]
     assert len({call["call_id"] for call in calls}) == len({item["id"] for item in calls}) == 2
-    one = (await client_of().create(parallel_tool_calls=False))["output"]
-    assert [item["type"] for item in one] == ["message", "function_call"]
+    output = (await client_of().create(parallel_tool_calls=False))["output"]
+    assert [item["type"] for item in output] == ["message", "function_call"]
 
 
 @pytest.mark.parametrize("burst", [1, 7, 1000])
@@ -240,17 +240,19 @@ async def test_log_probabilities_are_those_of_the_text(client_of: Any, scripted:
     scripted.reply = "<think>Hm.</think>Yes~!"
     events = await client_of(reasoning_parser="qwen3").stream(top_logprobs=1)
     final = events[-1]["response"]
-    thought, said = final["output"]
+    thought, message = final["output"]
     assert "logprobs" not in thought["content"][0]
-    found = said["content"][0]["logprobs"]
-    assert "".join(one["token"] for one in found).rstrip(chr(1)) == said["content"][0]["text"] == "Yes~!"
-    assert all(len(one["top_logprobs"]) == 1 and one["bytes"] for one in found)
+    logprobs = message["content"][0]["logprobs"]
+    assert "".join(entry["token"] for entry in logprobs).rstrip(chr(1)) == message["content"][0]["text"] == "Yes~!"
+    assert all(len(entry["top_logprobs"]) == 1 and entry["bytes"] for entry in logprobs)
     deltas = [event for event in events if event["type"] == "response.output_text.delta"]
-    told = [one for event in deltas for one in event["logprobs"]]
-    assert told == found[: len(told)] and len(told) >= len("Yes~!")
+    streamed = [entry for event in deltas for entry in event["logprobs"]]
+    assert streamed == logprobs[: len(streamed)] and len(streamed) >= len("Yes~!")
     (done,) = (event for event in events if event["type"] == "response.output_text.done")
-    assert (await client_of(reasoning_parser="qwen3").create(top_logprobs=1))["output"][1]["content"] == said["content"]
-    assert done["logprobs"] == found and final["top_logprobs"] == 1
+    assert (await client_of(reasoning_parser="qwen3").create(top_logprobs=1))["output"][1]["content"] == message[
+        "content"
+    ]
+    assert done["logprobs"] == logprobs and final["top_logprobs"] == 1
     scripted.reply = CALL
     (call,) = (await client_of().create(top_logprobs=1))["output"]
     assert call["type"] == "function_call" and "logprobs" not in call
@@ -285,14 +287,14 @@ def function(**fields: Any) -> dict[str, Any]:
             "No tool call found for function call output with call_id 'call_1'.", "input",
         ),
         (
-            {"input": [{"type": "function_call_output", "call_id": "x", "output": [PICTURE]}]},
+            {"input": [{"type": "function_call_output", "call_id": "x", "output": [IMAGE]}]},
             "'input_image'", "input.0.output",
         ),
     ],
 )  # fmt: skip
 async def test_refusals(client_of: Any, scripted: Any, fields: Any, message: str, param: str | None) -> None:
-    found = await client_of().refusal(**fields)
-    assert message in found[0] and found[1] == (param or "tool_choice")
+    error = await client_of().refusal(**fields)
+    assert message in error[0] and error[1] == (param or "tool_choice")
     assert scripted.requests == []
 
 

@@ -33,13 +33,13 @@ def parsed(stream: str) -> list[dict[str, Any]]:
     """The events of a stream, with names and numbers checked."""
     *blocks, last = stream.split("\n\n")
     assert last == ""
-    found = []
+    events = []
     for number, block in enumerate(blocks):
         name, data = block.split("\n")
         event = json.loads(data.removeprefix("data: "))
         assert (name, event["sequence_number"]) == (f"event: {event['type']}", number)
-        found.append(event)
-    return found
+        events.append(event)
+    return events
 
 
 def stream(app: Any, input: Any = FRANCE, **more: Any) -> list[dict[str, Any]]:
@@ -152,16 +152,16 @@ def test_the_next_turn(app: Any) -> None:
     roles = ["user", "assistant"] * 3
     messages = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=False)]
     for response, count in ((second, 3), (third, 5)):
-        wanted = app.answer("/tokenize", {"messages": messages[:count]})["count"]
-        assert response["usage"]["input_tokens"] == wanted, "instructions are not carried over"
+        expected = app.answer("/tokenize", {"messages": messages[:count]})["count"]
+        assert response["usage"]["input_tokens"] == expected, "instructions are not carried over"
     assert third["previous_response_id"] == second["id"]
 
 
 def test_two_branches_from_one_response(app: Any) -> None:
     root = create(app)
-    one, two = (create(app, text, previous_response_id=root["id"]) for text in ("And of Japan?", "And of Italy?"))
-    assert one["usage"]["input_tokens"] == two["usage"]["input_tokens"]
-    assert text_of(one) != text_of(two)
+    first, second = (create(app, text, previous_response_id=root["id"]) for text in ("And of Japan?", "And of Italy?"))
+    assert first["usage"]["input_tokens"] == second["usage"]["input_tokens"]
+    assert text_of(first) != text_of(second)
 
 
 def test_retrieve_and_delete(app: Any) -> None:
@@ -187,18 +187,18 @@ def test_log_probabilities(app: Any) -> None:
     assert plain["logprobs"] == []
     for fields, top in (({"include": ["message.output_text.logprobs"]}, 0), ({"top_logprobs": 2}, 2)):
         (part,) = create(app, **fields)["output"][0]["content"]
-        assert "".join(one["token"] for one in part["logprobs"]).startswith(PARIS)
-        assert all(one["logprob"] <= 0 and len(one["top_logprobs"]) == top for one in part["logprobs"])
+        assert "".join(entry["token"] for entry in part["logprobs"]).startswith(PARIS)
+        assert all(entry["logprob"] <= 0 and len(entry["top_logprobs"]) == top for entry in part["logprobs"])
     chat = app.answer(
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": FRANCE}], "logprobs": True, "top_logprobs": 2, **GREEDY},
     )
     theirs = chat["choices"][0]["logprobs"]["content"]
-    assert [one["token"] for one in part["logprobs"]] == [one["token"] for one in theirs]
+    assert [entry["token"] for entry in part["logprobs"]] == [entry["token"] for entry in theirs]
 
 
 def test_the_items_of_a_request(app: Any) -> None:
-    given: list[dict[str, Any]] = [
+    items: list[dict[str, Any]] = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
         {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]},
@@ -207,20 +207,20 @@ def test_the_items_of_a_request(app: Any) -> None:
         {"type": "function_call_output", "call_id": "c", "output": "3"},
         {"role": "user", "content": FRANCE},
     ]
-    path = f"/v1/responses/{create(app, given)['id']}/input_items"
-    found = app.get(path, params={"order": "asc"}).json()
-    assert [one["type"] for one in found["data"]] == [
+    path = f"/v1/responses/{create(app, items)['id']}/input_items"
+    page = app.get(path, params={"order": "asc"}).json()
+    assert [item["type"] for item in page["data"]] == [
         "message", "message", "reasoning", "message", "function_call", "function_call_output", "message",
     ]  # fmt: skip
-    assert (found["object"], found["has_more"]) == ("list", False)
-    ids = [one["id"] for one in found["data"]]
+    assert (page["object"], page["has_more"]) == ("list", False)
+    ids = [item["id"] for item in page["data"]]
     assert (ids[2], ids[3], len(set(ids))) == ("rs_1", "msg_1", 7)
-    assert (found["first_id"], found["last_id"]) == (ids[0], ids[-1])
-    assert found["data"][0]["content"] == [{"type": "input_text", "text": "Be brief."}]
-    assert found["data"][3]["content"] == [{"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}]
-    assert [one["id"] for one in app.get(path).json()["data"]] == ids[::-1]
+    assert (page["first_id"], page["last_id"]) == (ids[0], ids[-1])
+    assert page["data"][0]["content"] == [{"type": "input_text", "text": "Be brief."}]
+    assert page["data"][3]["content"] == [{"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}]
+    assert [item["id"] for item in app.get(path).json()["data"]] == ids[::-1]
     second = app.get(path, params={"after": ids[-1], "limit": 2}).json()
-    assert ([one["id"] for one in second["data"]], second["has_more"]) == (ids[4:6][::-1], True)
+    assert ([item["id"] for item in second["data"]], second["has_more"]) == (ids[4:6][::-1], True)
     assert app.get(path, params={"after": ids[0]}).json()["data"] == []
     for params in ({"after": "nobody"}, {"limit": 0}, {"order": "up"}):
         answer = app.get(path, params=params)
@@ -256,7 +256,7 @@ def test_the_least_recently_used_is_forgotten(apps: Callable[..., Any]) -> None:
     first, second = create(app)["id"], create(app)["id"]
     app.get(f"/v1/responses/{first}")
     third = create(app)["id"]
-    statuses = [app.get(f"/v1/responses/{one}").status_code for one in (first, second, third)]
+    statuses = [app.get(f"/v1/responses/{response_id}").status_code for response_id in (first, second, third)]
     assert statuses == [200, 404, 200]
 
 
@@ -278,14 +278,18 @@ async def running_response(app: Any, **more: Any) -> tuple[str, Any]:
 def test_cancel(app: Any) -> None:
     async def work() -> Any:
         id, streaming = await running_response(app)
-        seen = (await app.client.get(f"/v1/responses/{id}")).json()
+        retrieved = (await app.client.get(f"/v1/responses/{id}")).json()
         early = await app.client.post("/v1/responses", json={"input": "x", "previous_response_id": id})
         cancelled = (await app.client.post(f"/v1/responses/{id}/cancel")).json()
-        return seen, early, cancelled, await streaming.end()
+        return retrieved, early, cancelled, await streaming.end()
 
-    seen, early, cancelled, received = app.run(work())
+    retrieved, early, cancelled, received = app.run(work())
     final = parsed(received.decode())[-1]
-    assert (seen["status"], seen["usage"], seen["output"][0]["status"]) == ("in_progress", None, "in_progress")
+    assert (retrieved["status"], retrieved["usage"], retrieved["output"][0]["status"]) == (
+        "in_progress",
+        None,
+        "in_progress",
+    )
     assert early.status_code == 400 and "still being made" in early.json()["error"]["message"]
     assert cancelled["status"] == "cancelled"
     assert (final["type"], final["response"]["status"]) == ("response.incomplete", "cancelled")
@@ -397,8 +401,8 @@ def test_a_format_constrains_the_text(app: Any, stream: bool) -> None:
     if stream:
         answer = app.post("/v1/responses", {**body, "stream": True}).text
         (last,) = [line for line in answer.splitlines() if line.startswith("data: ") and "response.completed" in line]
-        found = json.loads(last.removeprefix("data: "))["response"]
+        response = json.loads(last.removeprefix("data: "))["response"]
     else:
-        found = app.answer("/v1/responses", body)
-    assert found["text"]["format"] == format
-    assert json.loads(text_of(found)) == {"city": "Paris"}
+        response = app.answer("/v1/responses", body)
+    assert response["text"]["format"] == format
+    assert json.loads(text_of(response)) == {"city": "Paris"}

@@ -58,9 +58,9 @@ class Chat:
         choices = [json.loads(line)["choices"][0] for line in lines[:-2]]
         assert choices[0]["delta"] == {"role": "assistant", "content": "", "reasoning_content": None}
         assert choices[-1]["delta"] == {"reasoning_content": None} and all(
-            one["finish_reason"] is None for one in choices[:-1]
+            choice["finish_reason"] is None for choice in choices[:-1]
         )
-        return [one["delta"] for one in choices[1:-1]], choices[-1]["finish_reason"]
+        return [choice["delta"] for choice in choices[1:-1]], choices[-1]["finish_reason"]
 
     async def refusal(self, path: str = CHAT, **fields: Any) -> tuple[str, str | None]:
         answer = await self.post(path, **fields)
@@ -91,12 +91,12 @@ async def test_text_and_several_calls(chat_of: Any, scripted: Any) -> None:
     message = (await chat_of().choice())["message"]
     assert message["content"] == "Both."
     calls = message["tool_calls"]
-    assert [one["function"] for one in calls] == [
+    assert [call["function"] for call in calls] == [
         {"name": "weather", "arguments": ARGUMENTS}, {"name": "clock", "arguments": "{}"},
     ]  # fmt: skip
     assert calls[0]["id"] != calls[1]["id"]
     message = (await chat_of().choice(parallel_tool_calls=False))["message"]
-    assert [one["function"]["name"] for one in message["tool_calls"]] == ["weather"]
+    assert [call["function"]["name"] for call in message["tool_calls"]] == ["weather"]
 
 
 @pytest.mark.parametrize("burst", [1, 7, 1000])
@@ -104,18 +104,18 @@ async def test_stream(chat_of: Any, scripted: Any, burst: int) -> None:
     scripted.reply, scripted.burst = f"Both.\n{CALL}\n{TIME}", burst
     deltas, reason = await chat_of().deltas()
     assert reason == "tool_calls"
-    assert "".join(one.get("content", "") for one in deltas) == "Both."
+    assert "".join(delta.get("content", "") for delta in deltas) == "Both."
     calls: dict[int, list[Any]] = {}
-    for one in deltas:
-        for call in one.get("tool_calls", ()):
+    for delta in deltas:
+        for call in delta.get("tool_calls", ()):
             calls.setdefault(call["index"], []).append(call)
     assert list(calls) == [0, 1]
     for index, name, arguments in ((0, "weather", ARGUMENTS), (1, "clock", "{}")):
-        first, *rest = calls[index]
+        first, *following = calls[index]
         assert CALL_ID.match(first.pop("id"))
         assert first == {"index": index, "type": "function", "function": {"name": name, "arguments": ""}}
-        assert all(one.keys() == {"index", "function"} for one in rest)
-        assert "".join(one["function"]["arguments"] for one in rest) == arguments
+        assert all(delta.keys() == {"index", "function"} for delta in following)
+        assert "".join(delta["function"]["arguments"] for delta in following) == arguments
     if burst == 1:
         assert len(calls[0]) > 10
 
@@ -158,11 +158,11 @@ async def test_of_the_tools_only_those_allowed(chat_of: Any, scripted: Any, mode
     scripted.reply = TIME
     chat, allowed = chat_of(), {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [NAMED]}}
     assert (await chat.choice(tool_choice=allowed))["message"]["tool_calls"][0]["function"]["name"] == "clock"
-    found = scripted.requests[-1]
+    request = scripted.requests[-1]
     assert (await chat.choice(tools=[CLOCK], tool_choice=mode))["finish_reason"] == "tool_calls"
     same = scripted.requests[-1]
-    assert (found.tokens, found.constraint) == (same.tokens, same.constraint)
-    assert (found.constraint is not None) == (mode == "required")
+    assert (request.tokens, request.constraint) == (same.tokens, same.constraint)
+    assert (request.constraint is not None) == (mode == "required")
     other = {"type": "function", "function": {"name": "x"}}
     wrong = {**allowed, "allowed_tools": {"mode": mode, "tools": [other]}}
     assert await chat.refusal(**{**ASK, "tool_choice": wrong}) == ("Tool 'x' not found in tools list.", "tool_choice")
@@ -177,21 +177,21 @@ async def test_strict_tools_are_constrained_and_others_are_only_named(chat_of: A
         assert (choice["message"]["content"], choice["finish_reason"]) == ("Hello.", "stop")
         constraint = scripted.requests[-1].constraint
         nothing = {"type": "object", "properties": {}, "additionalProperties": False}
-        found = schemas(constraint)
-        assert {"type": "object"} in found and nothing in found and len(found) >= 2
-        assert all(one in ({"type": "object"}, nothing) for one in found)
+        allowed = schemas(constraint)
+        assert {"type": "object"} in allowed and nothing in allowed and len(allowed) >= 2
+        assert all(schema in ({"type": "object"}, nothing) for schema in allowed)
         assert "any_text" in constraint.source
 
 
 def schemas(constraint: Any) -> list[Any]:
     """Those in a structural tag, in their order."""
-    found: list[Any] = []
+    collected: list[Any] = []
 
-    def take(one: Any) -> Any:
-        return found.append(one["json_schema"]) if "json_schema" in one else one
+    def take(node: Any) -> Any:
+        return collected.append(node["json_schema"]) if "json_schema" in node else node
 
     json.loads(constraint.source, object_hook=take)
-    return found
+    return collected
 
 
 @pytest.mark.parametrize(
@@ -216,8 +216,8 @@ def schemas(constraint: Any) -> list[Any]:
     ],
 )  # fmt: skip
 async def test_refusals(chat_of: Any, scripted: Any, fields: Any, message: str, param: str | None) -> None:
-    found = await chat_of().refusal(**{**ASK, **fields})
-    assert message in found[0] and found[1] == (param or "tool_choice")
+    error = await chat_of().refusal(**{**ASK, **fields})
+    assert message in error[0] and error[1] == (param or "tool_choice")
     assert scripted.requests == []
 
 
@@ -325,10 +325,10 @@ async def test_a_constraint_after_the_thoughts_of_gpt_oss(chat_of: Any, scripted
 async def test_reasoning_in_a_stream(chat_of: Any, scripted: Any, stream_reasoning: bool) -> None:
     scripted.reply = f"<think>One two.</think>\n{TIME}"
     deltas, reason = await chat_of(**THOUGHT).deltas(stream_reasoning=stream_reasoning)
-    thoughts = [one["reasoning_content"] for one in deltas if one["reasoning_content"] is not None]
+    thoughts = [delta["reasoning_content"] for delta in deltas if delta["reasoning_content"] is not None]
     assert "".join(thoughts) == "One two." and (len(thoughts) == 1) == (not stream_reasoning)
     assert deltas[0]["reasoning_content"] and "tool_calls" in deltas[-1]
-    assert reason == "tool_calls" and not any("content" in one for one in deltas)
+    assert reason == "tool_calls" and not any("content" in delta for delta in deltas)
 
 
 async def test_reasoning_that_never_ends_is_told_at_the_end(chat_of: Any, scripted: Any) -> None:
@@ -341,8 +341,8 @@ async def test_every_token_keeps_its_logprob(chat_of: Any, scripted: Any) -> Non
     scripted.reply = CALL
     answer = await chat_of().post(**ASK, logprobs=True, stream=True)
     events = [json.loads(line[6:]) for line in answer.text.split("\n\n")[:-2]]
-    found = [one for event in events for one in (event["choices"][0]["logprobs"] or {}).get("content", ())]
-    assert "".join(one["token"] for one in found) == CALL + "\x01"
+    entries = [entry for event in events for entry in (event["choices"][0]["logprobs"] or {}).get("content", ())]
+    assert "".join(entry["token"] for entry in entries) == CALL + "\x01"
 
 
 async def test_parse_function_call(chat_of: Any) -> None:

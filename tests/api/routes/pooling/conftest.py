@@ -99,16 +99,16 @@ class Tiny:
     @torch.inference_mode()
     def states(self, text: str) -> Tensor:
         """The body's hidden states of one text, ``[T, hidden]``."""
-        given = self.tokenizer(text, return_tensors="pt", return_token_type_ids=False)
-        return self.model.base_model(input_ids=given["input_ids"]).last_hidden_state[0]
+        inputs = self.tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+        return self.model.base_model(input_ids=inputs["input_ids"]).last_hidden_state[0]
 
     @torch.inference_mode()
     def logits(self, *text: str) -> list[float]:
         """The head's scores of a text or a pair."""
-        given = self.tokenizer(*text, return_tensors="pt")
+        inputs = self.tokenizer(*text, return_tensors="pt")
         if "XLM" in type(self.model).__name__ or "Llama" in type(self.model).__name__:
-            given.pop("token_type_ids", None)
-        return self.model(**given).logits[0].tolist()
+            inputs.pop("token_type_ids", None)
+        return self.model(**inputs).logits[0].tolist()
 
     def tokens(self, *text: str) -> list[int]:
         """As the model expects them."""

@@ -34,25 +34,25 @@ def test_labels(served: Fixture, tiny: Fixture) -> None:
     app, model = served("labels"), tiny("labels")
     answer = app.answer("/v1/classify", {"model": "m", "input": TEXTS})
     assert answer["object"] == "list" and answer["id"].startswith("classify-") and answer["model"] == "m"
-    for index, (text, one) in enumerate(zip(TEXTS, answer["data"], strict=True)):
+    for index, (text, result) in enumerate(zip(TEXTS, answer["data"], strict=True)):
         expected = torch.tensor(model.logits(text)).softmax(0)
-        assert one["index"] == index and one["num_classes"] == 3
-        assert one["probs"] == pytest.approx(expected.tolist(), abs=1e-5)
-        assert one["label"] == ["good", "bad", "so so"][int(expected.argmax())]
+        assert result["index"] == index and result["num_classes"] == 3
+        assert result["probs"] == pytest.approx(expected.tolist(), abs=1e-5)
+        assert result["label"] == ["good", "bad", "so so"][int(expected.argmax())]
     tokens = sum(len(model.tokens(text)) for text in TEXTS)
     assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] == tokens
 
 
 def test_labels_that_do_not_exclude_each_other(served: Fixture, tiny: Fixture) -> None:
-    (one,) = served("flags").answer("/v1/classify", {"input": "hi"})["data"]
-    assert one["probs"] == pytest.approx(torch.tensor(tiny("flags").logits("hi")).sigmoid().tolist(), abs=1e-5)
-    assert one["label"] == f"LABEL_{one['probs'].index(max(one['probs']))}"
+    (result,) = served("flags").answer("/v1/classify", {"input": "hi"})["data"]
+    assert result["probs"] == pytest.approx(torch.tensor(tiny("flags").logits("hi")).sigmoid().tolist(), abs=1e-5)
+    assert result["label"] == f"LABEL_{result['probs'].index(max(result['probs']))}"
 
 
 def test_a_single_score_is_a_probability(served: Fixture, tiny: Fixture) -> None:
-    (one,) = served("reward").answer("/v1/classify", {"input": tiny("reward").tokens("hi")})["data"]
-    assert one["probs"] == pytest.approx(torch.tensor(tiny("reward").logits("hi")).sigmoid().tolist(), abs=1e-5)
-    assert one["num_classes"] == 1
+    (result,) = served("reward").answer("/v1/classify", {"input": tiny("reward").tokens("hi")})["data"]
+    assert result["probs"] == pytest.approx(torch.tensor(tiny("reward").logits("hi")).sigmoid().tolist(), abs=1e-5)
+    assert result["num_classes"] == 1
 
 
 def test_a_classifier_makes_no_embeddings(served: Fixture) -> None:
@@ -60,6 +60,6 @@ def test_a_classifier_makes_no_embeddings(served: Fixture) -> None:
     assert message == "this model cannot embed; it can: classify"
 
 
-@pytest.mark.parametrize("given", ["", [], ["hi", ""]])
-def test_nothing_to_classify(given: Any, served: Fixture) -> None:
-    assert "empty" in served("labels").refusal("/v1/classify", {"input": given})["message"]
+@pytest.mark.parametrize("empty", ["", [], ["hi", ""]])
+def test_nothing_to_classify(empty: Any, served: Fixture) -> None:
+    assert "empty" in served("labels").refusal("/v1/classify", {"input": empty})["message"]

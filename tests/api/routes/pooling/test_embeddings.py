@@ -17,19 +17,19 @@ PATH = "/v1/embeddings"
 
 
 def vectors(answer: Any) -> list[list[float]]:
-    assert answer["object"] == "list" and [one["object"] for one in answer["data"]] == ["embedding"] * len(
+    assert answer["object"] == "list" and [item["object"] for item in answer["data"]] == ["embedding"] * len(
         answer["data"]
     )
-    assert [one["index"] for one in answer["data"]] == list(range(len(answer["data"])))
-    return [one["embedding"] for one in answer["data"]]
+    assert [item["index"] for item in answer["data"]] == list(range(len(answer["data"])))
+    return [item["embedding"] for item in answer["data"]]
 
 
 @pytest.mark.parametrize(("name", "row"), [("encoder", 0), ("decoder", -1)])
 def test_vectors_are_transformers(name: str, row: int, served: Fixture, tiny: Fixture) -> None:
     app, model = served(name), tiny(name)
     answer = app.answer(PATH, {"model": "any", "input": TEXTS, "user": "me"})
-    for text, found in zip(TEXTS, vectors(answer), strict=True):
-        assert found == pytest.approx(F.normalize(model.states(text)[row], dim=0).tolist(), abs=1e-5)
+    for text, vector in zip(TEXTS, vectors(answer), strict=True):
+        assert vector == pytest.approx(F.normalize(model.states(text)[row], dim=0).tolist(), abs=1e-5)
     tokens = sum(len(model.tokens(text)) for text in TEXTS)
     assert answer["model"] == "any"
     assert (answer["usage"]["prompt_tokens"], answer["usage"]["total_tokens"]) == (tokens, tokens)
@@ -43,16 +43,16 @@ def test_forms_of_input(served: Fixture, tiny: Fixture) -> None:
     (ids,) = vectors(app.answer(PATH, {"input": model.tokens(TEXTS[0])}))
     many = vectors(app.answer(PATH, {"input": [model.tokens(text) for text in TEXTS]}))
     assert single == pytest.approx(expected[0], abs=1e-6) and ids == pytest.approx(single, abs=1e-6)
-    for one, other in zip(many, expected, strict=True):
-        assert one == pytest.approx(other, abs=1e-6)
+    for vector, other in zip(many, expected, strict=True):
+        assert vector == pytest.approx(other, abs=1e-6)
 
 
 def test_base64_is_little_endian_float32(served: Fixture) -> None:
     app = served("encoder")
     (plain,) = vectors(app.answer(PATH, {"input": "hi"}))
     (packed,) = vectors(app.answer(PATH, {"input": "hi", "encoding_format": "base64"}))
-    found = torch.frombuffer(bytearray(base64.b64decode(packed)), dtype=torch.float32)  # this machine's order
-    assert found.tolist() == pytest.approx(plain, abs=1e-7)
+    unpacked = torch.frombuffer(bytearray(base64.b64decode(packed)), dtype=torch.float32)  # this machine's order
+    assert unpacked.tolist() == pytest.approx(plain, abs=1e-7)
     (unsaid,) = vectors(app.answer(PATH, {"input": "hi", "encoding_format": None, "dimensions": None, "user": None}))
     assert unsaid == pytest.approx(plain, abs=1e-7)
     assert base64.b64decode(packed)[:4] == torch.tensor(plain[0]).numpy().astype("<f4").tobytes()
@@ -62,22 +62,22 @@ def test_dimensions_cut_and_normalise(served: Fixture) -> None:
     app = served("encoder")
     (whole,) = vectors(app.answer(PATH, {"input": "hi"}))
     (cut,) = vectors(app.answer(PATH, {"input": "hi", "dimensions": 8}))
-    length = math.sqrt(sum(one * one for one in whole[:8]))
-    assert cut == pytest.approx([one / length for one in whole[:8]], abs=1e-6)
+    length = math.sqrt(sum(value * value for value in whole[:8]))
+    assert cut == pytest.approx([value / length for value in whole[:8]], abs=1e-6)
     (same,) = vectors(app.answer(PATH, {"input": "hi", "dimensions": len(whole)}))
     assert same == pytest.approx(whole, abs=1e-7)
     assert app.refusal(PATH, {"input": "hi", "dimensions": len(whole) + 1})["param"] == "dimensions"
     assert app.refusal(PATH, {"input": "hi", "dimensions": 0})["param"] == "dimensions"
 
 
-@pytest.mark.parametrize("given", ["", [], [""], ["hi", ""], [[]], [[5], []]])
-def test_nothing_to_embed(given: Any, served: Fixture) -> None:
-    assert "empty" in served("encoder").refusal(PATH, {"input": given})["message"]
+@pytest.mark.parametrize("empty", ["", [], [""], ["hi", ""], [[]], [[5], []]])
+def test_nothing_to_embed(empty: Any, served: Fixture) -> None:
+    assert "empty" in served("encoder").refusal(PATH, {"input": empty})["message"]
 
 
-@pytest.mark.parametrize("given", [None, 5, {"text": "hi"}, ["hi", 5], [5, "hi"], [[5], 5], [-1], [True]])
-def test_what_is_no_input(given: Any, served: Fixture) -> None:
-    served("encoder").refusal(PATH, {"input": given})
+@pytest.mark.parametrize("value", [None, 5, {"text": "hi"}, ["hi", 5], [5, "hi"], [[5], 5], [-1], [True]])
+def test_what_is_no_input(value: Any, served: Fixture) -> None:
+    served("encoder").refusal(PATH, {"input": value})
 
 
 def test_a_long_text_is_named(served: Fixture) -> None:
@@ -102,8 +102,8 @@ def test_unknown_format(served: Fixture) -> None:
 def test_without_a_tokenizer(served: Fixture, tiny: Fixture) -> None:
     app = served("encoder", skip_tokenizer_init=True)
     assert "--skip-tokenizer-init" in app.refusal(PATH, {"input": "hi"})["message"]
-    (found,) = vectors(app.answer(PATH, {"input": tiny("encoder").tokens("hi")}))
-    assert found == pytest.approx(vectors(served("encoder").answer(PATH, {"input": "hi"}))[0], abs=1e-6)
+    (vector,) = vectors(app.answer(PATH, {"input": tiny("encoder").tokens("hi")}))
+    assert vector == pytest.approx(vectors(served("encoder").answer(PATH, {"input": "hi"}))[0], abs=1e-6)
 
 
 def test_another_servers_model_is_refused(served: Fixture) -> None:

@@ -12,34 +12,34 @@ Fixture = Callable[..., Any]
 
 def test_one_text(served: Fixture, tiny: Fixture) -> None:
     app = served("decoder")
-    found = app.answer("/encode", {"model": "any", "text": "Once upon a time"})
+    answer = app.answer("/encode", {"model": "any", "text": "Once upon a time"})
     (expected,) = app.answer("/v1/embeddings", {"input": "Once upon a time"})["data"]
-    assert found["embedding"] == pytest.approx(expected["embedding"], abs=1e-6)
-    meta = found["meta_info"]
+    assert answer["embedding"] == pytest.approx(expected["embedding"], abs=1e-6)
+    meta = answer["meta_info"]
     assert meta["prompt_tokens"] == 4 and meta["e2e_latency"] > 0 and len(meta["id"]) == 32
     ids = app.answer("/encode", {"input_ids": tiny("decoder").tokens("once upon a time")})
-    assert ids["embedding"] == pytest.approx(found["embedding"], abs=1e-6)
+    assert ids["embedding"] == pytest.approx(answer["embedding"], abs=1e-6)
 
 
 def test_several_texts_and_ids(served: Fixture) -> None:
     app = served("decoder")
-    found = app.answer("/encode", {"text": ["hi", "a panda"], "rid": ["x", "y"]})
-    assert [one["meta_info"]["id"] for one in found] == ["x", "y"]
+    answers = app.answer("/encode", {"text": ["hi", "a panda"], "rid": ["x", "y"]})
+    assert [answer["meta_info"]["id"] for answer in answers] == ["x", "y"]
     listed = app.answer("/encode", {"text": ["hi"], "rid": "z"})
-    assert [one["meta_info"]["id"] for one in listed] == ["z-0"]
-    assert listed[0]["embedding"] == pytest.approx(found[0]["embedding"], abs=1e-6)
+    assert [answer["meta_info"]["id"] for answer in listed] == ["z-0"]
+    assert listed[0]["embedding"] == pytest.approx(answers[0]["embedding"], abs=1e-6)
 
 
 def test_dimensions(served: Fixture) -> None:
     app = served("decoder")
     cut = app.answer("/encode", {"text": "hi", "dimensions": 4})["embedding"]
-    assert len(cut) == 4 and sum(one * one for one in cut) == pytest.approx(1)
+    assert len(cut) == 4 and sum(value * value for value in cut) == pytest.approx(1)
     assert "dimensions" in app.refusal("/encode", {"text": "hi", "dimensions": 1000})["message"]
 
 
 def test_scores_of_a_reward_model(served: Fixture, tiny: Fixture) -> None:
-    found = served("reward").answer("/encode", {"text": "hi"})
-    assert found["embedding"] == pytest.approx(tiny("reward").logits("hi"), abs=1e-5)
+    answer = served("reward").answer("/encode", {"text": "hi"})
+    assert answer["embedding"] == pytest.approx(tiny("reward").logits("hi"), abs=1e-5)
     assert "dimensions" in served("reward").refusal("/encode", {"text": "hi", "dimensions": 1})["message"]
 
 
@@ -58,6 +58,6 @@ def test_the_prefix_of_one_tenant_is_not_anothers(served: Fixture) -> None:
     app = served("decoder")
     text = " ".join(["once upon a time"] * 9)
     plain = [app.answer("/encode", {"text": text, "cache_salt": salt}) for salt in ("a", "a", "b")]
-    assert [one["meta_info"]["cached_tokens"] > 0 for one in plain] == [False, True, False]
-    for one in plain[1:]:
-        assert one["embedding"] == pytest.approx(plain[0]["embedding"], abs=1e-5)
+    assert [answer["meta_info"]["cached_tokens"] > 0 for answer in plain] == [False, True, False]
+    for answer in plain[1:]:
+        assert answer["embedding"] == pytest.approx(plain[0]["embedding"], abs=1e-5)

@@ -17,15 +17,15 @@ CROSS = ["bert-reranker", "xlm-reranker"]
 @pytest.mark.parametrize("name", CROSS)
 def test_as_in_the_documents(name: str, served: Fixture, tiny: Fixture) -> None:
     app, model = served(name), tiny(name)
-    found = app.answer("/v1/rerank", {"model": "any/name", "query": QUERY, "documents": DOCUMENTS})
-    assert sorted(one["index"] for one in found) == [0, 1, 2, 3]
-    scores = [one["score"] for one in found]
+    ranking = app.answer("/v1/rerank", {"model": "any/name", "query": QUERY, "documents": DOCUMENTS})
+    assert sorted(entry["index"] for entry in ranking) == [0, 1, 2, 3]
+    scores = [entry["score"] for entry in ranking]
     assert scores == sorted(scores, reverse=True) and len(set(scores)) == 4
-    for one in found:
-        document = DOCUMENTS[one["index"]]
-        assert one["document"] == document
-        assert one["score"] == pytest.approx(model.logits(QUERY, document)[0], abs=1e-5)
-        assert one["meta_info"]["prompt_tokens"] == len(model.tokens(QUERY, document))
+    for entry in ranking:
+        document = DOCUMENTS[entry["index"]]
+        assert entry["document"] == document
+        assert entry["score"] == pytest.approx(model.logits(QUERY, document)[0], abs=1e-5)
+        assert entry["meta_info"]["prompt_tokens"] == len(model.tokens(QUERY, document))
     assert app.is_whole()
 
 
@@ -41,24 +41,24 @@ def test_the_two_texts_of_a_pair_are_told_apart(tiny: Fixture) -> None:
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
 def test_jinas_form(path: str, served: Fixture, tiny: Fixture) -> None:
     app, model = served("xlm-reranker"), tiny("xlm-reranker")
-    body = {"model": "m", "query": QUERY, "documents": [{"text": one} for one in DOCUMENTS], "top_n": 2}
+    body = {"model": "m", "query": QUERY, "documents": [{"text": document} for document in DOCUMENTS], "top_n": 2}
     answer = app.answer(f"{path}?format=jina", body)
     best = sorted(range(4), key=lambda index: -model.logits(QUERY, DOCUMENTS[index])[0])[:2]
-    assert [one["index"] for one in answer["results"]] == best
-    for one in answer["results"]:
-        assert one["document"] == {"text": DOCUMENTS[one["index"]]}
-        score = torch.tensor(model.logits(QUERY, DOCUMENTS[one["index"]])[0]).sigmoid().item()
-        assert one["relevance_score"] == pytest.approx(score, abs=1e-5)
+    assert [result["index"] for result in answer["results"]] == best
+    for result in answer["results"]:
+        assert result["document"] == {"text": DOCUMENTS[result["index"]]}
+        score = torch.tensor(model.logits(QUERY, DOCUMENTS[result["index"]])[0]).sigmoid().item()
+        assert result["relevance_score"] == pytest.approx(score, abs=1e-5)
     assert answer["model"] == "m" and answer["id"].startswith("rerank-")
-    assert answer["usage"]["prompt_tokens"] == sum(len(model.tokens(QUERY, one)) for one in DOCUMENTS)
+    assert answer["usage"]["prompt_tokens"] == sum(len(model.tokens(QUERY, document)) for document in DOCUMENTS)
     assert app.refusal(f"{path}?format=cohere", body)["param"] == "format"
 
 
 def test_documents_can_be_left_out(served: Fixture) -> None:
     app = served("xlm-reranker")
     body = {"query": QUERY, "documents": DOCUMENTS, "return_documents": False, "top_n": 100}
-    assert [set(one) for one in app.answer("/v1/rerank", body)] == [{"score", "index", "meta_info"}] * 4
-    assert [set(one) for one in app.answer("/v1/rerank?format=jina", body)["results"]] == [
+    assert [set(entry) for entry in app.answer("/v1/rerank", body)] == [{"score", "index", "meta_info"}] * 4
+    assert [set(result) for result in app.answer("/v1/rerank?format=jina", body)["results"]] == [
         {"index", "relevance_score"}
     ] * 4
 
@@ -97,22 +97,24 @@ def test_a_chat_model_is_asked(served: Fixture, tiny: Fixture) -> None:
     """Its scores are the share of "yes" among the two answers, in the prompt that the template makes."""
     app, model = served("decoder", is_embedding=False), tiny("decoder")
     documents = ["hi", "the giant panda"]
-    found = app.answer("/v1/rerank", {"query": "panda", "documents": documents, "instruct": "good"})
+    ranking = app.answer("/v1/rerank", {"query": "panda", "documents": documents, "instruct": "good"})
     yes, no = model.tokens("yes")[0], model.tokens("no")[0]
-    for one in found:
+    for entry in ranking:
         system = (
             "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
             'Note that the answer can only be "yes" or "no".'
         )
-        user = f"<Instruct>: good\n<Query>: panda\n<Document>: {documents[one['index']]}"
+        user = f"<Instruct>: good\n<Query>: panda\n<Document>: {documents[entry['index']]}"
         messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
         prompt = model.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         with torch.inference_mode():
             logits = model.model(input_ids=torch.tensor([model.tokens(prompt)])).logits[0, -1]
-        assert one["score"] == pytest.approx((logits[yes] - logits[no]).sigmoid().item(), abs=1e-5)
-        assert one["meta_info"]["prompt_tokens"] == len(model.tokens(prompt))
+        assert entry["score"] == pytest.approx((logits[yes] - logits[no]).sigmoid().item(), abs=1e-5)
+        assert entry["meta_info"]["prompt_tokens"] == len(model.tokens(prompt))
     answer = app.answer("/v1/rerank?format=jina", {"query": "panda", "documents": documents, "instruct": "good"})
-    assert [one["relevance_score"] for one in answer["results"]] == pytest.approx([one["score"] for one in found])
+    assert [result["relevance_score"] for result in answer["results"]] == pytest.approx(
+        [entry["score"] for entry in ranking]
+    )
 
 
 def test_a_model_without_the_answers_is_not_asked(app: Any) -> None:
@@ -124,7 +126,7 @@ def test_a_model_without_the_answers_is_not_asked(app: Any) -> None:
 
 def close(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same results for another request, whose documents may be computed in other batches."""
-    return [{**one, "relevance_score": pytest.approx(one["relevance_score"], abs=1e-6)} for one in results]
+    return [{**result, "relevance_score": pytest.approx(result["relevance_score"], abs=1e-6)} for result in results]
 
 
 def test_coheres_form(served: Fixture, tiny: Fixture) -> None:
@@ -132,7 +134,7 @@ def test_coheres_form(served: Fixture, tiny: Fixture) -> None:
     body = {"model": "m", "query": QUERY, "documents": DOCUMENTS, "top_n": 3}
     answer, other = app.answer("/v2/rerank", body), app.answer("/v1/rerank?format=jina", body)
     assert answer["results"] == close(other["results"]) and answer.keys() == other.keys()
-    assert all(0 < one["relevance_score"] < 1 for one in answer["results"])
+    assert all(0 < result["relevance_score"] < 1 for result in answer["results"])
     assert app.refusal("/v2/rerank", {**body, "rank_fields": ["title"]})["param"] == "rank_fields"
 
 
@@ -162,14 +164,14 @@ def test_clients_of_vllm_are_known_by_their_field(path: str, served: Fixture, ti
 def test_texts_of_text_embeddings_inference(path: str, served: Fixture, tiny: Fixture) -> None:
     app, model = served("xlm-reranker"), tiny("xlm-reranker")
     body = {"query": QUERY, "texts": DOCUMENTS}
-    found = app.answer(path, body)
-    assert [set(one) for one in found] == [{"index", "score"}] * 4
+    ranking = app.answer(path, body)
+    assert [set(entry) for entry in ranking] == [{"index", "score"}] * 4
     raw = app.answer(path, {**body, "raw_scores": True, "return_text": True})
-    assert [one["index"] for one in raw] == [one["index"] for one in found]
-    for one, plain in zip(raw, found, strict=True):
-        assert one["text"] == DOCUMENTS[one["index"]]
-        logit = torch.tensor(model.logits(QUERY, one["text"])[0])
-        assert one["score"] == pytest.approx(logit.item(), abs=1e-5)
+    assert [entry["index"] for entry in raw] == [entry["index"] for entry in ranking]
+    for entry, plain in zip(raw, ranking, strict=True):
+        assert entry["text"] == DOCUMENTS[entry["index"]]
+        logit = torch.tensor(model.logits(QUERY, entry["text"])[0])
+        assert entry["score"] == pytest.approx(logit.item(), abs=1e-5)
         assert plain["score"] == pytest.approx(logit.sigmoid().item(), abs=1e-5)
     long = {**body, "texts": ["panda " * 100, "hi"]}
     assert "longer than the model's context length" in app.refusal(path, long)["message"]
@@ -188,16 +190,16 @@ def test_documents_are_cut(name: str, served: Fixture, tiny: Fixture) -> None:
     body = {"query": QUERY, "documents": [long, "hi"]}
     assert "longer than the model's context length" in app.refusal("/v1/rerank", body)["message"]
     path = "/v1/rerank?format=list"
-    by_index = {one["index"]: one for one in app.answer(path, {**body, "truncate_prompt_tokens": -1})}
+    by_index = {entry["index"]: entry for entry in app.answer(path, {**body, "truncate_prompt_tokens": -1})}
     limit = app.info["context_length"]
     assert by_index[0]["meta_info"]["prompt_tokens"] == limit
     words = limit - len(model.tokens(QUERY, "hi")) + 1
     kept = model.logits(QUERY, "panda " * words)[0]
     assert by_index[0]["score"] == pytest.approx(kept, abs=1e-5) and by_index[0]["document"] == long
-    left = app.answer(path, {**body, "truncate_prompt_tokens": 20, "truncation_side": "left"})
-    assert {one["index"]: one["meta_info"]["prompt_tokens"] for one in left}[0] == 20
+    from_left = app.answer(path, {**body, "truncate_prompt_tokens": 20, "truncation_side": "left"})
+    assert {entry["index"]: entry["meta_info"]["prompt_tokens"] for entry in from_left}[0] == 20
     per_document = app.answer("/v1/rerank", {**body, "max_tokens_per_doc": 3})
-    scores = {one["index"]: one["score"] for one in per_document}
+    scores = {entry["index"]: entry["score"] for entry in per_document}
     assert scores[0] == pytest.approx(model.logits(QUERY, "panda panda panda")[0], abs=1e-5)
     assert app.refusal("/v1/rerank", {**body, "max_tokens_per_doc": 0})["param"] == "max_tokens_per_doc"
     assert app.is_whole()

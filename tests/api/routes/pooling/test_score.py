@@ -20,8 +20,8 @@ def relevance(model: Any, first: str, second: str) -> float:
 
 def scores(app: Any, **body: Any) -> list[float]:
     data = app.answer("/v1/score", body)["data"]
-    assert [(one["index"], one["object"]) for one in data] == [(index, "score") for index in range(len(data))]
-    return [one["score"] for one in data]
+    assert [(item["index"], item["object"]) for item in data] == [(index, "score") for index in range(len(data))]
+    return [item["score"] for item in data]
 
 
 def test_one_text_against_several(served: Fixture, tiny: Fixture) -> None:
@@ -44,7 +44,7 @@ def test_as_many_on_both_sides(names: tuple[str, str], served: Fixture, tiny: Fi
 def test_vectors_are_compared(served: Fixture) -> None:
     app = served("encoder")
     texts = [FIRST, *TEXTS]
-    vectors = torch.tensor([one["embedding"] for one in app.answer("/v1/embeddings", {"input": texts})["data"]])
+    vectors = torch.tensor([item["embedding"] for item in app.answer("/v1/embeddings", {"input": texts})["data"]])
     expected = F.cosine_similarity(vectors[:1], vectors[1:]).tolist()
     assert scores(app, text_1=FIRST, text_2=TEXTS) == pytest.approx(expected, abs=1e-5)
     assert scores(app, text_1=FIRST, text_2=FIRST) == pytest.approx([1.0])
@@ -55,7 +55,7 @@ def test_vectors_are_compared(served: Fixture) -> None:
 def test_a_chat_model_is_asked(served: Fixture) -> None:
     app = served("decoder", is_embedding=False)
     ranked = app.answer("/v1/rerank", {"query": "panda", "documents": ["hi", "the giant panda"]})
-    expected = [one["score"] for one in sorted(ranked, key=lambda one: one["index"])]
+    expected = [entry["score"] for entry in sorted(ranked, key=lambda entry: entry["index"])]
     assert scores(app, text_1="panda", text_2=["hi", "the giant panda"]) == pytest.approx(expected)
 
 

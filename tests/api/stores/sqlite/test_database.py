@@ -81,10 +81,10 @@ class Batches(RuleBasedStateMachine):
     def move(self, to: BatchStatus) -> None:
         self.now += 1
         before = self.status
-        found = self.store.move("b", to, self.now)
+        batch = self.store.move("b", to, self.now)
         if to in BATCH_TRANSITIONS[before]:
             self.moved(to)
-        assert found.status == self.status
+        assert batch.status == self.status
 
     @rule(lines=st.lists(st.tuples(st.integers(1, 20), st.booleans()), max_size=6))
     def add_results(self, lines: list[tuple[int, bool]]) -> None:
@@ -103,13 +103,13 @@ class Batches(RuleBasedStateMachine):
     def finish(self, to: BatchStatus) -> None:
         self.now += 1
         output = FileRecord(id="out", purpose="batch_output", filename="x", bytes=5, created_at=NOW)
-        found = self.store.finish("b", to, self.now, output=output, error=None)
+        batch = self.store.finish("b", to, self.now, output=output, error=None)
         if to in BATCH_TRANSITIONS[self.status]:
-            assert found is not None and found.output_file_id == "out"
+            assert batch is not None and batch.output_file_id == "out"
             self.moved(to)
             self.results = {}
         else:
-            assert found is None
+            assert batch is None
             assert "out" not in self.store.file_ids()
 
     @rule()
@@ -125,10 +125,10 @@ class Batches(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        found = self.store.batch("b")
-        assert found.status == self.status
-        assert {name: time for name in self.stamps if (time := getattr(found, name))} == self.stamps
-        assert (found.completed, found.failed, found.usage) == (*self.counts, self.usage)
+        batch = self.store.batch("b")
+        assert batch.status == self.status
+        assert {name: time for name in self.stamps if (time := getattr(batch, name))} == self.stamps
+        assert (batch.completed, batch.failed, batch.usage) == (*self.counts, self.usage)
         assert self.store.done_lines("b") == set(self.results)
 
     def teardown(self) -> None:
@@ -147,7 +147,7 @@ def test_a_finished_status_leads_nowhere_and_an_open_one_to_an_end() -> None:
         reached, known = {status}, 0
         while len(reached) > known:
             known = len(reached)
-            reached |= {to for one in reached for to in BATCH_TRANSITIONS[one]}
+            reached |= {to for source in reached for to in BATCH_TRANSITIONS[source]}
         assert reached & ends
 
 
@@ -234,24 +234,24 @@ def test_bytes_are_limited_and_results_count(
 def test_pages_go_through_everything_once(store: Database, batch_record: Make) -> None:
     for number in range(7):
         store.add_batch(batch_record(f"batch_{number}"))
-    seen: list[str] = []
+    ids: list[str] = []
     after = None
     while True:
         page = store.batches(limit=3, after=after)
-        seen += [one.id for one in page.items]
+        ids += [item.id for item in page.items]
         if not page.has_more:
             break
-        after = seen[-1]
-    assert seen == [f"batch_{number}" for number in reversed(range(7))]
-    assert [one.id for one in store.batches(limit=2, after="batch_3", ascending=True).items] == ["batch_4", "batch_5"]
+        after = ids[-1]
+    assert ids == [f"batch_{number}" for number in reversed(range(7))]
+    assert [item.id for item in store.batches(limit=2, after="batch_3", ascending=True).items] == ["batch_4", "batch_5"]
     with pytest.raises(UnknownId):
         store.batches(limit=1, after="batch_7")
 
 
 def test_files_by_purpose(store: Database, file_record: Make) -> None:
     store.add_file(file_record("out", purpose="batch_output"))
-    assert [one.id for one in store.files(limit=9, after=None, ascending=True).items] == ["input", "out"]
-    assert [one.id for one in store.files(limit=9, after=None, ascending=True, purpose="batch").items] == ["input"]
+    assert [item.id for item in store.files(limit=9, after=None, ascending=True).items] == ["input", "out"]
+    assert [item.id for item in store.files(limit=9, after=None, ascending=True, purpose="batch").items] == ["input"]
 
 
 def test_only_batches_of_the_own_model_are_to_be_run(store: Database, batch_record: Make) -> None:
@@ -260,7 +260,7 @@ def test_only_batches_of_the_own_model_are_to_be_run(store: Database, batch_reco
     store.add_batch(batch_record("abandoned", model="other", expires_at=10))
     store.add_batch(batch_record("over"))
     store.finish("over", "failed", NOW, output=None, error=None)
-    assert [one.id for one in store.open_batches("demo", 11)] == ["mine", "abandoned"]
+    assert [batch.id for batch in store.open_batches("demo", 11)] == ["mine", "abandoned"]
 
 
 def test_two_processes_see_each_other(open_store: Callable[..., Database], store: Database, batch_record: Make) -> None:

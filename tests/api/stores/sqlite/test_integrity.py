@@ -93,8 +93,10 @@ async def test_what_is_stored_after_an_accident_is_refused(
         assert refused.value.status == 503
         assert DATABASE in refused.value.message
         assert str(storage.folder) not in refused.value.message
-    (told,) = [one for one in caplog.records if one.levelno == logging.CRITICAL]  # once, not at each request
-    assert str(storage.folder) in told.getMessage()
+    (critical,) = [
+        record for record in caplog.records if record.levelno == logging.CRITICAL
+    ]  # once, not at each request
+    assert str(storage.folder) in critical.getMessage()
     assert storage.exists
     assert server.status()["problem"]
 

@@ -28,8 +28,8 @@ struct Step {
     std::vector<int64_t> starts, queries, lengths, rows;  // rows: slots of every context, one after the other
     std::vector<size_t> first_row;
 
-    Step(const Shape& s, const Rules& rules, const Sequences& given, Case& c) : s(s), rules(rules), queries(given.queries) {
-        lengths = rules.pool ? given.lengths : given.queries;
+    Step(const Shape& s, const Rules& rules, const Sequences& batch, Case& c) : s(s), rules(rules), queries(batch.queries) {
+        lengths = rules.pool ? batch.lengths : batch.queries;
         for (size_t i = 0; i < queries.size(); ++i) {
             starts.push_back(tokens), first_row.push_back(rows.size());
             tokens += queries[i];
@@ -68,8 +68,8 @@ void compare_token(const Step& step, size_t sequence, int64_t query, int64_t hea
     }
 }
 
-void check(const Shape& s, const Rules& rules, const Sequences& given, Case& c) {
-    const Step step(s, rules, given, c);
+void check(const Shape& s, const Rules& rules, const Sequences& batch, Case& c) {
+    const Step step(s, rules, batch, c);
     const int64_t key_size = s.kv_heads * s.dim, value_size = rules.values_in_keys ? key_size : s.kv_heads * s.value_dim;
     const int64_t count = (int64_t)step.queries.size();
     Guarded<bf16> q(step.tokens * s.heads * s.dim, c.side), k(step.tokens * key_size, c.side), v(step.tokens * value_size, c.side);
@@ -106,12 +106,12 @@ void check_attention(Case& c) {
     const Sequences sequences[] = {
         {{1}, {1}}, {{1, 1, 1}, {17, 1, 300}}, {{3, 9, 1}, {3, 40, 33}}, {{13}, {13}}, {{7, 8}, {30, 8}}, {{40, 1}, {290, 2}}, {{200}, {210}}};
     const Shape shapes[] = {{2, 1, 8, 8}, {4, 2, 34, 34}, {6, 2, 64, 48}, {5, 1, 40, 18}};
-    for (const Sequences& one : sequences)
+    for (const Sequences& batch : sequences)
         for (const Shape& s : shapes) {
-            check(s, {true, true, false, 0, 0.0f}, one, c);
-            check(s, {true, true, false, 20, 5.0f}, one, c);
-            check(s, {false, false, false, 0, 0.0f}, one, c);
-            if (s.kv_heads == 1) check(s, {true, true, true, 0, 0.0f}, one, c);
+            check(s, {true, true, false, 0, 0.0f}, batch, c);
+            check(s, {true, true, false, 20, 5.0f}, batch, c);
+            check(s, {false, false, false, 0, 0.0f}, batch, c);
+            if (s.kv_heads == 1) check(s, {true, true, true, 0, 0.0f}, batch, c);
         }
 }
 

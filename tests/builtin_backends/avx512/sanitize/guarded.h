@@ -74,11 +74,11 @@ void fill(Guarded<T>& array, Case& c, float factor = 1.0f) {
     for (size_t i = 0; i < array.count; ++i) set(array[i], factor * c.real());
 }
 
-// Ends the program if `found` is not about `expected`, given how large the numbers are that were added up.
-inline void compare(const char* what, float found, double expected, double size, double share = 1.0 / 64) {
-    const double off = found - expected;
+// Ends the program if `actual` is not about `expected`, given how large the numbers are that were added up.
+inline void compare(const char* what, float actual, double expected, double size, double share = 1.0 / 64) {
+    const double off = actual - expected;
     if (!((off < 0 ? -off : off) <= share * size + 1e-3)) {
-        fprintf(stderr, "%s: %g instead of %g (numbers of size %g)\n", what, found, expected, size);
+        fprintf(stderr, "%s: %g instead of %g (numbers of size %g)\n", what, actual, expected, size);
         exit(1);
     }
 }

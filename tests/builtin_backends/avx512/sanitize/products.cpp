@@ -27,8 +27,8 @@ void compare_all(const char* what, Shape s, Guarded<bf16>& x, Guarded<bf16>* bia
         for (int column = 0; column < s.width; ++column) {
             double sum = bias ? wide((*bias)[column]) : 0, size = std::fabs(sum);
             for (int d = 0; d < s.depth; ++d) {
-                const double one = (double)wide(x[(size_t)row * s.depth + d]) * weight(column, d);
-                sum += one, size += std::fabs(one);
+                const double product = (double)wide(x[(size_t)row * s.depth + d]) * weight(column, d);
+                sum += product, size += std::fabs(product);
             }
             compare(what, wide(out[(size_t)row * s.width + column]), sum, size);
         }

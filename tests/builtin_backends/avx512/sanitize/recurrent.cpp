@@ -38,8 +38,8 @@ void check_convolution(const std::vector<int64_t>& lengths, int64_t channels, in
                 double sum = biased ? wide(bias[channel]) : 0;
                 for (int64_t tap = 0; tap < width; ++tap) {
                     const int64_t at = token - runs.starts[s] + tap - before;
-                    const bf16 one = at < 0 ? old[(runs.rows[s] * before + before + at) * channels + channel] : x[(runs.starts[s] + at) * channels + channel];
-                    sum += (double)wide(one) * wide(weight[channel * width + tap]);
+                    const bf16 input = at < 0 ? old[(runs.rows[s] * before + before + at) * channels + channel] : x[(runs.starts[s] + at) * channels + channel];
+                    sum += (double)wide(input) * wide(weight[channel * width + tap]);
                 }
                 compare("convolution", wide(out[token * channels + channel]), sum, width + 1);
             }
@@ -69,15 +69,15 @@ void check_recurrence(const std::vector<int64_t>& lengths, int64_t dim, int64_t 
                 double* own = state.data() + (runs.rows[s] * heads + head) * dim * value_dim;
                 const double kept = std::exp(decay[token * heads + head]);
                 for (int64_t e = 0; e < value_dim; ++e) {
-                    double known = 0, found = 0;
+                    double known = 0, result = 0;
                     for (int64_t d = 0; d < dim; ++d) own[d * value_dim + e] *= kept, known += own[d * value_dim + e] * wide(k[token * dim + d]) * k_factor;
                     const double value = wide(v[(token * heads + head) * value_dim + e]);
                     const double change = delta ? (value - known) * rate[token * heads + head] : value;
                     for (int64_t d = 0; d < dim; ++d) {
                         own[d * value_dim + e] += change * wide(k[token * dim + d]) * k_factor;
-                        found += own[d * value_dim + e] * wide(q[token * dim + d]) * q_factor;
+                        result += own[d * value_dim + e] * wide(q[token * dim + d]) * q_factor;
                     }
-                    compare("recurrence", wide(out[(token * heads + head) * value_dim + e]), found, std::fabs(found) + 1);
+                    compare("recurrence", wide(out[(token * heads + head) * value_dim + e]), result, std::fabs(result) + 1);
                 }
             }
     for (size_t i = 0; i < states.count; ++i) compare("recurrence's state", states[i], state[i], std::fabs(state[i]) + 1);
@@ -100,14 +100,14 @@ void check_scan(const std::vector<int64_t>& lengths, int64_t channels, int64_t s
     for (int64_t s = 0; s < runs.sequences; ++s)
         for (int64_t token = runs.starts[s]; token < runs.starts[s + 1]; ++token)
             for (int64_t channel = 0; channel < channels; ++channel) {
-                double found = 0;
+                double result = 0;
                 for (int64_t i = 0; i < size; ++i) {
-                    double& one = state[(runs.rows[s] * channels + channel) * size + i];
+                    double& cell = state[(runs.rows[s] * channels + channel) * size + i];
                     const double taken = step[token * channels + channel];
-                    one = one * std::exp(taken * rates[channel * size + i]) + taken * wide(x[token * channels + channel]) * wide(b[token * size + i]);
-                    found += one * wide(read[token * size + i]);
+                    cell = cell * std::exp(taken * rates[channel * size + i]) + taken * wide(x[token * channels + channel]) * wide(b[token * size + i]);
+                    result += cell * wide(read[token * size + i]);
                 }
-                compare("scan", wide(out[token * channels + channel]), found, std::fabs(found) + size);
+                compare("scan", wide(out[token * channels + channel]), result, std::fabs(result) + size);
             }
     for (size_t i = 0; i < states.count; ++i) compare("scan's state", states[i], state[i], std::fabs(state[i]) + 1);
 }

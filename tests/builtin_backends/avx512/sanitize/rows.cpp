@@ -1,4 +1,4 @@
-// Norms, activation, rotary positions, masks and drawing.
+// Norms, activation, rotary positions, masks and sampling.
 #include <cmath>
 #include <limits>
 

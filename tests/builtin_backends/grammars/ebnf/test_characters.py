@@ -21,11 +21,11 @@ def points(characters: Characters) -> frozenset[int]:
 
 @given(sets, sets)
 def test_operations_are_those_of_sets(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
-    one, other = Characters(left), Characters(right)
-    assert points(one) == {point for point in POINTS for first, last in left if first <= point <= last}
-    assert points(one | other) == points(one) | points(other)
-    assert points(one & other) == points(one) & points(other)
-    assert points(one - other) == points(one) - points(other)
-    assert points(~one) == POINTS - points(one)
-    assert (~~one).ranges == one.ranges and (one | ~one).ranges == ALL.ranges
-    assert bool(one) == bool(one.ranges)
+    characters, other = Characters(left), Characters(right)
+    assert points(characters) == {point for point in POINTS for first, last in left if first <= point <= last}
+    assert points(characters | other) == points(characters) | points(other)
+    assert points(characters & other) == points(characters) & points(other)
+    assert points(characters - other) == points(characters) - points(other)
+    assert points(~characters) == POINTS - points(characters)
+    assert (~~characters).ranges == characters.ranges and (characters | ~characters).ranges == ALL.ranges
+    assert bool(characters) == bool(characters.ranges)

@@ -60,9 +60,9 @@ def test_white_space_is_what_both_dialects_take_for_it(backend: Any) -> None:
      "(a|ab)(c|bcd)"],
 )  # fmt: skip
 def test_sampled_texts_match(backend: Any, pattern: str) -> None:
-    drawn = list(backend("regex", pattern).drawn(30))
-    assert drawn
-    for text in drawn:
+    texts = list(backend("regex", pattern).random_outputs(30))
+    assert texts
+    for text in texts:
         assert re.fullmatch(pattern, text.decode(), re.ASCII)
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from sglang_plug import Constraint
 from sglang_plug_backends.grammars.json_schema.keywords import OTHER_ASSERTIONS
 from tests.annotated_schemas import ANNOTATIONS, annotated
-from tests.e2e.drawn_schemas import DrawnSchema
+from tests.e2e.random_schemas import RandomSchema
 
 INTEGER = {"type": "integer"}
 
@@ -386,7 +386,7 @@ def test_unions_that_lead_back_to_themselves_come_to_an_end(backend: Any) -> Non
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32))
 def test_annotations_do_not_change_generated_schemas(grammar_backends: Callable[..., Any], seed: int) -> None:
-    schema = DrawnSchema(seed).schema()
+    schema = RandomSchema(seed).schema()
     noisy = annotated(schema, random.Random(seed))
     for name in ("xgrammar", "llguidance"):
         backend = grammar_backends(name)
@@ -411,7 +411,7 @@ def test_outputs_follow_generated_tagged_unions(
     schema = union({"propertyName": "kind", "mapping": mapping}, "oneOf" if key else "anyOf", **schemas)
     backend = grammar_backends(data.draw(st.sampled_from(["xgrammar", "llguidance", "outlines"])))
     compiled = backend("json_schema", schema)
-    for text in compiled.drawn(6):
+    for text in compiled.random_outputs(6):
         value = json.loads(text)
         Draft202012Validator(schema).validate(value)
         assert value.keys() == {"kind", f"x{tags.index(value['kind'])}"}

@@ -115,17 +115,17 @@ def test_what_the_masks_allow_is_valid(converter: Any, schema: Any, good: list[s
     for text in (*map(json.dumps, VALUES), *(json.dumps(value, ensure_ascii=False) for value in VALUES), *TEXTS):
         if compiled.accepts(text):
             assert validator.is_valid(json.loads(text)), text
-    for drawn in compiled.drawn(15):
-        assert validator.is_valid(json.loads(drawn.decode())), drawn
+    for output in compiled.random_outputs(15):
+        assert validator.is_valid(json.loads(output.decode())), output
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_formats(converter: Any, format: str) -> None:
     checker = Draft202012Validator.FORMAT_CHECKER
     assert format in checker.checkers, "the checker would take anything"
-    drawn = list(converter("json_schema", {"type": "string", "format": format}).drawn(60))
-    assert len(drawn) > 30
-    for text in drawn:
+    texts = list(converter("json_schema", {"type": "string", "format": format}).random_outputs(60))
+    assert len(texts) > 30
+    for text in texts:
         assert checker.conforms(json.loads(text.decode()), format), text
 
 
@@ -275,9 +275,9 @@ def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.recursive(SCALARS, nested, max_leaves=6))
-def test_whatever_the_schema_drawn_outputs_are_valid(converter: Any, schema: Any) -> None:
+def test_random_outputs_are_valid_for_every_schema(converter: Any, schema: Any) -> None:
     if any("\ud800" <= dump <= "\udfff" for dump in json.dumps(schema, ensure_ascii=False)):
         return
     validator = Draft202012Validator(schema)
-    for text in converter("json_schema", schema).drawn(4):
+    for text in converter("json_schema", schema).random_outputs(4):
         assert validator.is_valid(json.loads(text.decode())), (schema, text)

@@ -48,9 +48,9 @@ def block(number: int, size: int = 1000) -> KVBlock:
 
 def loaded(store: DiskStore, *blocks: KVBlock) -> list[bool]:
     """Which of ``blocks`` are returned; none is returned wrongly."""
-    results = store.load([one.key for one in blocks], time.monotonic() + 60)
-    for one, result in zip(blocks, results, strict=True):
-        assert isinstance(result, KVStoreError) or result == one.data
+    results = store.load([block.key for block in blocks], time.monotonic() + 60)
+    for block, result in zip(blocks, results, strict=True):
+        assert isinstance(result, KVStoreError) or result == block.data
     return [not isinstance(result, KVStoreError) for result in results]
 
 
@@ -67,17 +67,17 @@ def files(path: Path) -> list[Path]:
 
 def test_files_are_for_the_owner_only(path: Path, opened: Open) -> None:
     opened().store([block(1)])
-    for one in path.rglob("*"):
-        assert stat.S_IMODE(one.stat().st_mode) == (0o700 if one.is_dir() else 0o600), one
+    for entry in path.rglob("*"):
+        assert stat.S_IMODE(entry.stat().st_mode) == (0o700 if entry.is_dir() else 0o600), entry
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("left", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 999])
-def test_an_incomplete_last_block_is_skipped(path: Path, opened: Open, left: int) -> None:
+@pytest.mark.parametrize("remainder", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 999])
+def test_an_incomplete_last_block_is_skipped(path: Path, opened: Open, remainder: int) -> None:
     blocks = [block(number) for number in range(3)]
     opened().store(blocks)
     (file,) = files(path)
-    os.truncate(file, 2 * (HEADER_BYTES + 1000) + left)
+    os.truncate(file, 2 * (HEADER_BYTES + 1000) + remainder)
     second = opened()
     assert loaded(second, *blocks) == [True, True, False]
     second.store(blocks)
@@ -94,12 +94,12 @@ def test_a_changed_byte_costs_that_block_only(path: Path, opened: Open, offset: 
     file.write_bytes(content)
     second = opened()
     assert loaded(second, *blocks) == [True, False, True]
-    assert second.lookup([one.key for one in blocks]) == [True, False, True]
+    assert second.lookup([block.key for block in blocks]) == [True, False, True]
 
 
 def test_foreign_files_are_ignored(path: Path, opened: Open) -> None:
     opened().store([block(1)])
-    (folder,) = {one.parent for one in files(path)}
+    (folder,) = {file.parent for file in files(path)}
     (folder / "0.kv").write_bytes(random.Random(1).randbytes(3_000_000) + b"SPKV" * 1000)
     (folder / "1.kv").write_bytes(b"")
     (folder / "2.kv").symlink_to("/dev/zero")

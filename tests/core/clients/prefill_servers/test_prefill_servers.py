@@ -120,9 +120,9 @@ def request(id: str, tokens: int = 20, **fields: Any) -> Request:
     return Request(id=id, tokens=tuple(range(tokens)), **fields)
 
 
-async def outputs_of(client: Any, asked: Request) -> list[Output]:
+async def outputs_of(client: Any, request: Request) -> list[Output]:
     async with asyncio.timeout(PATIENCE):
-        return [output async for output in client.submit(asked)]
+        return [output async for output in client.submit(request)]
 
 
 async def until(holds: Callable[[], Any]) -> None:
@@ -160,11 +160,11 @@ async def test_decode_servers_may_use_the_same_ids() -> None:
     prefill, first, second = Made(), Made(), Made()
     async with (
         prefill_server(prefill) as address,
-        decode_server(first, address) as one,
+        decode_server(first, address) as decoder,
         decode_server(second, address) as other,
     ):
         prefill.all[0].may_go_on.clear()
-        tasks = [asyncio.create_task(outputs_of(group, request("same"))) for group in (one, other)]
+        tasks = [asyncio.create_task(outputs_of(group, request("same"))) for group in (decoder, other)]
         await until(lambda: len(prefill.got) == 2)
         prefill.all[0].may_go_on.set()
         for outputs in await asyncio.gather(*tasks):

@@ -24,7 +24,7 @@ INFO: Mapping[str, Any] = {
 
 def step(**changes: Any) -> StepStats:
     """The statistics of a step."""
-    blank: dict[str, Any] = {one.name: 0 for one in fields(StepStats) if one.default is MISSING}
+    blank: dict[str, Any] = {field.name: 0 for field in fields(StepStats) if field.default is MISSING}
     return StepStats(**{**blank, **changes})
 
 

@@ -22,14 +22,14 @@ class Wanted:
 
     def __init__(self) -> None:
         self.replica = 0
-        self.seen: list[list[tuple[int, int, int]]] = []
+        self.loads: list[list[tuple[int, int, int]]] = []
         self.latest: list[dict[int, int | None]] = []
         """Replica -> the capacity that its last step reported."""
         self.forgotten: list[int] = []
 
     def choose(self, request: Request, replicas: Sequence[ReplicaLoad]) -> int:
         self.latest.append({load.replica: load.latest.capacity if load.latest else None for load in replicas})
-        self.seen.append([(load.replica, load.requests, load.tokens) for load in replicas])
+        self.loads.append([(load.replica, load.requests, load.tokens) for load in replicas])
         numbers = [load.replica for load in replicas]
         return self.replica if self.replica in numbers else numbers[0]
 
@@ -105,7 +105,7 @@ async def test_the_policy_sees_the_load_of_requests_in_flight() -> None:
         await tokens_of(group, request("b"))
         await outputs.aclose()
         await tokens_of(group, request("c"))
-        assert fleet.policy.seen == [[(0, 0, 0), (1, 0, 0)], [(0, 1, 8), (1, 0, 0)], [(0, 0, 0), (1, 0, 0)]]
+        assert fleet.policy.loads == [[(0, 0, 0), (1, 0, 0)], [(0, 1, 8), (1, 0, 0)], [(0, 0, 0), (1, 0, 0)]]
         assert fleet[0].aborted == ["a"]
 
 

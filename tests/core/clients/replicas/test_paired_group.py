@@ -295,7 +295,7 @@ async def test_the_load_of_a_decode_engine_counts_while_its_prompt_is_computed()
         await pairs.until(lambda: len(pairs[2].got) == 2)
         pairs[2].may_go_on.set()
         await asyncio.gather(*tasks)
-        assert pairs.routing.seen == [[(0, 0, 0), (1, 0, 0)], [(0, 1, 20), (1, 0, 0)]]
+        assert pairs.routing.loads == [[(0, 0, 0), (1, 0, 0)], [(0, 1, 20), (1, 0, 0)]]
 
 
 async def test_control_calls_reach_engines_of_both_roles_and_status_names_them() -> None:
@@ -326,10 +326,10 @@ async def test_a_decode_engine_needs_a_store_that_can_transfer() -> None:
 async def test_steps_name_their_engine_and_finished_requests_their_reason() -> None:
     pairs = Pairs(1, 1)
     async with started(pairs) as group:
-        seen = list[int | None]()
-        group.on_step(lambda stats: seen.append(stats.replica))
+        replicas = list[int | None]()
+        group.on_step(lambda stats: replicas.append(stats.replica))
         for number in (1, 0):
             for listener in pairs[number].listeners:
                 listener(step())
-        assert seen == [1, 0]
+        assert replicas == [1, 0]
         assert (await outputs_of(group, request()))[-1].finish == Finish("length")

@@ -13,13 +13,13 @@ from .scripted_replica import ScriptedReplica
 
 
 class Counting(ScriptedReplica):
-    """Counts how often it is asked."""
+    """Counts how often its silence is read."""
 
-    asked = 0
+    probes = 0
 
     @property
     def silent_for(self) -> float:
-        self.asked += 1
+        self.probes += 1
         return self.silence
 
 
@@ -45,11 +45,11 @@ class Cluster:
 async def test_replicas_are_asked_once_in_a_while_and_not_for_each_request() -> None:
     cluster = Cluster(20)
     assert [cluster.choose() for _ in range(50)] == [0] * 50
-    assert {client.asked for client in cluster.clients} == {1}
+    assert {client.probes for client in cluster.clients} == {1}
     cluster.now += LOOK_EVERY
     cluster.clients[0].silence = SILENT_AFTER + 1
     assert [cluster.choose() for _ in range(50)] == [1] * 50
-    assert {client.asked for client in cluster.clients} == {2}
+    assert {client.probes for client in cluster.clients} == {2}
 
 
 async def test_a_replica_that_serves_again_is_used_as_soon_as_somebody_tells() -> None:

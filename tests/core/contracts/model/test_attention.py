@@ -148,7 +148,7 @@ def test_a_sink_takes_its_share() -> None:
     q, k, v = torch.zeros(3, 4, 16), torch.zeros(3, 2, 16), torch.ones(3, 2, 16)
     sinks = torch.tensor([0.0, math.log(3.0), -math.inf, math.inf])
     actual = layer.with_sinks(q, k, v, sinks, batch)
-    shares = [[seen / (seen + sink) for sink in (1.0, 3.0, 0.0, math.inf)] for seen in (1.0, 2.0, 3.0)]
+    shares = [[visible / (visible + sink) for sink in (1.0, 3.0, 0.0, math.inf)] for visible in (1.0, 2.0, 3.0)]
     assert torch.allclose(actual, torch.tensor(shares)[..., None].expand(3, 4, 16))
 
 
@@ -184,7 +184,7 @@ def test_places_of_an_image_see_each_other(window: int | None, attention: type[A
     actual = layer.rotary(q, k, v, *still, batch)
     rows = [(q[:5], torch.cat((before[0], k[:5])), torch.cat((before[1], v[:5])), range(3, 6))]
     rows.append((q[5:], k[5:], v[5:], range(2)))
-    expected = [seen_by_mask(*one, window) for one in rows]
+    expected = [seen_by_mask(*row, window) for row in rows]
     torch.testing.assert_close(actual, torch.cat(expected))
 
 
@@ -194,7 +194,7 @@ def seen_by_mask(q: Tensor, k: Tensor, v: Tensor, image: range, window: int | No
     mask[image.start : image.stop, image.start : image.stop] = True
     if window is not None:
         mask &= torch.arange(length) > torch.arange(length)[:, None] - window
-    k, v = (one.repeat_interleave(2, dim=1) for one in (k, v))
+    k, v = (tensor.repeat_interleave(2, dim=1) for tensor in (k, v))
     logits = torch.einsum("qhd,khd->hqk", q, k) * 0.3
     logits = logits.masked_fill(~mask[-len(q) :], -math.inf)
     return torch.einsum("hqk,khd->qhd", logits.softmax(-1), v)

@@ -48,10 +48,10 @@ class Halves:
 
     def __init__(self, *roles: str, stored: bool = False) -> None:
         self.roles, self.stored = roles, stored
-        self.seen: list[Matrix] = []
+        self.matrices: list[Matrix] = []
 
     def __call__(self, matrix: Matrix) -> LinearScheme | None:
-        self.seen.append(matrix)
+        self.matrices.append(matrix)
         if matrix.role not in self.roles:
             return None
         if not self.stored:
@@ -93,8 +93,11 @@ def weights() -> dict[str, Tensor]:
 def test_every_matrix_is_asked_about() -> None:
     halves = Halves("linear")
     model(halves).quantize()
-    seen = {one.name: (one.role, one.size_in, one.size_out, tuple(one.checkpoint_names)) for one in halves.seen}
-    assert seen == {
+    matrices = {
+        matrix.name: (matrix.role, matrix.size_in, matrix.size_out, tuple(matrix.checkpoint_names))
+        for matrix in halves.matrices
+    }
+    assert matrices == {
         "block.qkv": ("linear", 8, 6, ("block.q", "block.k")),
         "block.out": ("linear", 6, 8, ("block.out",)),
         "block.gate": ("router", 8, 3, ("block.gate",)),
@@ -102,8 +105,8 @@ def test_every_matrix_is_asked_about() -> None:
         "block.experts.down_proj": ("experts", 4, 8, ("block.experts.down_proj",)),
         "head_": ("head", 8, 10, ("head_",)),
     }
-    assert not any(one.plain for one in halves.seen)
-    assert {one.dtype for one in halves.seen} == {torch.float32}
+    assert not any(matrix.plain for matrix in halves.matrices)
+    assert {matrix.dtype for matrix in halves.matrices} == {torch.float32}
 
 
 def test_ordinary_weights_are_converted_after_loading() -> None:
@@ -131,9 +134,9 @@ class Live(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         actual = function(*arguments, **(named or {}))
-        for one in actual if isinstance(actual, tuple | list) else (actual,):
-            if isinstance(one, Tensor) and one.device.type != "meta":
-                self._watch(one.untyped_storage())
+        for tensor in actual if isinstance(actual, tuple | list) else (actual,):
+            if isinstance(tensor, Tensor) and tensor.device.type != "meta":
+                self._watch(tensor.untyped_storage())
         return actual
 
     def _watch(self, storage: torch.UntypedStorage) -> None:
@@ -208,7 +211,7 @@ def test_a_tensor_that_comes_again_after_packing_is_refused() -> None:
     made = model(Halves("linear"))
     made.quantize()
     checkpoint = list(weights().items())
-    again = next(one for one in checkpoint if one[0] == "block.old.weight")
+    again = next(item for item in checkpoint if item[0] == "block.old.weight")
     with pytest.raises(
         WeightError, match="'block.old.weight' twice, or too late: 'block.out.weight' is packed already"
     ):
@@ -249,8 +252,8 @@ def test_a_tensor_of_each_part() -> None:
     def loaded(checkpoint: Mapping[str, Tensor]) -> list[list[int]]:
         made = Packed(8, {"q": 4, "k": 2}, BuildEnv(attention=Mock()))
         made.quantize_weights("qk", ("q", "k"), Quantization(name="own", scheme=scheme))
-        for shard, one in checkpoint.items():
-            made.load_shard(made.own, one, shard or None)
+        for shard, tensor in checkpoint.items():
+            made.load_shard(made.own, tensor, shard or None)
         return made.own.tolist()  # type: ignore[no-any-return]
 
     first, second = torch.tensor([1, 2, 3]), torch.tensor([4, 5, 6])
@@ -296,13 +299,13 @@ def turned_back(matrix: Matrix) -> LinearScheme | None:
 def with_experts_in_whole_numbers(kernels: Kernels = TORCH) -> tuple[Small, dict[str, Tensor], dict[str, Tensor]]:
     """A model that has asked, a checkpoint, and what it stands for."""
     plain = weights()
-    held = {name: one for name, one in plain.items() if ".experts." not in name}
+    held = {name: tensor for name, tensor in plain.items() if ".experts." not in name}
     for expert in range(3):
         gate, up = plain["block.experts.gate_up_proj"][expert].chunk(2)
         parts = {"gate_proj": gate, "up_proj": up, "down_proj": plain["block.experts.down_proj"][expert]}
-        for part, one in parts.items():
-            held[f"block.experts.{expert}.{part}.weight"] = one.to(torch.int8)
-            held[f"block.experts.{expert}.{part}.factor"] = torch.full((1 if expert else len(one),), 2.0)
+        for part, tensor in parts.items():
+            held[f"block.experts.{expert}.{part}.weight"] = tensor.to(torch.int8)
+            held[f"block.experts.{expert}.{part}.factor"] = torch.full((1 if expert else len(tensor),), 2.0)
     quantization = Quantization(name="whole", scheme=turned_back)
     made = Small(BuildEnv(attention=Mock(), kernels=kernels, quantization=quantization))
     made.quantize()
@@ -373,10 +376,10 @@ def test_a_tied_head_is_converted_and_the_embedding_stays() -> None:
     halves = Halves("head")
     made = model(halves, tied=True)
     made.quantize()
-    head = next(one for one in halves.seen if one.role == "head")
+    head = next(matrix for matrix in halves.matrices if matrix.role == "head")
     assert head.plain and (head.size_in, head.size_out) == (8, 10)
     checkpoint = weights()
-    made.load_weights((name, one) for name, one in checkpoint.items() if name != "head_.weight")
+    made.load_weights((name, tensor) for name, tensor in checkpoint.items() if name != "head_.weight")
     made.prepare()
     x = torch.randn(2, 8)
     torch.testing.assert_close(made.head_(x), x @ checkpoint["embed.weight"].T)
@@ -429,11 +432,14 @@ def test_indices_of_a_matrix() -> None:
 
 
 def test_what_a_checkpoint_says_of_itself() -> None:
-    said = {"quant_method": "x"}
+    description = {"quant_method": "x"}
     assert stored_quantization(SimpleNamespace()) is None
     assert stored_quantization(SimpleNamespace(quantization_config=None)) is None
-    assert stored_quantization(SimpleNamespace(quantization_config=said)) == said
-    assert stored_quantization(SimpleNamespace(quantization_config=SimpleNamespace(to_dict=lambda: said))) == said
+    assert stored_quantization(SimpleNamespace(quantization_config=description)) == description
+    assert (
+        stored_quantization(SimpleNamespace(quantization_config=SimpleNamespace(to_dict=lambda: description)))
+        == description
+    )
     with pytest.raises(ConfigError, match="quantization_config is not an object, but str"):
         stored_quantization(SimpleNamespace(quantization_config="int4"))
 

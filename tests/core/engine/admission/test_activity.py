@@ -19,18 +19,18 @@ def test_requests_callers_and_slots() -> None:
         bench.loop.handle(request(number, caller=caller))
     for _ in range(3):
         bench.loop.step()
-    shown = activity(bench.scheduler, bench.loop.requests, [])
-    assert shown["counts"] == {"running": 2, "waiting": 2, "paused": 0}
-    assert [one["id"] for one in shown["running"]] == ["request-0", "request-1"]
-    assert [one["id"] for one in shown["waiting"]] == ["request-2", "request-3"]
-    (one, two) = shown["callers"]
-    assert (one["caller"], one["running"], one["open"]) == ("one", 2, 2)
-    assert (two["caller"], two["running"], two["open"], two["slots"]) == ("two", 0, 2, 0)
-    assert 0 < one["slots"] == shown["slots"]["running"] == sum(request["slots"] for request in shown["running"])
+    report = activity(bench.scheduler, bench.loop.requests, [])
+    assert report["counts"] == {"running": 2, "waiting": 2, "paused": 0}
+    assert [entry["id"] for entry in report["running"]] == ["request-0", "request-1"]
+    assert [entry["id"] for entry in report["waiting"]] == ["request-2", "request-3"]
+    first, second = report["callers"]
+    assert (first["caller"], first["running"], first["open"]) == ("one", 2, 2)
+    assert (second["caller"], second["running"], second["open"], second["slots"]) == ("two", 0, 2, 0)
+    assert 0 < first["slots"] == report["slots"]["running"] == sum(request["slots"] for request in report["running"])
     owners = ("free", "cached_unused", "cached_in_use", "running")
-    assert sum(shown["slots"][owner] for owner in owners) == shown["slots"]["capacity"]
-    assert shown["slots"]["cached_in_use"] == sum(
-        run["tokens"] for run in shown["prefix_cache"]["runs"] if run["locked"]
+    assert sum(report["slots"][owner] for owner in owners) == report["slots"]["capacity"]
+    assert report["slots"]["cached_in_use"] == sum(
+        run["tokens"] for run in report["prefix_cache"]["runs"] if run["locked"]
     )
 
 
@@ -38,9 +38,9 @@ def test_a_long_queue_is_counted_and_its_beginning_listed() -> None:
     bench = Bench(max_queued=1000)
     for number in range(500):
         bench.loop.handle(request(number, caller=str(number)))
-    shown = activity(bench.scheduler, bench.loop.requests, [])
-    assert shown["counts"]["waiting"] == 500 and len(shown["waiting"]) == MOST_REQUESTS
-    assert shown["waiting"][0]["id"] == "request-0" and len(shown["callers"]) < 500
+    report = activity(bench.scheduler, bench.loop.requests, [])
+    assert report["counts"]["waiting"] == 500 and len(report["waiting"]) == MOST_REQUESTS
+    assert report["waiting"][0]["id"] == "request-0" and len(report["callers"]) < 500
 
 
 def test_held_sequences_wait() -> None:
@@ -49,5 +49,8 @@ def test_held_sequences_wait() -> None:
         bench.loop.handle(request(number))
     first, second = bench.scheduler.waiting
     bench.scheduler.waiting.remove(second)
-    shown = activity(bench.scheduler, bench.loop.requests, [second])
-    assert shown["counts"]["waiting"] == 2 and [one["id"] for one in shown["waiting"]] == ["request-0", "request-1"]
+    report = activity(bench.scheduler, bench.loop.requests, [second])
+    assert report["counts"]["waiting"] == 2 and [entry["id"] for entry in report["waiting"]] == [
+        "request-0",
+        "request-1",
+    ]

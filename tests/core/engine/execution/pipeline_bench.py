@@ -47,7 +47,7 @@ class Device:
         self.states = PlayedStates()
         self.steps = StateSteps(self.states)  # type: ignore[arg-type]
         self.log: list[str] = []
-        self.asked: list[list[str]] = []
+        self.launched_ids: list[list[str]] = []
         self.launches = 0
         self.unlaunchable = set[int]()
         """Numbers of steps that cannot be queued."""
@@ -55,7 +55,7 @@ class Device:
         """Numbers of steps that fail on the device."""
         self.bad_rows = set[tuple[int, str]]()
         """Numbers of steps and ids whose logits are not finite."""
-        self._drawn: dict[int, dict[int, tuple[int, ...]]] = {}
+        self._sampled: dict[int, dict[int, tuple[int, ...]]] = {}
 
     def launch(
         self, shares: list[ScheduledChunk], before: LaunchedStep | None = None
@@ -64,10 +64,10 @@ class Device:
         number = self.launches
         assert (before is not None) == any(share.ahead for share in shares)
         self.log.append(f"launch {number}")
-        self.asked.append([share.sequence.request.id for share in shares])
+        self.launched_ids.append([share.sequence.request.id for share in shares])
         if number in self.unlaunchable:
             raise MemoryError(f"no memory for {number}")
-        known = {} if before is None else self._drawn[id(before.results)]
+        known = {} if before is None else self._sampled[id(before.results)]
         self.steps.begin([held for share in shares if (held := held_state(share.sequence)) is not None])
         tokens = [self._write(share, known) for share in shares]
         self.steps.end(shares)
@@ -83,46 +83,46 @@ class Device:
 
     def _write(self, share: ScheduledChunk, known: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
         """What the step does to slots; the tokens of the sequence as the device knows them."""
-        one = share.sequence
-        tokens = known[id(one)] if share.pending_on_device else tuple(one.tokens)
+        sequence = share.sequence
+        tokens = known[id(sequence)] if share.pending_on_device else tuple(sequence.tokens)
         start, end, written = share.start, share.draft_end, tokens + share.drafts
-        assert len(one.slots) >= end and share.count > 0
-        assert len(set(one.slots)) == len(one.slots)
+        assert len(sequence.slots) >= end and share.count > 0
+        assert len(set(sequence.slots)) == len(sequence.slots)
         for position in range(start, end):
-            self.slots[one.slots[position]] = written[: position + 1]
+            self.slots[sequence.slots[position]] = written[: position + 1]
         for position in range(end):
-            assert self.slots[one.slots[position]] == written[: position + 1]
-        if (held := held_state(one)) is not None:
+            assert self.slots[sequence.slots[position]] == written[: position + 1]
+        if (held := held_state(sequence)) is not None:
             self.states.compute(held, tokens, start, share.end)
         return tokens
 
     def _choose(
         self, number: int, shares: Ordered[ScheduledChunk], tokens: list[tuple[int, ...]], complete: list[bool]
     ) -> LaunchedStep:
-        drawn: dict[int, tuple[int, ...]] = {}
-        found = []
-        for share, history, wanted in zip(shares, tokens, complete, strict=True):
-            one = share.sequence
-            if not wanted or not share.complete or share.dropped:
-                found.append(StepResult())
+        tokens_of: dict[int, tuple[int, ...]] = {}
+        step_results = []
+        for share, history, is_complete in zip(shares, tokens, complete, strict=True):
+            sequence = share.sequence
+            if not is_complete or not share.complete or share.dropped:
+                step_results.append(StepResult())
                 continue
             sampled = drafted(history, share.drafts)
-            if one.constrained:
-                assert history == tuple(one.tokens), "chosen before the step ahead of it is committed"
-                sampled = constrained(history, one.limit)
+            if sequence.constrained:
+                assert history == tuple(sequence.tokens), "chosen before the step ahead of it is committed"
+                sampled = constrained(history, sequence.limit)
             assert sampled.token is not None
-            drawn[id(one)] = (*history, sampled.token)
-            bad = (number, one.request.id) in self.bad_rows
-            found.append(StepResult(error="not finite") if bad else sampled)
+            tokens_of[id(sequence)] = (*history, sampled.token)
+            bad = (number, sequence.request.id) in self.bad_rows
+            step_results.append(StepResult(error="not finite") if bad else sampled)
 
         def results() -> list[StepResult]:
             self.log.append(f"results {number}")
             if number in self.broken:
                 raise RuntimeError(f"step {number} broke")
-            return found
+            return step_results
 
-        self._drawn = {id(results): drawn}
-        return LaunchedStep([share.sequence for share in shares if id(share.sequence) in drawn], None, results)
+        self._sampled = {id(results): tokens_of}
+        return LaunchedStep([share.sequence for share in shares if id(share.sequence) in tokens_of], None, results)
 
 
 class Box:
@@ -208,8 +208,8 @@ class Bench:
         return [token for output in self.outputs() if output.id == id for token in output.tokens]
 
     def end(self, id: str) -> Finish:
-        (found,) = [one.finish for one in self.outputs() if one.id == id and one.finish is not None]
-        return found
+        (finish,) = [output.finish for output in self.outputs() if output.id == id and output.finish is not None]
+        return finish
 
 
 def expected(tokens: list[int], limit: int, stops: Iterable[int] = ()) -> list[int]:
@@ -221,17 +221,17 @@ def expected(tokens: list[int], limit: int, stops: Iterable[int] = ()) -> list[i
 
 def follow(tokens: list[int], limit: int) -> list[StepResult]:
     """What is sampled for a constrained output of at most ``limit`` tokens, step by step."""
-    found: list[StepResult] = []
+    results: list[StepResult] = []
     known = tuple(tokens)
-    while len(known) < len(tokens) + limit and not (found and found[-1].finish):
-        found.append(constrained(known, len(tokens) + limit))
-        assert found[-1].token is not None
-        known += (found[-1].token, *found[-1].forced)
-    return found
+    while len(known) < len(tokens) + limit and not (results and results[-1].finish):
+        results.append(constrained(known, len(tokens) + limit))
+        assert results[-1].token is not None
+        known += (results[-1].token, *results[-1].forced)
+    return results
 
 
 def under_grammar(tokens: list[int], limit: int) -> list[int]:
-    return [token for one in follow(tokens, limit) for token in (one.token, *one.forced) if token is not None]
+    return [token for result in follow(tokens, limit) for token in (result.token, *result.forced) if token is not None]
 
 
 def prompt_that_stops(after: int) -> list[int]:

@@ -34,7 +34,7 @@ def test_one_by_one_without_overlap() -> None:
     bench = Bench(overlap=False)
     bench.submit("a", [1, 2], 3)
     bench.finish()
-    assert bench.device.log == [f"{what} {number}" for number in (1, 2, 3) for what in ("launch", "results")]
+    assert bench.device.log == [f"{event} {number}" for number in (1, 2, 3) for event in ("launch", "results")]
 
 
 def test_what_ends_by_its_limit_has_no_row_ahead() -> None:
@@ -42,7 +42,7 @@ def test_what_ends_by_its_limit_has_no_row_ahead() -> None:
     bench.submit("short", [1, 2], 2)
     bench.submit("long", [3, 4], 4)
     bench.finish()
-    assert bench.device.asked == [["short", "long"], ["short", "long"], ["long"], ["long"]]
+    assert bench.device.launched_ids == [["short", "long"], ["short", "long"], ["long"], ["long"]]
 
 
 def test_what_a_stop_token_ends_has_a_row_that_is_dropped() -> None:
@@ -51,11 +51,11 @@ def test_what_a_stop_token_ends_has_a_row_that_is_dropped() -> None:
     bench.submit("stops", prompt, 30, stops=(STOP,))
     bench.submit("long", [3, 4], 6)
     bench.finish()
-    assert [row.count("stops") for row in bench.device.asked] == [1, 1, 1, 1, 0, 0]
+    assert [row.count("stops") for row in bench.device.launched_ids] == [1, 1, 1, 1, 0, 0]
     assert bench.tokens("stops") == expected(prompt, 3)
     assert bench.end("stops") == Finish("stop", matched=STOP)
     news = [message for message in bench.sent if isinstance(message, StepOutputs) and message.stats is not None]
-    assert [one.stats.decode_sequences for one in news if one.stats] == [0, 2, 2, 1, 1, 1]
+    assert [step.stats.decode_sequences for step in news if step.stats] == [0, 2, 2, 1, 1, 1]
 
 
 def test_a_step_that_nobody_wants_is_not_waited_for() -> None:
@@ -130,7 +130,7 @@ def test_an_arrival_is_computed_in_the_step_after_the_one_on_the_device(drained:
     bench.step()
     assert bench.device.launches == launches, "the step after it was planned before the arrival had a chance"
     bench.step()
-    assert bench.device.asked[launches] == ["a", "b"]
+    assert bench.device.launched_ids[launches] == ["a", "b"]
     bench.finish()
 
 
@@ -150,7 +150,7 @@ def test_the_place_of_one_that_ends_by_its_limit_is_taken_at_once() -> None:
     for id, count in (("a", 3), ("b", 20), ("c", 20)):
         bench.submit(id, [ord(id)], count)
     bench.finish()
-    assert bench.device.asked[:4] == [["a", "b"], ["a", "b"], ["a", "b"], ["b", "c"]]
+    assert bench.device.launched_ids[:4] == [["a", "b"], ["a", "b"], ["a", "b"], ["b", "c"]]
 
 
 def test_those_that_found_no_room_are_looked_at_again() -> None:
@@ -184,8 +184,10 @@ def test_a_control_call_finds_nothing_on_the_device() -> None:
     assert bench.device.log[:4] == ["launch 1", "launch 2", "results 1", "results 2"]
     (reply,) = [message for message in bench.sent if isinstance(message, Reply)]
     place = bench.sent.index(reply)
-    before = [one for message in bench.sent[:place] if isinstance(message, StepOutputs) for one in message.outputs]
-    assert [len(one.tokens) for one in before] == [1, 1]
+    before = [
+        output for message in bench.sent[:place] if isinstance(message, StepOutputs) for output in message.outputs
+    ]
+    assert [len(output.tokens) for output in before] == [1, 1]
     assert reply.value["running"] + reply.value["cached"] == 3
     bench.finish()
     assert bench.tokens("a") == expected([1, 2], 30)
@@ -207,7 +209,9 @@ def test_what_is_known_too_late_is_not_launched_ahead(how: str) -> None:
 
 def test_constrained_tokens_are_chosen_once_those_before_are_committed() -> None:
     bench = Bench()
-    prompt = next([n] for n in range(100) if all(not one.forced for one in follow([n], 4)) and len(follow([n], 4)) == 4)
+    prompt = next(
+        [n] for n in range(100) if all(not result.forced for result in follow([n], 4)) and len(follow([n], 4)) == 4
+    )
     bench.submit("a", prompt, 4, constrained=True)
     bench.submit("free", [3, 4], 4)
     bench.finish()
@@ -220,13 +224,13 @@ def test_constrained_tokens_are_chosen_once_those_before_are_committed() -> None
 
 def test_what_must_follow_a_token_comes_before_what_the_step_ahead_would_choose() -> None:
     bench = Bench()
-    prompt = next([n] for n in range(100) if [len(one.forced) for one in follow([n], 12)][:2] == [0, 2])
+    prompt = next([n] for n in range(100) if [len(result.forced) for result in follow([n], 12)][:2] == [0, 2])
     bench.submit("a", prompt, 12, constrained=True)
     bench.submit("free", [3, 4], 12)
     bench.finish()
     assert bench.tokens("a") == under_grammar(prompt, 12)
     assert bench.tokens("free") == expected([3, 4], 12)
-    assert bench.device.asked[:4] == [["a", "free"]] * 4
+    assert bench.device.launched_ids[:4] == [["a", "free"]] * 4
     assert bench.device.log[:9] == [
         *("launch 1", "launch 2", "results 1", "choose 2"),
         *("launch 3", "results 2", "choose 3", "launch 4", "results 3"),
@@ -240,8 +244,8 @@ def test_the_chunks_of_a_prompt_are_launched_ahead() -> None:
     assert bench.device.log[:6] == ["launch 1", "launch 2", "results 1", "launch 3", "results 2", "launch 4"]
     assert bench.tokens("a") == expected(list(range(10)), 3)
     news = [message for message in bench.sent if isinstance(message, StepOutputs) and message.stats is not None]
-    assert [one.stats.prefill_tokens for one in news if one.stats] == [4, 4, 2, 0, 0]
-    assert [one.stats.decode_sequences for one in news if one.stats] == [0, 0, 0, 1, 1]
+    assert [step.stats.prefill_tokens for step in news if step.stats] == [4, 4, 2, 0, 0]
+    assert [step.stats.decode_sequences for step in news if step.stats] == [0, 0, 0, 1, 1]
 
 
 def test_chunks_leave_their_budget_to_those_that_decode() -> None:
@@ -301,7 +305,7 @@ def test_the_watchdog_sees_who_waits_for_results() -> None:
             busy.append(bench.loop.heartbeat.busy_for)
             return launched.results()
 
-        bench.device._drawn = {id(results): next(iter(bench.device._drawn.values()))}
+        bench.device._sampled = {id(results): next(iter(bench.device._sampled.values()))}
         return replace(launched, results=results)
 
     bench.device.launch = watched  # type: ignore[method-assign]

@@ -17,13 +17,13 @@ from tests.core.engine.scheduling.scheduler_bench import VOCABULARY
 
 from .pipeline_bench import Bench, expected, follow, under_grammar
 
-Asked = tuple[list[int], int, tuple[int, ...]]
+RequestSpec = tuple[list[int], int, tuple[int, ...]]
 """Prompt, limit and stop tokens."""
 
 
-def traffic(bench: Bench, draw: Callable[..., Any]) -> tuple[dict[str, Asked], set[str]]:
+def traffic(bench: Bench, draw: Callable[..., Any]) -> tuple[dict[str, RequestSpec], set[str]]:
     """Things happen to ``bench``; returns what was asked, and the ids of what was perhaps aborted."""
-    requests: dict[str, Asked] = {}
+    requests: dict[str, RequestSpec] = {}
     aborted = set[str]()
     for number in range(draw(st.integers(1, 25))):
         match draw(st.sampled_from(["submit", "submit", "step", "steps", "abort", "control", "fail"])):
@@ -56,12 +56,12 @@ def check(bench: Bench, id: str, prompt: list[int], limit: int, stops: tuple[int
     """A request got what it would get alone, or the beginning of that and a reason."""
     bound = id in bench.constrained
     whole = under_grammar(prompt, limit) if bound else expected(prompt, limit, stops)
-    found, end = bench.tokens(id), bench.end(id)
+    tokens, end = bench.tokens(id), bench.end(id)
     if end.reason in {"abort", "error"}:
-        assert (end.reason == "abort") == (end.message == "") and found == whole[: len(found)]
+        assert (end.reason == "abort") == (end.message == "") and tokens == whole[: len(tokens)]
         assert aborted or end.message == "not finite"
         return
-    assert found == whole
+    assert tokens == whole
     last = follow(prompt, limit)[-1].finish if bound else None
     stop = Finish("stop", matched=whole[-1]) if whole[-1] in stops else Finish("length")
     assert end == (last or stop)

@@ -43,7 +43,7 @@ class Holder(StepExtension, AdmissionPhase, HoldPhase):
 
 
 def held_by(*holders: Holder) -> HeldSequences:
-    return HeldSequences(extension_points({str(number): one for number, one in enumerate(holders)}))
+    return HeldSequences(extension_points({str(number): holder for number, holder in enumerate(holders)}))
 
 
 def sequence(id: str = "a") -> Sequence:
@@ -57,33 +57,33 @@ def test_a_sequence_that_nobody_holds_is_not_kept() -> None:
 
 def test_a_sequence_is_released_when_each_holder_has_named_it() -> None:
     first, idle, last = Holder(), Holder(holds=False), Holder()
-    held, one = held_by(first, idle, last), sequence()
-    assert held.hold(one) and len(held) == 1
-    idle.named.append(ReadySequence(one))
-    last.named += [ReadySequence(one, (5,)), ReadySequence(one, (6,))]
+    held, seq = held_by(first, idle, last), sequence()
+    assert held.hold(seq) and len(held) == 1
+    idle.named.append(ReadySequence(seq))
+    last.named += [ReadySequence(seq, (5,)), ReadySequence(seq, (6,))]
     assert held.release() == [] and len(held) == 1
-    first.named.append(ReadySequence(one, (7,)))
-    assert held.release() == [(one, None)] and one.tokens == [1, 5, 7] and len(held) == 0
+    first.named.append(ReadySequence(seq, (7,)))
+    assert held.release() == [(seq, None)] and seq.tokens == [1, 5, 7] and len(held) == 0
 
 
 def test_one_holder_can_end_a_request_that_another_still_holds() -> None:
     first, last = Holder(), Holder()
-    held, one = held_by(first, last), sequence()
-    held.hold(one)
-    first.named.append(ReadySequence(one, finish=Finish("stop")))
-    last.named.append(ReadySequence(one))
-    assert held.release() == [(one, Finish("stop"))] and len(held) == 0
+    held, seq = held_by(first, last), sequence()
+    held.hold(seq)
+    first.named.append(ReadySequence(seq, finish=Finish("stop")))
+    last.named.append(ReadySequence(seq))
+    assert held.release() == [(seq, Finish("stop"))] and len(held) == 0
     assert first.finished_ids == last.finished_ids == ["a"]
 
 
 def test_a_sequence_that_was_aborted_is_not_released_even_if_its_id_is_used_again() -> None:
     holder = Holder()
-    held, one, again = held_by(holder), sequence(), sequence()
-    held.hold(one)
+    held, seq, again = held_by(holder), sequence(), sequence()
+    held.hold(seq)
     assert held.abort("a") and not held.abort("a") and holder.finished_ids == ["a"]
     held.hold(again)
-    holder.named.append(ReadySequence(one, (5,)))
-    assert held.release() == [] and len(held) == 1 and one.tokens == again.tokens == [1]
+    holder.named.append(ReadySequence(seq, (5,)))
+    assert held.release() == [] and len(held) == 1 and seq.tokens == again.tokens == [1]
 
 
 def test_who_holds_a_request_that_another_refuses_is_told_of_its_end() -> None:

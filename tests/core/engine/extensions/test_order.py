@@ -17,7 +17,7 @@ def component(name: str, **order: tuple[str, ...]) -> Any:
 
 
 def names(*components: Any) -> list[str]:
-    return [found.spec.name for found in ordered_extensions(components)]
+    return [extension.spec.name for extension in ordered_extensions(components)]
 
 
 def test_extensions_are_sorted_by_name_where_no_order_is_declared() -> None:

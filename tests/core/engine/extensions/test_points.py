@@ -81,19 +81,19 @@ class Exchanges(StepExtension, PlacesPhase):
 
 
 def test_one_extension_at_most_exchanges_places() -> None:
-    one = Exchanges()
-    assert extension_points({"one": one, "budgets": Budgets()}).places is one
+    exchanges = Exchanges()
+    assert extension_points({"one": exchanges, "budgets": Budgets()}).places is exchanges
     assert not extension_points({}).places.exchange_due()
     with pytest.raises(ConfigError, match="'one' and 'two' all exchange the places of sequences; keep one of them"):
-        extension_points({"one": one, "two": Exchanges()})
+        extension_points({"one": exchanges, "two": Exchanges()})
 
 
 def test_one_extension_at_most_chooses_the_number_of_prompt_tokens() -> None:
-    one = Budgets()
-    assert extension_points({"one": one, "drafts": Drafts()}).step_budget is one
+    budgets = Budgets()
+    assert extension_points({"one": budgets, "drafts": Drafts()}).step_budget is budgets
     assert extension_points({"drafts": Drafts()}).step_budget.prompt_budget([]) is None
     with pytest.raises(ConfigError, match="'one' and 'two' all choose how many prompt tokens a step has; keep one"):
-        extension_points({"one": one, "two": Budgets()})
+        extension_points({"one": budgets, "two": Budgets()})
 
 
 class Keyed(StepExtension, AdmissionPhase, RankPhase):
@@ -136,10 +136,10 @@ class LaysOut(StepExtension, AdmissionPhase):
 
 
 def test_two_layouts_of_one_prompt_are_an_error_that_names_both() -> None:
-    one, two = LaysOut(), LaysOut()
-    assert admitted(extension_points({"one": one, "watches": Watches()})).layout is one
+    layout, other = LaysOut(), LaysOut()
+    assert admitted(extension_points({"one": layout, "watches": Watches()})).layout is layout
     with pytest.raises(RequestError, match="'one' and 'two' both lay out this prompt") as refused:
-        admitted(extension_points({"one": one, "two": two}))
+        admitted(extension_points({"one": layout, "two": other}))
     assert refused.value.status == 500
 
 
@@ -161,7 +161,7 @@ def test_those_that_admitted_a_refused_request_know_that_it_is_over() -> None:
     points = extension_points({"first": first, "refuses": refuses, "last": last})
     with pytest.raises(RequestError, match="no"):
         admitted(points)
-    assert [one.open for one in (first, refuses, last)] == [0, 0, 0]
+    assert [extension.open for extension in (first, refuses, last)] == [0, 0, 0]
     accepting = extension_points({"first": first, "last": last})
     accepting.end_sequence(admitted(accepting))
     assert first.open == last.open == 0

@@ -97,8 +97,8 @@ def test_where_nothing_is_measured_errors_stay_what_they_are() -> None:
     for block in (ledger.stage, ledger.guard):
         with pytest.raises(torch.OutOfMemoryError), block("weights", "give up"):
             raise torch.OutOfMemoryError(TORCH)
-    told = ledger.of_step(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."))
-    assert told is not None and told.startswith(
+    error = ledger.of_step(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."))
+    assert error is not None and error.startswith(
         "out of memory: no room for a step (tried to allocate 8 bytes); send fewer"
     )
 
@@ -108,21 +108,21 @@ def test_a_step_that_failed_otherwise_is_not_explained() -> None:
 
 
 def test_cuda_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    calls: list[str] = []
     device = torch.device("cuda", 3)
 
-    def info(one: torch.device) -> tuple[int, int]:
-        asked.append(f"info {one}")
+    def info(device: torch.device) -> tuple[int, int]:
+        calls.append(f"info {device}")
         return 4, 9
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", info)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda one: asked.append(f"wait {one}"))
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append("empty"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: calls.append(f"wait {device}"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("empty"))
     memory = device_memory(device)
     assert isinstance(memory, CudaMemory) and device_memory(torch.device("cpu")) is None
     assert (memory.total(), memory.free()) == (9, 4)
     memory.release()
-    assert asked == ["info cuda:3", "wait cuda:3", "info cuda:3", "wait cuda:3", "empty"]
+    assert calls == ["info cuda:3", "wait cuda:3", "info cuda:3", "wait cuda:3", "empty"]
 
 
 def test_gigabytes() -> None:

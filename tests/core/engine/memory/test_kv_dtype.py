@@ -18,7 +18,7 @@ from sglang_plug.engine.startup.resolve import Resolved, resolve
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "dtype"),
     [
         ("auto", None),
         ("bf16", None),
@@ -28,9 +28,9 @@ from sglang_plug.engine.startup.resolve import Resolved, resolve
         ("fp8_e5m2", torch.float8_e5m2),
     ],
 )
-def test_names(name: str, found: torch.dtype | None) -> None:
-    assert kv_dtype(name, torch.bfloat16) == found
-    assert found is None or kv_dtype_name(found) == name
+def test_names(name: str, dtype: torch.dtype | None) -> None:
+    assert kv_dtype(name, torch.bfloat16) == dtype
+    assert dtype is None or kv_dtype_name(dtype) == name
 
 
 def test_an_unknown_name() -> None:
@@ -111,8 +111,8 @@ def test_auto_is_what_the_checkpoint_says_where_it_is_read(
     assert resolved("bfloat16", "torch").kv_dtype == torch.bfloat16
     assert resolved("fp8_e4m3", "torch").kv_dtype == torch.float8_e4m3fn
     assert not caplog.records
-    found = resolved("auto", "plain", plugins=plugins)
-    assert found.kv_dtype == torch.bfloat16 and found.shape.kv_dtype is None
+    resolution = resolved("auto", "plain", plugins=plugins)
+    assert resolution.kv_dtype == torch.bfloat16 and resolution.shape.kv_dtype is None
     assert "wants keys and values in fp8_e5m2, which attention 'plain' from plain-words" in caplog.text
     with pytest.raises(ConfigError, match="does not read keys and values in fp8_e5m2"):
         resolved("fp8_e5m2", "plain", plugins=plugins)

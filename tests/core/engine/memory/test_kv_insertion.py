@@ -41,12 +41,12 @@ def check(kv: KVAllocator) -> None:
 
 
 def test_whole_pages_are_inserted_and_matched() -> None:
-    kv, write, one = allocator(), Writer(), sequence(19)
-    assert kv.insert(one, 11, write) == 8
-    assert kv.insert(one, 16, write) == 16
-    assert kv.insert(one, 16, write) == 16
+    kv, write, seq = allocator(), Writer(), sequence(19)
+    assert kv.insert(seq, 11, write) == 8
+    assert kv.insert(seq, 16, write) == 16
+    assert kv.insert(seq, 16, write) == 16
     assert write.calls == [(0, 8), (8, 8)]
-    assert len(kv.match(one).slots) == 16
+    assert len(kv.match(seq).slots) == 16
     check(kv)
 
 
@@ -58,10 +58,10 @@ def test_the_last_token_is_always_computed() -> None:
 
 def test_other_prefixes_make_room_but_not_the_own_one() -> None:
     kv, write = allocator(), Writer()
-    one, other = sequence(20), sequence(21, 100)
-    assert kv.insert(one, 8, write) == 8
+    seq, other = sequence(20), sequence(21, 100)
+    assert kv.insert(seq, 8, write) == 8
     assert kv.insert(other, 20, write) == 20
-    assert kv.insert(one, 16, write) == 16
+    assert kv.insert(seq, 16, write) == 16
     assert write.calls[-1] == (8, 8)
     check(kv)
 
@@ -77,15 +77,15 @@ def test_nothing_is_inserted_without_room_for_the_whole_sequence() -> None:
 
 
 def test_a_failed_write_frees_its_slots() -> None:
-    kv, one = allocator(), sequence(20)
-    assert kv.insert(one, 4, Writer()) == 4
+    kv, seq = allocator(), sequence(20)
+    assert kv.insert(seq, 4, Writer()) == 4
 
     def fails(start: int, slots: array[int]) -> None:
         raise RuntimeError("the device is gone")
 
     with pytest.raises(RuntimeError, match="the device is gone"):
-        kv.insert(one, 16, fails)
-    assert len(kv.match(one).slots) == 4
+        kv.insert(seq, 16, fails)
+    assert len(kv.match(seq).slots) == 4
     assert kv.pool.free == 28
     check(kv)
 

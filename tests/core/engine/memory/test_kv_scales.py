@@ -62,8 +62,8 @@ def resolved(tiny_model: Callable[[str], Any]) -> Callable[..., Resolved]:
             cache=CacheOptions(kv_dtype=kv),
             backends=BackendOptions(attention="torch", grammar="none"),
         )
-        found = resolve(config, Plugins.discover())
-        return replace(found, shape=replace(found.shape, layers=4, **shape))
+        resolution = resolve(config, Plugins.discover())
+        return replace(resolution, shape=replace(resolution.shape, layers=4, **shape))
 
     return make
 
@@ -74,27 +74,27 @@ def read(*tensors: tuple[str, Any]) -> tuple[KVScaleReader, list[str]]:
 
     shape = AttentionShape(heads=2, kv_heads=2, dim=4, layers=4)
     reader = KVScaleReader(Small(BuildEnv(attention=TorchAttention(shape, torch.device("cpu")))), meaning)
-    pairs = [(name, one if isinstance(one, Tensor) else torch.tensor(one)) for name, one in tensors]
+    pairs = [(name, value if isinstance(value, Tensor) else torch.tensor(value)) for name, value in tensors]
     return reader, [name for name, _ in reader.weights(iter(pairs))]
 
 
 def test_scales_are_kept_back_and_weights_are_not(resolved: Callable[..., Resolved]) -> None:
-    reader, rest = read(
+    reader, names = read(
         WEIGHT, ("first:k", 0.5), ("alias:kv", [2.0]), ("first:v", torch.tensor(0.25, dtype=torch.bfloat16))
     )
-    assert rest == ["a.weight"]
+    assert names == ["a.weight"]
     assert reader.scales(resolved()) == {0: KVScale(0.5, 0.25), 1: KVScale(2.0, 2.0)}
 
 
 def test_of_queries_nothing_is_kept(resolved: Callable[..., Resolved]) -> None:
-    reader, rest = read(("first:", 0.5))
-    assert rest == [] and reader.scales(resolved()) == {}
+    reader, names = read(("first:", 0.5))
+    assert names == [] and reader.scales(resolved()) == {}
 
 
 @pytest.mark.parametrize("name", ["first.own_scale", "twice:k", "never:k", "nowhere:k", "first.inner.7:k"])
 def test_what_belongs_to_no_layer_goes_to_the_model(name: str, resolved: Callable[..., Resolved]) -> None:
-    reader, rest = read((name, 0.5))
-    assert rest == [name] and reader.scales(resolved()) == {}
+    reader, names = read((name, 0.5))
+    assert names == [name] and reader.scales(resolved()) == {}
 
 
 def test_a_checkpoint_without_names_has_none(resolved: Callable[..., Resolved]) -> None:
@@ -118,8 +118,8 @@ def test_a_checkpoint_without_names_has_none(resolved: Callable[..., Resolved]) 
 def test_what_is_no_scale_is_named(
     tensors: list[tuple[str, Any]], message: str, resolved: Callable[..., Resolved]
 ) -> None:
-    reader, rest = read(*tensors)
-    assert rest == []
+    reader, names = read(*tensors)
+    assert names == []
     with pytest.raises(WeightError, match=message):
         reader.scales(resolved("fp8_e5m2"))
     assert reader.scales(resolved("auto")) == {}, "a pool in the model's dtype does not need them"

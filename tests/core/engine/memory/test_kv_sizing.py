@@ -134,14 +134,14 @@ class Start:
         self.memory_of: Callable[[], Memory | None] = lambda: self.memory
         load, make = parts.load_model, KVPool.of.__func__  # type: ignore[attr-defined]
 
-        def load_model(*given: Any) -> Any:
-            model = load(*given)
+        def load_model(*arguments: Any) -> Any:
+            model = load(*arguments)
             self.memory.hold(model, self.weights)
             return model
 
-        def of(cls: type[KVPool], *given: Any, **named: Any) -> KVPool:
-            pool: KVPool = make(cls, *given, **named)
-            self.memory.hold(pool, sum(one.nbytes for one in (*pool.k, *pool.v)))
+        def of(cls: type[KVPool], *arguments: Any, **named: Any) -> KVPool:
+            pool: KVPool = make(cls, *arguments, **named)
+            self.memory.hold(pool, sum(tensor.nbytes for tensor in (*pool.k, *pool.v)))
             return pool
 
         monkeypatch.setattr(parts, "load_model", load_model)
@@ -186,8 +186,8 @@ def test_the_pool_gets_what_is_left(start: Start, fraction: float | None, page_s
     start.memory.size = 32 * MIB
     engine = start(mem_fraction_static=fraction, page_size=page_size)
     memory = start.memory
-    left = int(32 * MIB * (fraction or 0.9)) - BEFORE - WEIGHTS - 600 * TOKEN - GRAPHS
-    assert left // SLOT - page_size < engine.scheduler.pool.capacity <= left // SLOT
+    pool_bytes = int(32 * MIB * (fraction or 0.9)) - BEFORE - WEIGHTS - 600 * TOKEN - GRAPHS
+    assert pool_bytes // SLOT - page_size < engine.scheduler.pool.capacity <= pool_bytes // SLOT
     assert engine.info["memory"] == {
         "before the start": BEFORE,
         "weights": WEIGHTS,
@@ -315,8 +315,8 @@ def test_no_room_for_the_captures(start: Start) -> None:
 def test_what_is_told(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         start()
-    lines = [one for one in caplog.messages if one.startswith(("Memory", "KV Cache", "Capture cuda graph"))]
-    assert [one.split(" 0.")[0].split(".")[0] for one in lines] == [
+    lines = [message for message in caplog.messages if message.startswith(("Memory", "KV Cache", "Capture cuda graph"))]
+    assert [line.split(" 0.")[0].split(".")[0] for line in lines] == [
         "Memory: weights",
         "Memory: largest step",
         "Memory: graphs",
@@ -339,7 +339,7 @@ def finish(start: Start, engine: EngineLoop) -> dict[str, Finish]:
     while start.inbox or engine.busy:
         engine.step()
     news = [message for message in start.sent if isinstance(message, StepOutputs)]
-    return {one.id: one.finish for message in news for one in message.outputs if one.finish is not None}
+    return {output.id: output.finish for message in news for output in message.outputs if output.finish is not None}
 
 
 def test_a_step_without_room_ends_its_requests_alone(start: Start) -> None:

@@ -41,14 +41,14 @@ def test_slots_are_never_lost_nor_given_twice(page_size: int, lengths: list[int]
 
 
 @given(st.integers(1, 5), st.integers(0, 20), st.integers(0, 20))
-def test_what_is_shrunk_gives_whole_pages_back_and_grows_again(page_size: int, length: int, wanted: int) -> None:
+def test_what_is_shrunk_gives_whole_pages_back_and_grows_again(page_size: int, length: int, kept: int) -> None:
     pool, slots = SlotPool(capacity=60, page_size=page_size), array("q")
     pool.extend(slots, length)
     before, free = list(slots), pool.free
-    wanted = min(wanted, length)
-    spared = pool.shrink(slots, wanted)
-    assert list(slots) == before[:wanted]
-    assert pool.free - free == pool.missing(wanted, length)
+    kept = min(kept, length)
+    spared = pool.shrink(slots, kept)
+    assert list(slots) == before[:kept]
+    assert pool.free - free == pool.missing(kept, length)
     assert spared == (pool.free > free)
     pool.extend(slots, length)
     assert len(set(slots)) == length and pool.free == free

@@ -17,7 +17,7 @@ def resident(part: torch.Tensor) -> int:
     for line in lines:
         bounds = line.split()[0].split("-")
         if len(bounds) == 2 and int(bounds[0], 16) <= part.data_ptr() < int(bounds[1], 16):
-            return next(int(one.split()[1]) << 10 for one in lines if one.startswith("Rss:"))
+            return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Rss:"))
     raise AssertionError("the pool is mapped nowhere")
 
 

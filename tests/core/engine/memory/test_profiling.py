@@ -16,8 +16,8 @@ from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepRe
 
 
 def steps(**changed: Any) -> LargestSteps:
-    given = {"tokens": 20, "longest": 12, "sequences": 8, "task": "generate", "vocabulary": 7, "page_size": 4}
-    return LargestSteps(**{**given, **changed})
+    sizes = {"tokens": 20, "longest": 12, "sequences": 8, "task": "generate", "vocabulary": 7, "page_size": 4}
+    return LargestSteps(**{**sizes, **changed})
 
 
 class Runner:
@@ -47,14 +47,14 @@ def test_prompt_lengths(changed: dict[str, Any], lengths: list[list[int]]) -> No
 
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_every_token_has_a_slot_of_its_own(page_size: int) -> None:
-    wanted, runner = steps(page_size=page_size), Runner()
-    wanted.run(runner)  # type: ignore[arg-type]
+    largest_steps, runner = steps(page_size=page_size), Runner()
+    largest_steps.run(runner)  # type: ignore[arg-type]
     for shares in runner.steps:
         slots = [slot for share in shares for slot in share.sequence.slots]
         assert len(set(slots)) == len(slots) == sum(share.count for share in shares) == 20
-        assert min(slots) >= page_size and max(slots) < wanted.slots + page_size
+        assert min(slots) >= page_size and max(slots) < largest_steps.slots + page_size
         assert all(share.complete and set(share.sequence.tokens) <= set(range(7)) for share in shares)
-    assert wanted.slots == {1: 20, 4: 32}[page_size]
+    assert largest_steps.slots == {1: 20, 4: 32}[page_size]
 
 
 def test_sampling_asks_for_much() -> None:
@@ -112,17 +112,17 @@ def test_the_largest_request_of_an_extension_has_a_step_of_its_own(
     whole: bool, counts: list[int], page_size: int
 ) -> None:
     extensions = extension_points({"spans": Spans(whole)})
-    wanted, runner = steps(longest=18, tokens=20, page_size=page_size).with_extensions(extensions), Runner()
-    wanted.run(runner)  # type: ignore[arg-type]
+    largest_steps, runner = steps(longest=18, tokens=20, page_size=page_size).with_extensions(extensions), Runner()
+    largest_steps.run(runner)  # type: ignore[arg-type]
     assert len(runner.steps) == 3
     shares = runner.steps[-1]
     assert [share.count for share in shares] == counts
     first = shares[0].sequence
     assert first.request.id == "spans" and len(first.tokens) == 17 and first.layout is not None
     slots = [slot for share in shares for slot in share.sequence.slots]
-    assert len(set(slots)) == len(slots) == sum(counts) and max(slots) < wanted.slots + page_size
+    assert len(set(slots)) == len(slots) == sum(counts) and max(slots) < largest_steps.slots + page_size
 
 
 def test_a_short_request_is_lengthened_to_the_largest_chunk() -> None:
-    wanted = steps(longest=100, tokens=30).with_extensions(extension_points({"spans": Spans(False)}))
-    assert [len(sequence.tokens) for sequence in wanted.largest] == [30]
+    largest_steps = steps(longest=100, tokens=30).with_extensions(extension_points({"spans": Spans(False)}))
+    assert [len(sequence.tokens) for sequence in largest_steps.largest] == [30]

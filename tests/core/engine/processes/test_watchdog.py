@@ -8,17 +8,17 @@ from sglang_plug.engine.processes.watchdog import Heartbeat, watch
 
 
 def test_a_step_without_end_is_reported_once(capfd: pytest.CaptureFixture[str]) -> None:
-    heartbeat, found, reported = Heartbeat(), list[str](), threading.Event()
+    heartbeat, messages, reported = Heartbeat(), list[str](), threading.Event()
 
     def stuck(text: str) -> None:
-        found.append(text)
+        messages.append(text)
         reported.set()
 
     with heartbeat:
         stop = watch(heartbeat, 0.05, stuck)
         assert reported.wait(240)
     stop.set()
-    assert len(found) == 1 and "--watchdog-timeout" in found[0]
+    assert len(messages) == 1 and "--watchdog-timeout" in messages[0]
 
 
 def test_time_between_steps_does_not_count() -> None:

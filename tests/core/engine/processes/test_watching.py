@@ -28,8 +28,8 @@ class Watches(StepExtension, WatchdogPhase):
 
 def test_all_extensions_look_even_if_one_fails(caplog: pytest.LogCaptureFixture) -> None:
     watches = [Watches(fails=True), Watches()]
-    let_look(extension_points({str(number): one for number, one in enumerate(watches)}))
-    assert [one.looked for one in watches] == [1, 1]
+    let_look(extension_points({str(number): watcher for number, watcher in enumerate(watches)}))
+    assert [watcher.looked for watcher in watches] == [1, 1]
     assert "a step extension failed in the watchdog's thread" in caplog.text
 
 

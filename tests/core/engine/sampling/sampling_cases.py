@@ -36,9 +36,9 @@ def sample(
     return read(Sampler().draw(logits, sequences, allowed))
 
 
-def read(drawn: LaunchedStep) -> tuple[list[int], list[TokenLogprob | None]]:
-    """Wait for what was drawn: a token for each row, and what is reported of it; a row without a token has an error."""
-    results = drawn.results()
+def read(step: LaunchedStep) -> tuple[list[int], list[TokenLogprob | None]]:
+    """Wait for the results of a step: each row's token and its log-probability; a row without a token has an error."""
+    results = step.results()
     tokens = [result.token for result in results if result.token is not None]
     assert len(tokens) == len(results)
     assert all((token < 0) <= (result.error is not None) for token, result in zip(tokens, results, strict=True))

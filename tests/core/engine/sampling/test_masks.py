@@ -70,12 +70,12 @@ def test_several_extensions_allow_what_all_of_them_allow(
 ) -> None:
     pending = begun(Filled(first), Filled(second, words=words))
     assert pending is not None
-    found = pending.result()
-    logits = apply_mask(found, torch.zeros(4, WIDTH))
+    mask = pending.result()
+    logits = apply_mask(mask, torch.zeros(4, WIDTH))
     for row in range(4):
         allowed = set(logits[row].isfinite().nonzero()[:, 0].tolist())
         assert allowed == first.get(row, set(range(WIDTH))) & second.get(row, set(range(WIDTH)))
-        assert (str(found.errors.get(row, "")) == NOTHING_IN_COMMON) == (not allowed)
+        assert (str(mask.errors.get(row, "")) == NOTHING_IN_COMMON) == (not allowed)
 
 
 def test_errors_of_all_extensions_are_kept() -> None:

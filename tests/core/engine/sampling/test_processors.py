@@ -67,7 +67,7 @@ def all_kinds() -> list[Request]:
 def ask(serve: Callable[..., Any]) -> Callable[..., list[Any]]:
     """``ask(requests, **options of the scheduler)``: serve all at once, or one after the other if ``apart``."""
 
-    def found(
+    def served_outputs(
         requests: list[Request], *, pool: int = 2048, errors: bool = False, apart: bool = False, **options: Any
     ) -> list[Any]:
         config = EngineConfig(
@@ -78,22 +78,22 @@ def ask(serve: Callable[..., Any]) -> Callable[..., list[Any]]:
         )
         served = serve(config)
         if apart:
-            return [output for one in requests for output in served.outputs([one])]
+            return [output for request in requests for output in served.outputs([request])]
         return list(served.outcomes(requests) if errors else served.outputs(requests))
 
-    return found
+    return served_outputs
 
 
 def test_each_output_is_what_it_is_alone(ask: Callable[..., list[Any]]) -> None:
     alone = ask(all_kinds(), apart=True)
-    assert all(one.finish is not None and one.finish.reason != "error" for one in alone)
+    assert all(output.finish is not None and output.finish.reason != "error" for output in alone)
     together = ask(all_kinds())
-    assert [one.tokens for one in together] == [one.tokens for one in alone]
+    assert [output.tokens for output in together] == [output.tokens for output in alone]
     few = ask(all_kinds(), max_running_requests=3, chunked_prefill_size=16)
-    assert [one.tokens for one in few] == [one.tokens for one in alone]
-    window = next(one for one in alone if one.id == "window")
+    assert [output.tokens for output in few] == [output.tokens for output in alone]
+    window = next(output for output in alone if output.id == "window")
     assert all(token not in window.tokens[max(0, place - 4) : place] for place, token in enumerate(window.tokens))
-    both = next(one for one in alone if one.id == "both")
+    both = next(output for output in alone if output.id == "both")
     assert both.tokens[::2] == (41,) * (COUNT // 2)
 
 
@@ -101,19 +101,19 @@ def test_an_output_is_the_same_after_retractions(
     ask: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler, "GrowthReserve", lambda: GrowthReserve(0.0, 0.0, 0.0, 0.0))
-    wanted = ask(all_kinds())
+    expected = ask(all_kinds())
     crowded = ask(all_kinds(), pool=120)
-    assert sum(one.retractions for one in crowded) > 0
-    assert [one.tokens for one in crowded] == [one.tokens for one in wanted]
+    assert sum(output.retractions for output in crowded) > 0
+    assert [output.tokens for output in crowded] == [output.tokens for output in expected]
 
 
 def test_a_processor_that_fails_ends_its_own_requests_only(ask: Callable[..., list[Any]]) -> None:
     (plain,) = ask([request("plain", 4)])
-    bad = [request(str(one), one, steer={"token": 14}) for one in (5, 6, 7, 8)]
+    bad = [request(str(token), token, steer={"token": 14}) for token in (5, 6, 7, 8)]
     mixed = [bad[0], request("plain", 4), *bad[1:], request("13", 9, steer={"token": 13})]
     first, other, *more, last = ask(mixed, errors=True)
     assert other.tokens == plain.tokens
-    for error, text in ((first, "fourteen"), *((one, "fourteen") for one in more), (last, "thirteen")):
+    for error, text in ((first, "fourteen"), *((later, "fourteen") for later in more), (last, "thirteen")):
         assert isinstance(error, RequestError) and error.status == 500
         assert "logits-processor 'steer' from" in str(error) and str(error).endswith(f"failed: RuntimeError: {text}")
 
@@ -147,15 +147,15 @@ def test_sequences_may_leave_while_their_tokens_are_on_the_device() -> None:
         expected = [read(Sampler().draw(logits[[row]], [known[row]]))[0][0] for row in rows]
         for row, token in zip(rows, expected, strict=True):
             known[row].tokens.append(token)
-        drawn = sampler.draw(logits[rows], [ahead[row] for row in rows], ahead=[int(pending is not None)] * len(rows))
+        step = sampler.draw(logits[rows], [ahead[row] for row in rows], ahead=[int(pending is not None)] * len(rows))
         if pending is not None:
             for row, token in zip(pending[0], read(pending[1])[0], strict=True):
                 ahead[row].tokens.append(token)
-        pending = rows, drawn
-        assert read(drawn)[0] == expected and not any(result.error for result in drawn.results())
+        pending = rows, step
+        assert read(step)[0] == expected and not any(result.error for result in step.results())
 
 
-ASKED = """
+DECLARING = """
 from dataclasses import dataclass
 
 from sglang_plug import LogitsBatch, LogitsProcessor, LogitsProcessorSpec, hookimpl
@@ -165,16 +165,16 @@ from sglang_plug import LogitsBatch, LogitsProcessor, LogitsProcessorSpec, hooki
 def register_logits_processors():
     names = {"name": "any"}, {"name": "param", "sampling_params": ("logit_bias",)}
     names += ({"name": "both", "sampling_params": ("min_new_tokens",), "request_fields": f"{__name__}:Fields"},)
-    for given in names:
-        yield LogitsProcessorSpec(target=f"{__name__}:Asked", **given)
+    for fields in names:
+        yield LogitsProcessorSpec(target=f"{__name__}:NoSteps", **fields)
 
 
 @dataclass
 class Fields:
-    asked_field: int = 7
+    declared_field: int = 7
 
 
-class Asked(LogitsProcessor):
+class NoSteps(LogitsProcessor):
     def prepare(self, request):
         return request.fields or 1
 
@@ -184,24 +184,24 @@ class Asked(LogitsProcessor):
 
 
 @pytest.mark.parametrize(
-    ("params", "asked"),
+    ("params", "expected"),
     [
         ({}, {"any": None}),
         ({"logit_bias": {3: 1.0}}, {"any": None, "param": None}),
         ({"min_new_tokens": 1}, {"any": None, "both": 7}),
-        ({"processor_fields": {"asked_field": 2}}, {"any": None, "both": 2}),
+        ({"processor_fields": {"declared_field": 2}}, {"any": None, "both": 2}),
     ],
 )
 def test_processors_are_asked_by_requests_that_set_what_they_declare(
-    tmp_path: Path, params: dict[str, Any], asked: dict[str, Any]
+    tmp_path: Path, params: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    file = tmp_path / "asked_processors.py"
-    file.write_text(ASKED)
+    file = tmp_path / "declaring_processors.py"
+    file.write_text(DECLARING)
     built_in = tuple(f"logits-processor:{name}" for name in ("logit-bias", "min-new-tokens", "penalties"))
     plugins = Plugins.discover(PluginOptions(files=(str(file),), block=built_in))
     processors = LogitsProcessors.build(plugins, VOCABULARY, torch.device("cpu"))
     uses = processors.admit(Request(id="a", tokens=(1,), params=SamplingParams(**params)))
-    assert {use.loaded.name: getattr(use.state, "asked_field", None) for use in uses} == asked
+    assert {use.loaded.name: getattr(use.state, "declared_field", None) for use in uses} == expected
 
 
 def test_processors_know_of_tokens_that_a_grammar_forces(ask: Callable[..., list[Any]]) -> None:
@@ -211,7 +211,7 @@ def test_processors_know_of_tokens_that_a_grammar_forces(ask: Callable[..., list
         ask([request("a", 5, constraint, max_new_tokens=60, **params)])[0] for params in ({}, {"no_repeat_window": 1})
     )
     assert plain.tokens and windowed.tokens
-    assert all(one != other for one, other in zip(windowed.tokens, windowed.tokens[1:], strict=False))
+    assert all(token != other for token, other in zip(windowed.tokens, windowed.tokens[1:], strict=False))
 
 
 STEERED = SamplingParams(processor_fields={"steer": {"token": 3, "strength": 2.0}, "steer_until": 3})
@@ -271,7 +271,7 @@ class Waits(Right):
 
 class Reads(Right):
     def append(self, tokens: Any) -> None:
-        self.counts = self.counts + torch.tensor([float(one >= 0) for one in tokens.tolist()])
+        self.counts = self.counts + torch.tensor([float(token >= 0) for token in tokens.tolist()])
 
 
 class WrongLater(Wrong):

@@ -21,7 +21,7 @@ from sglang_plug.engine.sampling import sampler as module
 from sglang_plug.engine.sampling.logprobs import describe, report
 from sglang_plug.engine.sampling.sampler import Sampler, SamplingBatch
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.ops import sampling as drawing
+from sglang_plug.ops import sampling
 
 from .sampling_cases import read, sample, sequence_of
 
@@ -42,10 +42,10 @@ def draw(logits: Tensor, sequences: list[Sequence]) -> list[int]:
 
 
 def support(logits: Tensor, trials: int = 400, **params: Any) -> Counter[int]:
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     rows = [make(seed=seed, **params) for seed in range(trials)]
-    found.update(draw(logits.expand(trials, -1), rows))
-    return found
+    counts.update(draw(logits.expand(trials, -1), rows))
+    return counts
 
 
 def test_greedy_takes_the_largest() -> None:
@@ -65,26 +65,26 @@ def test_truncation_keeps_what_transformers_keeps(params: dict[str, Any]) -> Non
     if "min_p" in params:
         expected = MinPLogitsWarper(params["min_p"])(ids, expected)
     allowed = set(expected.isfinite().nonzero()[:, 1].tolist())
-    seen = support(logits, **params)
-    assert set(seen) <= allowed
+    sampled = support(logits, **params)
+    assert set(sampled) <= allowed
     likely = {token for token in allowed if expected.softmax(-1)[0, token] > 0.05}
-    assert likely <= set(seen)
+    assert likely <= set(sampled)
 
 
 def test_frequencies_follow_the_distribution() -> None:
     logits = logits_of(width=8)
     trials = 4000
-    found = support(logits, trials, temperature=1.3)
+    counts = support(logits, trials, temperature=1.3)
     expected = (logits / 1.3).softmax(-1)[0]
     for token, probability in enumerate(expected.tolist()):
-        assert found[token] / trials == pytest.approx(probability, abs=0.03)
+        assert counts[token] / trials == pytest.approx(probability, abs=0.03)
 
 
 def test_a_flat_distribution_wider_than_the_candidates_is_sorted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "CANDIDATES", 4)
+    monkeypatch.setattr(sampling, "CANDIDATES", 4)
     logits = torch.zeros(1, VOCABULARY)
-    found = support(logits, 600, top_p=0.5)
-    assert len(found) > 30  # about half of the vocabulary, far more than the four candidates
+    counts = support(logits, 600, top_p=0.5)
+    assert len(counts) > 30  # about half of the vocabulary, far more than the four candidates
 
 
 @given(st.lists(st.integers(0, 2**62), min_size=1, max_size=6, unique=True), st.integers(0, 50))
@@ -129,11 +129,11 @@ def test_logprobs_are_the_models_own() -> None:
     logits = logits_of()
     own = logits.log_softmax(-1)[0]
     row = make(temperature=0.5, logit_bias={3: 50.0}, logprobs=LogprobOptions(top=2, ids=(8, 9)))
-    tokens, found = sample(logits.clone(), [row])
-    assert tokens == [3] and found[0] is not None
-    assert found[0].logprob == pytest.approx(own[3].item())
-    assert [token for token, _ in found[0].top] == own.topk(2).indices.tolist()
-    assert [value for _, value in found[0].ids] == pytest.approx(own[[8, 9]].tolist())
+    tokens, logprobs = sample(logits.clone(), [row])
+    assert tokens == [3] and logprobs[0] is not None
+    assert logprobs[0].logprob == pytest.approx(own[3].item())
+    assert [token for token, _ in logprobs[0].top] == own.topk(2).indices.tolist()
+    assert [value for _, value in logprobs[0].ids] == pytest.approx(own[[8, 9]].tolist())
 
 
 def test_ranks_are_counted_where_they_are_requested() -> None:
@@ -142,10 +142,10 @@ def test_ranks_are_counted_where_they_are_requested() -> None:
     logits[2, 7] = logits[2].max() + 1
     options = [LogprobOptions(ranks=True, top=2), LogprobOptions(ranks=True), LogprobOptions(ranks=True)]
     chosen = [5, 6, 7, 8]
-    found = describe(logits.log_softmax(-1), chosen, [*options, LogprobOptions(top=2)])
+    described = describe(logits.log_softmax(-1), chosen, [*options, LogprobOptions(top=2)])
     order = logits[0].argsort(descending=True).tolist()
     width = logits.shape[-1]
-    assert [one.rank for one in found] == [order.index(5) + 1, width, 1, None], "equally likely tokens count"
+    assert [entry.rank for entry in described] == [order.index(5) + 1, width, 1, None], "equally likely tokens count"
     logits[0] = float("nan")
     assert describe(logits.log_softmax(-1), chosen, [options[1]] * 4)[0].rank is None
     assert not report(logits, torch.tensor(chosen), [LogprobOptions()] * 4).fetched.tensors[-1].numel()
@@ -183,11 +183,11 @@ def test_forced_tokens_count_for_penalties() -> None:
 def test_a_token_that_was_not_taken_does_not_count() -> None:
     logits = torch.zeros(1, VOCABULARY)
     logits[0, [5, 6]] = torch.tensor([4.0, 3.9])
-    one, sampler = make(temperature=0.0, frequency_penalty=0.5), Sampler()
-    assert [read(sampler.draw(logits.clone(), [one]))[0] for _ in range(3)] == [[5]] * 3
+    sequence, sampler = make(temperature=0.0, frequency_penalty=0.5), Sampler()
+    assert [read(sampler.draw(logits.clone(), [sequence]))[0] for _ in range(3)] == [[5]] * 3
 
 
-def test_what_is_drawn_ahead_is_what_is_drawn_when_its_tokens_are_known() -> None:
+def test_sampling_ahead_is_like_sampling_when_its_tokens_are_known() -> None:
     kinds: list[dict[str, Any]] = [
         {"temperature": 1.5},
         {"top_p": 0.9, "frequency_penalty": 0.7, "repetition_penalty": 1.3},
@@ -200,17 +200,17 @@ def test_what_is_drawn_ahead_is_what_is_drawn_when_its_tokens_are_known() -> Non
     expected = []
     for logits in steps:
         expected.append(sample(logits.clone(), known))
-        for one, token in zip(known, expected[-1][0], strict=True):
-            one.tokens.append(token)
-    sampler, found = Sampler(), []
+        for sequence, token in zip(known, expected[-1][0], strict=True):
+            sequence.tokens.append(token)
+    sampler, results = Sampler(), []
     before = sampler.draw(steps[0].clone(), ahead)
     for logits in steps[1:]:
         after = sampler.draw(logits.clone(), ahead, ahead=[1] * len(ahead))  # before anybody reads the last one
-        found.append(read(before))
-        for one, token in zip(ahead, found[-1][0], strict=True):
-            one.tokens.append(token)
+        results.append(read(before))
+        for sequence, token in zip(ahead, results[-1][0], strict=True):
+            sequence.tokens.append(token)
         before = after
-    assert [*found, read(before)] == expected
+    assert [*results, read(before)] == expected
     assert all(token % 2 for row in expected[:2] for token in row[0][3:])
 
 
@@ -218,24 +218,24 @@ def test_penalties_follow_a_sequence_from_batch_to_batch() -> None:
     sampler = Sampler()
     logits = torch.zeros(2, VOCABULARY)
     logits[:, 10], logits[:, 11] = 1.0, 0.9
-    one, two = make(temperature=0.0, frequency_penalty=0.2), make(temperature=0.0, frequency_penalty=0.2)
+    first, second = make(temperature=0.0, frequency_penalty=0.2), make(temperature=0.0, frequency_penalty=0.2)
     produced: dict[int, list[int]] = {0: [], 1: []}
-    for batch in ([one], [one, two], [one, two], [two], [two, one], [one]):
+    for batch in ([first], [first, second], [first, second], [second], [second, first], [first]):
         tokens = read(sampler.draw(logits[: len(batch)].clone(), batch))[0]
         for sequence, token in zip(batch, tokens, strict=True):
             sequence.tokens.append(token)
-            produced[0 if sequence is one else 1].append(token)
+            produced[0 if sequence is first else 1].append(token)
     assert produced == {0: [10, 11, 10, 11, 10], 1: [10, 11, 10, 11]}
 
 
 def test_nothing_is_prepared_again_while_the_batch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    monkeypatch.setattr(module, "SamplingBatch", lambda *given: made.append(given) or SamplingBatch(*given))
+    monkeypatch.setattr(module, "SamplingBatch", lambda *arguments: made.append(arguments) or SamplingBatch(*arguments))
     sampler, rows = Sampler(), [make(), make(top_k=3)]
     for batch in (rows, tuple(rows), rows[::-1], rows[:1], rows[:1]):
         sampler.draw(logits_of(len(batch)), batch)
     sampler.draw(logits_of(width=VOCABULARY + 1), rows[:1])
-    assert [list(given[0]) for given in made] == [rows, rows[::-1], rows[:1], rows[:1]]
+    assert [list(arguments[0]) for arguments in made] == [rows, rows[::-1], rows[:1], rows[:1]]
 
 
 @given(st.integers(0, 50), st.lists(st.sampled_from([1, 2, 3, 7, 40, -1]), min_size=2, max_size=5))
@@ -244,7 +244,7 @@ def test_equally_likely_tokens_do_not_make_a_row_depend_on_others(where: int, li
     logits = logits_of(len(limits), seed=where, width=400).round()
     rows = [make(seed=row + where, top_k=limit, top_p=0.8, temperature=2.0) for row, limit in enumerate(limits)]
     together = draw(logits, rows)
-    assert together == [draw(logits[row : row + 1], [one])[0] for row, one in enumerate(rows)]
+    assert together == [draw(logits[row : row + 1], [sequence])[0] for row, sequence in enumerate(rows)]
 
 
 def test_a_tiny_top_p_keeps_the_likeliest_and_not_everything() -> None:
@@ -259,7 +259,7 @@ def test_an_endless_temperature_draws_only_what_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("params", [{"repetition_penalty": 1e-308}, {"logit_bias": {3: 1e308}}], ids=str)
-def test_numbers_beyond_float32_leave_logits_that_can_be_drawn_from(params: dict[str, Any]) -> None:
+def test_numbers_beyond_float32_leave_logits_that_can_be_sampled_from(params: dict[str, Any]) -> None:
     logits = torch.zeros(1, VOCABULARY)
     logits[0, 3] = 2.0
     assert draw(logits, [make(temperature=0.0, **params)]) == [3]

@@ -40,8 +40,8 @@ def sequence(**params: Any) -> Sequence:
 def draw(sampler: Sampler, sequences: list[Sequence], allowed: AllowedTokens | None = None) -> None:
     logits = torch.zeros(len(sequences), WIDTH, device=META, dtype=torch.bfloat16)
     with asynchronous():
-        drawn = sampler.draw(logits, sequences, allowed, ahead=[1] * len(sequences))
-    assert drawn.tokens.shape == (len(sequences),) and drawn.tokens.device == META
+        step = sampler.draw(logits, sequences, allowed, ahead=[1] * len(sequences))
+    assert step.tokens.shape == (len(sequences),) and step.tokens.device == META
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -33,13 +33,13 @@ def next_token(tokens: Iterable[int]) -> int:
 def sampled(tokens: tuple[int, ...], drafts: tuple[int, ...] = ()) -> StepResult:
     """What the model finds behind ``tokens``, and behind each draft that is what it found."""
     first = next_token(tokens)
-    found, known = [], (*tokens, first)
+    accepted, known = [], (*tokens, first)
     for draft in drafts:
         if draft != known[-1]:
             break
-        found.append((next_token(known), None))
-        known = (*known, found[-1][0])
-    return StepResult(first, accepted_tokens=tuple(found))
+        accepted.append((next_token(known), None))
+        known = (*known, accepted[-1][0])
+    return StepResult(first, accepted_tokens=tuple(accepted))
 
 
 class Clock:
@@ -84,19 +84,19 @@ class Device:
         results = []
         self.steps.begin([held for share in shares if (held := held_state(share.sequence)) is not None])
         for share in shares:
-            one = share.sequence
-            tokens = (*one.tokens, *share.drafts)
-            end = one.computed + share.width
-            assert len(one.slots) >= end and share.count > 0
-            assert not share.drafts or share.end == len(one.tokens)
-            for position in range(one.computed, end):
-                self.slots[one.slots[position]] = tokens[: position + 1]
+            sequence = share.sequence
+            tokens = (*sequence.tokens, *share.drafts)
+            end = sequence.computed + share.width
+            assert len(sequence.slots) >= end and share.count > 0
+            assert not share.drafts or share.end == len(sequence.tokens)
+            for position in range(sequence.computed, end):
+                self.slots[sequence.slots[position]] = tokens[: position + 1]
             for position in range(end):
-                assert self.slots[one.slots[position]] == tokens[: position + 1]
-            if (held := held_state(one)) is not None:
-                self.states.compute(held, tokens, one.computed, share.end)
+                assert self.slots[sequence.slots[position]] == tokens[: position + 1]
+            if (held := held_state(sequence)) is not None:
+                self.states.compute(held, tokens, sequence.computed, share.end)
             self.computed += share.count
-            results.append(sampled(tuple(one.tokens), share.drafts) if share.complete else StepResult())
+            results.append(sampled(tuple(sequence.tokens), share.drafts) if share.complete else StepResult())
         self.steps.end(shares)
         return results
 

@@ -17,7 +17,7 @@ class Policy:
 
 
 def ordered(order: Callable[[list[Any]], Any]) -> Any:
-    return CheckedPolicy(Policy(order), "schedule 'mine'").order([object() for _ in range(3)], lambda one: None)  # type: ignore[arg-type, return-value]
+    return CheckedPolicy(Policy(order), "schedule 'mine'").order([object() for _ in range(3)], lambda sequence: None)  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("order", [lambda waiting: waiting, lambda waiting: waiting[::-1], tuple])

@@ -27,7 +27,7 @@ class NewestFirst(StepExtension, PlacesPhase):
     def __init__(self) -> None:
         self.is_due = False
         self.began_ids: list[str] = []
-        self.asked: list[bool] = []
+        self.calls: list[bool] = []
 
     def began(self, sequence: SequenceView) -> None:
         self.began_ids.append(sequence.request.id)
@@ -38,7 +38,7 @@ class NewestFirst(StepExtension, PlacesPhase):
     def exchange(
         self, running: Ordered[SequenceView], waiting: Ordered[SequenceView], *, within_callers: bool
     ) -> Exchanged:
-        self.asked.append(within_callers)
+        self.calls.append(within_callers)
         self.is_due = False
         return running[:1], waiting[-1:]
 
@@ -78,10 +78,10 @@ def test_an_extension_exchanges_places_when_it_is_due() -> None:
     scheduler, device = full(places)
     assert places.began_ids == ["0", "1", "2", "3", "0", "1"], "queued, then admitted"
     step(scheduler, device)
-    assert running(scheduler) == {"0", "1"} and not places.asked
+    assert running(scheduler) == {"0", "1"} and not places.calls
     places.is_due = True
     step(scheduler, device)
-    assert running(scheduler) == {"1", "3"} and places.asked == [False]
+    assert running(scheduler) == {"1", "3"} and places.calls == [False]
     assert places.began_ids[6:] == ["0", "3"]
 
 
@@ -95,7 +95,7 @@ def test_outputs_do_not_depend_on_exchanges() -> None:
         places.is_due = number % 5 == 0
         for output in step(scheduler, device) if scheduler.busy else ():
             outputs.setdefault(output.id, []).extend(output.tokens)
-    assert len(places.asked) > 3
+    assert len(places.calls) > 3
     assert outputs == reference and outputs["3"] == expected([13], 40)
 
 
@@ -104,7 +104,7 @@ def test_a_policy_that_shares_places_is_asked_first() -> None:
     scheduler, device = full(places, FairShare(), callers="abab")
     places.is_due = True
     step(scheduler, device)
-    assert places.asked == [True], "within callers, because the policy shares the places between them"
+    assert places.calls == [True], "within callers, because the policy shares the places between them"
 
 
 def test_another_answer_is_an_error_that_names_the_extension() -> None:

@@ -119,9 +119,9 @@ def both(fill: Callable[[Engine], None], **options: Any) -> tuple[Engine, Engine
     for engine in engines:
         fill(engine)
         engine.finish()
-    one, other = (engine.outputs for engine in engines)
-    assert one.keys() == other.keys()
-    for id, output in one.items():
+    plain, other = (engine.outputs for engine in engines)
+    assert plain.keys() == other.keys()
+    for id, output in plain.items():
         assert without_numbers(other[id]) == without_numbers(output), id
         assert numbers(other[id]) == pytest.approx(numbers(output), abs=1e-4), id
     assert engines[0].events == engines[1].events
@@ -131,15 +131,15 @@ def both(fill: Callable[[Engine], None], **options: Any) -> tuple[Engine, Engine
 
 def without_numbers(output: Output) -> Output:
     def bare(reported: Any) -> Any:
-        return tuple(replace(one, logprob=None, top=(), ids=()) for one in reported)
+        return tuple(replace(entry, logprob=None, top=(), ids=()) for entry in reported)
 
     return replace(output, logprobs=bare(output.logprobs), prompt_logprobs=bare(output.prompt_logprobs))
 
 
 def numbers(output: Output) -> list[float]:
     reported = (*output.prompt_logprobs, *output.logprobs)
-    picked = [one.logprob for one in reported if one.logprob is not None]
-    return picked + [number for one in reported for _, number in (*one.top, *one.ids)]
+    picked = [entry.logprob for entry in reported if entry.logprob is not None]
+    return picked + [number for entry in reported for _, number in (*entry.top, *entry.ids)]
 
 
 @pytest.mark.parametrize("graphs", [False, True])
@@ -185,12 +185,12 @@ def test_constraints_among_others(graphs: bool) -> None:
         engine.submit("regex", QUESTIONS[1], constraint=colours, max_new_tokens=30)
         engine.submit("schema", QUESTIONS[3], constraint=schema, max_new_tokens=40)
         penalties = {"frequency_penalty": 0.8, "presence_penalty": 0.4}
-        drawn = {"temperature": 1.0, "seed": 5, **penalties}
-        engine.submit("drawn", QUESTIONS[2], constraint=letters, max_new_tokens=80, **drawn)
+        sampled = {"temperature": 1.0, "seed": 5, **penalties}
+        engine.submit("sampled", QUESTIONS[2], constraint=letters, max_new_tokens=80, **sampled)
         reported = LogprobOptions(start=-1, top=2)
         engine.submit("reported", QUESTIONS[3], constraint=colours, max_new_tokens=9, logprobs=reported)
         engine.submit("long", "A long one. " * 12, constraint=colours, max_new_tokens=20)
-        while {"regex", "schema", "drawn"} - engine.outputs.keys():
+        while {"regex", "schema", "sampled"} - engine.outputs.keys():
             engine.step()
         engine.submit("late", QUESTIONS[1], constraint=colours, max_new_tokens=20)
 
@@ -217,16 +217,16 @@ def test_retractions_and_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
         engine.messages.append(Abort(("7",)))
         engine.step()
 
-    found = []
+    results = []
     for overlap in (False, True):
         engine = Engine(overlap=overlap, pool=200)
         fill(engine)
-        found.append(engine.finish())
+        results.append(engine.finish())
         assert sum(output.retractions for output in engine.outputs.values()) > 0
     assert engine.ahead > 10
-    for id, output in found[0].items():
-        assert found[1][id].tokens == output.tokens, id
-        assert found[1][id].finish == output.finish
+    for id, output in results[0].items():
+        assert results[1][id].tokens == output.tokens, id
+        assert results[1][id].finish == output.finish
 
 
 def test_it_is_on_where_the_device_works_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

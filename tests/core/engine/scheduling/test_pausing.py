@@ -44,9 +44,9 @@ def test_paused_at_any_time_the_output_is_the_same(data: st.DataObject) -> None:
                 tokens.setdefault(output.id, []).extend(output.tokens)
     for id in prompts:
         scheduler.resume(id)
-    rest = finish(scheduler, device)
-    found = {id: tokens.get(id, []) + rest.get(id, []) for id in prompts}
-    assert found == {id: expected(prompt, room(scheduler, prompt)) for id, prompt in prompts.items()}
+    later = finish(scheduler, device)
+    actual = {id: tokens.get(id, []) + later.get(id, []) for id in prompts}
+    assert actual == {id: expected(prompt, room(scheduler, prompt)) for id, prompt in prompts.items()}
     scheduler.flush()
     assert scheduler.accounts()["free"] == scheduler.pool.capacity
 

@@ -99,12 +99,12 @@ def test_the_highest_priority_is_retracted_last() -> None:
         submit(scheduler, str(index), [index] * 10, priority=index, params={"max_new_tokens": 30, "stop_token_ids": ()})
     first: list[str] = []
     while scheduler.busy:
-        before = {one.request.id for one in scheduler.running}
+        before = {sequence.request.id for sequence in scheduler.running}
         highest = max(before, default="2")
         for output in step(scheduler, device):
             if output.finish is not None:
                 first.append(output.id)
-        assert highest in {one.request.id for one in scheduler.running} | set(first)
+        assert highest in {sequence.request.id for sequence in scheduler.running} | set(first)
     assert first == ["2", "1", "0"]
 
 
@@ -173,9 +173,9 @@ def test_random_traffic(data: st.DataObject) -> None:
                 if output.finish is not None:
                     alive.discard(output.id)
                     assert tokens[output.id] == expected(prompts[output.id], room(scheduler, prompts[output.id]))
-    rest = finish(scheduler, device)
+    later = finish(scheduler, device)
     for id in alive:
-        assert tokens.get(id, []) + rest.get(id, []) == expected(prompts[id], room(scheduler, prompts[id]))
+        assert tokens.get(id, []) + later.get(id, []) == expected(prompts[id], room(scheduler, prompts[id]))
     scheduler.flush()
     assert scheduler.accounts()["free"] == scheduler.pool.capacity
 
@@ -188,21 +188,21 @@ class Forcing(Device):
         return [self._forced(share, result) for share, result in zip(shares, results, strict=True)]
 
     def _forced(self, share: ScheduledChunk, result: StepResult) -> StepResult:
-        one = share.sequence
-        emitted_len = one.output.emitted_len + len(one.output.forced_logprobs)
-        known = one.tokens[emitted_len : one.computed + share.count + 1]
-        assert not known or one.computed < emitted_len, "the step does not compute what predicts a forced token"
-        logprobs = tuple(TokenLogprob(token, 0.0) for token in known) if one.request.logprobs is not None else ()
+        sequence = share.sequence
+        emitted_len = sequence.output.emitted_len + len(sequence.output.forced_logprobs)
+        known = sequence.tokens[emitted_len : sequence.computed + share.count + 1]
+        assert not known or sequence.computed < emitted_len, "the step does not compute what predicts a forced token"
+        logprobs = tuple(TokenLogprob(token, 0.0) for token in known) if sequence.request.logprobs is not None else ()
         if result.token is None:
             return replace(result, forced_logprobs=logprobs)
-        tokens = [*one.tokens, result.token]
-        wanted = hash(tuple(tokens)) // 50 % 4
-        room = one.limit - len(tokens) - (one.request.logprobs is not None)
-        while wanted > 0 and room > 0 and STOP not in tokens[-1:] and (token := next_token(tokens)) != STOP:
+        tokens = [*sequence.tokens, result.token]
+        count = hash(tuple(tokens)) // 50 % 4
+        room = sequence.limit - len(tokens) - (sequence.request.logprobs is not None)
+        while count > 0 and room > 0 and STOP not in tokens[-1:] and (token := next_token(tokens)) != STOP:
             tokens.append(token)
-            wanted, room = wanted - 1, room - 1
-        logprob = None if one.request.logprobs is None else TokenLogprob(result.token, 0.0)
-        forced = tuple(tokens[len(one.tokens) + 1 :])
+            count, room = count - 1, room - 1
+        logprob = None if sequence.request.logprobs is None else TokenLogprob(result.token, 0.0)
+        forced = tuple(tokens[len(sequence.tokens) + 1 :])
         return replace(result, forced=forced, forced_logprobs=logprobs, logprob=logprob)
 
 
@@ -228,11 +228,15 @@ def test_forced_tokens_in_random_traffic(data: st.DataObject) -> None:
     tokens: dict[str, list[int]] = {}
     reported: dict[str, list[int]] = {}
     while scheduler.busy:
-        wants = {one.request.id for one in (*scheduler.waiting, *scheduler.running) if one.request.logprobs is not None}
+        wants = {
+            sequence.request.id
+            for sequence in (*scheduler.waiting, *scheduler.running)
+            if sequence.request.logprobs is not None
+        }
         for output in step(scheduler, device):
             tokens.setdefault(output.id, []).extend(output.tokens)
             if output.id in wants:
-                reported.setdefault(output.id, []).extend(one.token for one in output.logprobs)
+                reported.setdefault(output.id, []).extend(entry.token for entry in output.logprobs)
     for id, prompt in prompts.items():
         assert tokens[id] == expected(prompt, min(limit, scheduler.pool.capacity - len(prompt)))
         assert reported.get(id, tokens[id]) == tokens[id]
@@ -275,11 +279,11 @@ def test_the_time_in_the_queue_is_told_when_a_request_begins_and_not_again(monke
     while scheduler.busy:
         step(scheduler, device)
         emitted_len.append(scheduler.counters.queue_seconds)
-    assert [one for one in emitted_len if one] == [[0.5], [0.0]]
+    assert [times for times in emitted_len if times] == [[0.5], [0.0]]
     assert emitted_len[0] == [0.5]
 
 
-def sighted(scheduler: Scheduler, id: str, tokens: list[int], *images: range, **options: Any) -> Sequence:
+def submit_images(scheduler: Scheduler, id: str, tokens: list[int], *images: range, **options: Any) -> Sequence:
     """A request whose images must not be cut."""
     submit(scheduler, id, tokens, **options)
     sequence = scheduler.waiting[-1]
@@ -291,7 +295,7 @@ def sighted(scheduler: Scheduler, id: str, tokens: list[int], *images: range, **
 def test_images_that_see_each_other_are_computed_in_one_step(page_size: int) -> None:
     scheduler, device = make(page_size=page_size, chunk_size=8), Device()
     prompt = list(range(100, 150))
-    sequence = sighted(scheduler, "a", prompt, range(5, 15), range(20, 23), range(26, 48))
+    sequence = submit_images(scheduler, "a", prompt, range(5, 15), range(20, 23), range(26, 48))
     ends = []
     while sequence.computed < len(prompt):
         shares = scheduler.plan()
@@ -316,14 +320,14 @@ def test_no_prefix_ends_within_an_image_that_sees_all_of_itself(page_size: int) 
         ("another image from its middle on", [*first[:10], *range(200, 212)], 5 // page_size * page_size),
         ("the prompt ends with the image", first[:15], 5 // page_size * page_size),
     ):
-        sequence = sighted(scheduler, id, prompt, image)
+        sequence = submit_images(scheduler, id, prompt, image)
         finish(scheduler, device)
         assert sequence.service.cached == reused, id
 
 
 def test_one_image_longer_than_a_step_makes_room_for_itself() -> None:
     scheduler, device = make(chunk_size=4), Device()
-    sighted(scheduler, "a", list(range(100, 140)), range(2, 38))
+    submit_images(scheduler, "a", list(range(100, 140)), range(2, 38))
     submit(scheduler, "b", list(range(200, 210)))
     shares = scheduler.plan()
     assert [share.count for share in shares] == [38]

@@ -222,12 +222,12 @@ def test_callers_without_a_place_get_one_after_a_turn() -> None:
     for number in range(5):
         key = f"caller {number}"
         submit(scheduler, key, prompt(number, 0, 5), caller=key, params={**LONG, "max_new_tokens": 150})
-    seen = set()
+    callers = set()
     for _ in range(60):
         clock.seconds += TURN_SECONDS / 10
         step(scheduler, device)
-        seen |= {sequence.caller for sequence in scheduler.running}
-    assert len(seen) == 5
+        callers |= {sequence.caller for sequence in scheduler.running}
+    assert len(callers) == 5
 
 
 @pytest.mark.parametrize("cache", [RadixCache, NoCache])

@@ -20,13 +20,13 @@ class Budget:
     """Some prompt tokens, and as many draft tokens."""
 
     def __init__(self) -> None:
-        self.left = self.drafts = FEW
+        self.remaining = self.drafts = FEW
 
     def tokens(self, start: int) -> int:
-        return self.left
+        return self.remaining
 
     def add(self, start: int, count: int) -> None:
-        self.left -= count
+        self.remaining -= count
 
     def add_drafts(self, start: int, count: int) -> bool:
         self.drafts -= count

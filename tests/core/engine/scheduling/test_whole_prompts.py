@@ -57,7 +57,7 @@ def test_every_prompt_is_computed_at_once_and_no_slot_is_lost(
         submit(scheduler, index, length)
     for index in aborted:
         scheduler.abort(str(index))
-    left = [index for index in range(len(lengths)) if index not in aborted]
+    remaining = [index for index in range(len(lengths)) if index not in aborted]
     order: list[int] = []
     while scheduler.busy:
         shares, outputs = step(scheduler)
@@ -73,7 +73,7 @@ def test_every_prompt_is_computed_at_once_and_no_slot_is_lost(
             assert output.tokens == () and output.cached_tokens == 0
             order.append(int(output.id))
         assert scheduler.running == []
-    assert order == left
+    assert order == remaining
     assert scheduler.accounts()["free"] == scheduler.accounts()["capacity"]
 
 

@@ -118,10 +118,10 @@ def refusal(tiny_model: Callable[..., Any], serve: Callable[..., Any], tmp_path:
     ],
 )
 def test_a_component_that_cannot_be_made(options: dict[str, Any], message: str, refusal: Callable[..., str]) -> None:
-    said = refusal(**options)
-    assert message in said
+    error = refusal(**options)
+    assert message in error
     if "from" in message:
-        assert "(plugin 'broken')" in said
+        assert "(plugin 'broken')" in error
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_a_component_that_cannot_be_made(options: dict[str, Any], message: str, 
     ],
 )
 def test_an_attention_backend_that_gives_something_else(name: str, message: str, refusal: Callable[..., str]) -> None:
-    said = refusal(backends=BackendOptions(attention=name))
-    assert f"attention {name!r} from" in said and "(plugin 'broken')" in said
-    assert message in said
+    error = refusal(backends=BackendOptions(attention=name))
+    assert f"attention {name!r} from" in error and "(plugin 'broken')" in error
+    assert message in error
 
 
 @pytest.mark.parametrize(
@@ -153,6 +153,6 @@ def test_an_adapter_that_does_not_fit(config: Any, message: str, refusal: Callab
         folder.mkdir()
     if config:
         (folder / "adapter_config.json").write_text(json.dumps(config))
-    said = refusal(adapters=AdapterOptions(paths=(f"a={folder}",)))
-    assert said.startswith(f"--lora-paths a={folder}: adapter 'a' was not loaded: ")
-    assert message in said
+    error = refusal(adapters=AdapterOptions(paths=(f"a={folder}",)))
+    assert error.startswith(f"--lora-paths a={folder}: adapter 'a' was not loaded: ")
+    assert message in error

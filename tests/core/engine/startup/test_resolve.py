@@ -108,7 +108,7 @@ def test_two_plugins_of_one_architecture_still_clash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "seen", "message"),
+    ("name", "devices", "message"),
     [
         ("cuda", 0, "--device cuda: torch sees no CUDA device here"),
         ("cuda:7", 0, "--device cuda:7: torch sees no CUDA device here"),
@@ -118,9 +118,9 @@ def test_two_plugins_of_one_architecture_still_clash(tmp_path: Path) -> None:
         ("xpu", 0, "--device xpu: torch cannot compute there"),
     ],
 )
-def test_devices_that_are_not_there(name: str, seen: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: seen > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
+def test_devices_that_are_not_there(name: str, devices: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: devices > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
     with pytest.raises(ConfigError, match=message):
         found_device(name)
 
@@ -172,12 +172,12 @@ def test_tasks_that_a_model_cannot_do(declared: set[Task], task: str, can: str) 
 
 
 def declares(tasks: set[Task]) -> Component:
-    found = Found("mine", "mine", "1", "mine")
-    return Component(ModelSpec(name="Mine", target="mine:Mine", tasks=frozenset(tasks)), found, {})
+    origin = Found("mine", "mine", "1", "mine")
+    return Component(ModelSpec(name="Mine", target="mine:Mine", tasks=frozenset(tasks)), origin, {})
 
 
 @pytest.mark.parametrize(
-    ("whole", "decoder", "device", "found"),
+    ("whole", "decoder", "device", "expected"),
     [
         ({"dtype": torch.bfloat16}, {}, "cuda", torch.bfloat16),
         ({"dtype": None}, {"dtype": torch.bfloat16}, "cuda", torch.bfloat16),
@@ -190,8 +190,8 @@ def declares(tasks: set[Task]) -> Component:
     ],
 )
 def test_the_dtype_is_that_of_the_whole_or_of_the_decoder(
-    whole: dict[str, Any], decoder: dict[str, Any], device: str, found: torch.dtype
+    whole: dict[str, Any], decoder: dict[str, Any], device: str, expected: torch.dtype
 ) -> None:
-    given = SimpleNamespace(**whole), SimpleNamespace(**decoder)
-    assert found_dtype("auto", *given, torch.device(device)) == found
-    assert found_dtype("float32", *given, torch.device(device)) == torch.float32
+    configs = SimpleNamespace(**whole), SimpleNamespace(**decoder)
+    assert found_dtype("auto", *configs, torch.device(device)) == expected
+    assert found_dtype("float32", *configs, torch.device(device)) == torch.float32

@@ -19,7 +19,7 @@ class Letters:
     special_token_ids = frozenset({0, 1})
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        return [ord(one) - 96 for one in text]
+        return [ord(letter) - 96 for letter in text]
 
     def piece_bytes(self, token: int) -> bytes:
         return b"<s>" if token < 2 else bytes([96 + token])
@@ -30,15 +30,15 @@ class Letters:
 
 @pytest.mark.parametrize(("size", "letters"), [(6, 4), (9, 4), (4, 2)])
 def test_the_vocabulary_is_as_wide_as_the_models(size: int, letters: int) -> None:
-    found = read_vocabulary(Letters(), size, (2, 5))  # type: ignore[arg-type]
-    assert list(found.pieces) == [
+    vocabulary = read_vocabulary(Letters(), size, (2, 5))  # type: ignore[arg-type]
+    assert list(vocabulary.pieces) == [
         b"",
         b"",
         *[bytes([98 + index]) for index in range(letters)],
         *[b""] * (size - letters - 2),
     ]
-    assert (found.size, found.words, found.stop_ids) == (size, 1, (2, 5, 1))
-    assert found.special == {"<0>": 0, "<1>": 1}
+    assert (vocabulary.size, vocabulary.words, vocabulary.stop_ids) == (size, 1, (2, 5, 1))
+    assert vocabulary.special == {"<0>": 0, "<1>": 1}
 
 
 class Loaded:

@@ -43,13 +43,13 @@ class Line(Collectives):
         if self.rank == 0:
             self.sent.append(x.clone())
         else:
-            found = self.sent.pop(0)
-            assert (found.shape, found.dtype) == (x.shape, x.dtype)
-            x.copy_(found)
+            tensor = self.sent.pop(0)
+            assert (tensor.shape, tensor.dtype) == (x.shape, x.dtype)
+            x.copy_(tensor)
 
 
-class Told(RankGroup):
-    """Keeps what is sent."""
+class RecordingGroup(RankGroup):
+    """Records the messages that are sent."""
 
     def __init__(self) -> None:
         self.sent: list[Tensor] = []
@@ -83,7 +83,7 @@ class Bench:
     """Rank 0's runner, the lines to a worker rank, and this one."""
 
     def __init__(self) -> None:
-        self.group = Told()
+        self.group = RecordingGroup()
         self.ranks = Ranks(self.group)
         backend: Any = None
         self.runner = Runner(backend, backend, None, device=CPU, page_size=1)
@@ -93,23 +93,23 @@ class Bench:
     def step(
         self,
         shares: list[ScheduledChunk],
-        given: DeviceTokens | None = None,
+        device_tokens: DeviceTokens | None = None,
         extensions: Mapping[str, RankStep] = MappingProxyType({}),
     ) -> tuple[Any, Any]:
         """The batch that rank 0 builds, and that of the other rank."""
-        batch = self.runner.build(shares, given)
-        self.ranks.step(shares, batch, known=given is None, extensions=extensions)
+        batch = self.runner.build(shares, device_tokens)
+        self.ranks.step(shares, batch, known=device_tokens is None, extensions=extensions)
         message = self.group.messages[-1]
         assert isinstance(message, Step)
         return batch, self.worker_rank._batch(message)
 
 
-def same(one: ForwardBatch, other: ForwardBatch) -> None:
+def same(batch: ForwardBatch, other: ForwardBatch) -> None:
     for name in ("input_ids", "positions", "slots", "tables"):
-        mine, theirs = getattr(one, name), getattr(other, name)
+        mine, theirs = getattr(batch, name), getattr(other, name)
         assert torch.equal(mine, theirs), name
         assert mine.dtype == theirs.dtype
-    assert (one.query_lens, one.kv_lens) == (other.query_lens, other.kv_lens)
+    assert (batch.query_lens, batch.kv_lens) == (other.query_lens, other.kv_lens)
 
 
 def sequence(number: int, length: int) -> Sequence:
@@ -124,60 +124,60 @@ def test_a_worker_rank_builds_the_same_batches(data: st.DataObject) -> None:
     sequences = [sequence(number, data.draw(st.integers(1, 12))) for number in range(4)]
     for _ in range(data.draw(st.integers(1, 12))):
         shares = []
-        for one in data.draw(st.permutations(sequences)):
-            what = data.draw(st.sampled_from(["computes", "computes", "computes", "rests", "is retracted"]))
-            if what == "is retracted":
-                one.slots, one.computed, one.slot_version = array("q"), 0, one.slot_version + 1
-            if what != "computes":
+        for seq in data.draw(st.permutations(sequences)):
+            action = data.draw(st.sampled_from(["computes", "computes", "computes", "rests", "is retracted"]))
+            if action == "is retracted":
+                seq.slots, seq.computed, seq.slot_version = array("q"), 0, seq.slot_version + 1
+            if action != "computes":
                 continue
-            left = len(one.tokens) - one.computed
-            count = data.draw(st.integers(1, left))
-            drafts = tuple(range(data.draw(st.integers(0, 3)))) if count == left else ()
-            share = ScheduledChunk(one, count, drafts=drafts)
-            del one.slots[share.start :]  # what a draft had that failed
-            one.slots.extend(next(fresh) for _ in range(share.width))
+            remaining = len(seq.tokens) - seq.computed
+            count = data.draw(st.integers(1, remaining))
+            drafts = tuple(range(data.draw(st.integers(0, 3)))) if count == remaining else ()
+            share = ScheduledChunk(seq, count, drafts=drafts)
+            del seq.slots[share.start :]  # what a draft had that failed
+            seq.slots.extend(next(fresh) for _ in range(share.width))
             shares.append(share)
         if not shares:
             continue
         same(*bench.step(shares))
         for share in shares:
-            one = share.sequence
-            one.computed += share.count
-            if one.computed == len(one.tokens):
-                one.tokens.append(next(fresh))
+            seq = share.sequence
+            seq.computed += share.count
+            if seq.computed == len(seq.tokens):
+                seq.tokens.append(next(fresh))
 
 
 def test_only_new_slots_are_told() -> None:
-    bench, one = Bench(), sequence(0, 100)
-    one.slots.extend(range(1, 101))
-    bench.step([ScheduledChunk(one, 100)])
-    one.computed = 100
-    one.tokens.append(5)
-    one.slots.append(200)
-    bench.step([ScheduledChunk(one, 1)])
+    bench, seq = Bench(), sequence(0, 100)
+    seq.slots.extend(range(1, 101))
+    bench.step([ScheduledChunk(seq, 100)])
+    seq.computed = 100
+    seq.tokens.append(5)
+    seq.slots.append(200)
+    bench.step([ScheduledChunk(seq, 1)])
     assert [len(message.slots) for message in bench.group.messages] == [800, 8]
 
 
 def test_tokens_that_only_the_device_knows_follow() -> None:
     bench = Bench()
     known, unknown = sequence(0, 3), sequence(1, 2)
-    for number, one in enumerate((known, unknown)):
-        one.slots.extend(range(10 * number, 10 * number + 4))
+    for number, seq in enumerate((known, unknown)):
+        seq.slots.extend(range(10 * number, 10 * number + 4))
     unknown.computed = 1
     shares = [ScheduledChunk(known, 2), ScheduledChunk(unknown, 1, ahead=1)]
     assert shares[1].pending_on_device
-    batch, found = bench.step(shares, DeviceTokens([1], torch.tensor([77])))
-    same(batch, found)
-    assert found.input_ids.tolist() == [0, 1, 77]
+    batch, received = bench.step(shares, DeviceTokens([1], torch.tensor([77])))
+    same(batch, received)
+    assert received.input_ids.tolist() == [0, 1, 77]
     assert bench.group.messages[-1].tokens is None and not bench.group.sent
 
 
 def test_tensors_of_step_extensions_follow() -> None:
-    bench, one = Bench(), sequence(0, 3)
-    one.slots.extend([4, 5, 6])
+    bench, seq = Bench(), sequence(0, 3)
+    seq.slots.extend([4, 5, 6])
     states = torch.randn(2, 8, dtype=torch.bfloat16)
     steps = {"images": RankStep(b"rows", (torch.tensor([1, 2]), states.T)), "other": RankStep(b"news")}
-    bench.step([ScheduledChunk(one, 3)], extensions=steps)
+    bench.step([ScheduledChunk(seq, 3)], extensions=steps)
     message, line = bench.group.messages[-1], Line(1, bench.group.sent)
     received = {name: sent.receive(line, CPU) for name, sent in message.extensions.items()}
     rows, turned = received["images"].tensors
@@ -186,8 +186,8 @@ def test_tensors_of_step_extensions_follow() -> None:
 
 
 def test_a_worker_rank_lets_extensions_prepare_the_batch_before_it_is_planned() -> None:
-    bench, one, calls = Bench(), sequence(0, 3), list[str]()
-    one.slots.extend([4, 5, 6])
+    bench, seq, calls = Bench(), sequence(0, 3), list[str]()
+    seq.slots.extend([4, 5, 6])
 
     def follow_step(step: RankStep, batch: ForwardBatch) -> None:
         calls.append(f"{step.data.decode()} {len(batch.input_ids)}")
@@ -196,8 +196,8 @@ def test_a_worker_rank_lets_extensions_prepare_the_batch_before_it_is_planned() 
     parts: Any = bench.worker_rank.parts
     parts.backend = type("Backend", (), {"plan": staticmethod(lambda batch: calls.append("plan"))})
     parts.model = lambda batch: calls.append("model")
-    batch = bench.runner.build([ScheduledChunk(one, 3)])
-    bench.ranks.step([ScheduledChunk(one, 3)], batch, known=True, extensions={"images": RankStep(b"images")})
+    batch = bench.runner.build([ScheduledChunk(seq, 3)])
+    bench.ranks.step([ScheduledChunk(seq, 3)], batch, known=True, extensions={"images": RankStep(b"images")})
     bench.worker_rank._step(bench.group.messages[-1])
     assert calls == ["images 3", "plan", "model"]
 

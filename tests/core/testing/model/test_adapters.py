@@ -198,7 +198,7 @@ def test_a_good_one_conforms(tmp_path: Path, kind: type) -> None:
 
 @pytest.mark.planted_bug("adapter")
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         (WritesInput, "before\\(\\) wrote to its input"),
         (WritesInputAfter, "after\\(\\) wrote to its input"),
@@ -212,8 +212,8 @@ def test_a_good_one_conforms(tmp_path: Path, kind: type) -> None:
         (str, "gave str instead of LayerAdapter for 'one'"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, kind: type, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_what_is_wrong_is_said(tmp_path: Path, kind: type, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         check_adapter_format(reader(kind), [tmp_path / "full"], LAYERS)
 
 

@@ -382,12 +382,12 @@ def test_encoders_are_checked_only_where_claimed() -> None:
 
 
 def test_settings_reach_the_backend() -> None:
-    seen = []
+    recorded = []
 
     class Curious(Honest):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
-            seen.append(self.settings)
+            recorded.append(self.settings)
 
     check_attention_backend(Curious, settings="mine")
-    assert set(seen) == {"mine"}
+    assert set(recorded) == {"mine"}

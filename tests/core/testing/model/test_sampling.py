@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug import Kernels, SamplingOptions
-from sglang_plug.ops import sampling as drawing
+from sglang_plug.ops import sampling
 from sglang_plug.testing import check_sampling
 
 
@@ -18,9 +18,9 @@ def test_the_definitions_pass() -> None:
 
 
 def test_the_definitions_pass_where_candidates_do_not_hold_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "CANDIDATES", 3)
-    monkeypatch.setattr(drawing, "TIE_MARGIN", 1)
-    monkeypatch.setattr(drawing, "GROWTH", 2)
+    monkeypatch.setattr(sampling, "CANDIDATES", 3)
+    monkeypatch.setattr(sampling, "TIE_MARGIN", 1)
+    monkeypatch.setattr(sampling, "GROWTH", 2)
     check_sampling(Kernels())
 
 
@@ -39,7 +39,7 @@ def test_the_definitions_pass_where_candidates_do_not_hold_everything(monkeypatc
 )
 def test_wrong_parameters_are_found(change: Any, message: str) -> None:
     def draw(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
-        return drawing.sample_tokens(logits, change(options), uniform)
+        return sampling.sample_tokens(logits, change(options), uniform)
 
     with pytest.raises(AssertionError, match=message):
         check_sampling(Kernels(sample_tokens=draw))
@@ -49,7 +49,7 @@ def test_wrong_parameters_are_found(change: Any, message: str) -> None:
 def test_a_row_that_depends_on_others_is_found() -> None:
     def draw(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
         shift = 0.0 if len(logits) != len(logits.unique(dim=0)) else 0.37 * len(logits)
-        return drawing.sample_tokens(logits, options, (uniform + shift) % 1.0)
+        return sampling.sample_tokens(logits, options, (uniform + shift) % 1.0)
 
     with pytest.raises(AssertionError, match="depends on the batch"):
         check_sampling(Kernels(sample_tokens=draw))
@@ -58,7 +58,7 @@ def test_a_row_that_depends_on_others_is_found() -> None:
 @pytest.mark.planted_bug("kernels")
 def test_rows_that_spoil_others_are_found() -> None:
     def draw(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
-        actual = drawing.sample_tokens(logits, options, uniform)
+        actual = sampling.sample_tokens(logits, options, uniform)
         return torch.zeros_like(actual) if logits.isnan().any() else actual
 
     with pytest.raises(AssertionError, match="not finite change the tokens of others"):
@@ -68,7 +68,7 @@ def test_rows_that_spoil_others_are_found() -> None:
 @pytest.mark.planted_bug("kernels")
 def test_wrong_masks_are_found() -> None:
     def mask(logits: Tensor, rows: Tensor | None, mask: Tensor) -> Tensor:
-        return drawing.mask_logits(logits, None if rows is None else rows.flip(0), mask)
+        return sampling.mask_logits(logits, None if rows is None else rows.flip(0), mask)
 
     with pytest.raises(AssertionError, match="not what the definition gives"):
         check_sampling(Kernels(mask_logits=mask))
@@ -76,16 +76,16 @@ def test_wrong_masks_are_found() -> None:
 
 def first_block(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
     block = SamplingOptions.of(options.params, min(1024, logits.shape[1]), lambda tensor: tensor)
-    return drawing.sample_tokens(logits[:, :1024].contiguous(), block, uniform)
+    return sampling.sample_tokens(logits[:, :1024].contiguous(), block, uniform)
 
 
 def token_0_for_0(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
-    return drawing.sample_tokens(logits, options, uniform).masked_fill_(uniform == 0, 0)
+    return sampling.sample_tokens(logits, options, uniform).masked_fill_(uniform == 0, 0)
 
 
 def exponentials(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
     sums = (logits / options.temperature[:, None]).exp().sum(-1)
-    return drawing.sample_tokens(logits, options, uniform).masked_fill_(~sums.isfinite(), 0)
+    return sampling.sample_tokens(logits, options, uniform).masked_fill_(~sums.isfinite(), 0)
 
 
 @pytest.mark.planted_bug("kernels")

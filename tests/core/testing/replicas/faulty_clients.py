@@ -226,16 +226,16 @@ class TellsOneReader(Wrapped):
 
     def __init__(self, launch: EngineLaunch) -> None:
         super().__init__(launch)
-        self.told = False
+        self.reported = False
 
     async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         try:
             async for output in super().submit(request):
                 yield output
         except EngineError:
-            if self.told and self.inner.failure:
+            if self.reported and self.inner.failure:
                 await asyncio.Event().wait()
-            self.told = True
+            self.reported = True
             raise
 
 
@@ -336,7 +336,7 @@ class AbortsOnlyWhenClosed(Wrapped):
 
     def __init__(self, launch: EngineLaunch) -> None:
         super().__init__(launch)
-        self.left = list[AsyncGenerator[Output, None]]()
+        self.cancelled = list[AsyncGenerator[Output, None]]()
 
     async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         outputs = self.inner.submit(request)
@@ -347,10 +347,10 @@ class AbortsOnlyWhenClosed(Wrapped):
                 finished = output.finish is not None
                 yield output
         except asyncio.CancelledError:
-            self.left.append(outputs)
+            self.cancelled.append(outputs)
             raise
         else:
             await outputs.aclose()
         finally:
-            if outputs not in self.left and not outputs.ag_running:
+            if outputs not in self.cancelled and not outputs.ag_running:
                 await outputs.aclose()

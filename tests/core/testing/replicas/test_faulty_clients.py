@@ -68,7 +68,7 @@ def test_what_never_happens_is_named(client: Make, message: str, model: str, mon
 
 
 @pytest.fixture
-def left() -> Iterator[list[EngineClient]]:
+def unclosed_clients() -> Iterator[list[EngineClient]]:
     """Engines that nobody has closed."""
     engines = list[EngineClient]()
     yield engines
@@ -77,10 +77,12 @@ def left() -> Iterator[list[EngineClient]]:
 
 
 @pytest.mark.planted_bug("deployment")
-def test_an_engine_that_stays_is_named(left: list[EngineClient], model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_stays_is_named(
+    unclosed_clients: list[EngineClient], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def deploy(launch: EngineLaunch) -> EngineClient:
         client = faulty.NeverCloses(launch)
-        left.append(client.inner)
+        unclosed_clients.append(client.inner)
         return client
 
     monkeypatch.setattr("sglang_plug.testing.replicas.engine_starts.PATIENCE", PATIENCE)

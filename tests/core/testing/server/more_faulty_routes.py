@@ -132,8 +132,8 @@ async def long_job(body: dict[str, Any]) -> Job:
         raise ApiError("max_tokens is missing")
     engine = engines["engine"]
     tokens = await engine.encode(body["text"])
-    given = {"ignore_eos": True, "max_new_tokens": count, "temperature": 0.0}
-    return Job(id=new_id(), tokens=tokens, sampling=engine.defaults.complete(given, len(tokens), None))
+    fields = {"ignore_eos": True, "max_new_tokens": count, "temperature": 0.0}
+    return Job(id=new_id(), tokens=tokens, sampling=engine.defaults.complete(fields, len(tokens), None))
 
 
 async def generates_on(request: Request) -> Response:

@@ -100,8 +100,8 @@ def test_planted_bugs_are_named(name: str, message: str, server: RunningServer) 
 @pytest.mark.parametrize("name", ["generates-on", "streams-on"])
 def test_outputs_that_nobody_waits_for_are_named(name: str, server: RunningServer) -> None:
     requests = [("POST", f"/{name}", {"text": "one", "max_tokens": 3})]
-    told = "tokens were generated for 3 clients that left at once|sequences are still served .* clients have left"
-    with pytest.raises(AssertionError, match=told):  # the second one where the machine is slow
+    pattern = "tokens were generated for 3 clients that left at once|sequences are still served .* clients have left"
+    with pytest.raises(AssertionError, match=pattern):  # the second one where the machine is slow
         check_route(name, requests, server=server.url, key=KEY)
 
 

@@ -97,20 +97,20 @@ class Writes(ByUse):
 
 class Keeps(ByUse):
     def __init__(self) -> None:
-        self.seen: list[NodeStats] = []
+        self.nodes: list[NodeStats] = []
 
     def eviction_priority(self, node: NodeStats) -> Any:
-        self.seen.append(node)
+        self.nodes.append(node)
         return node.used
 
 
 class Scans(ByUse):
     def __init__(self) -> None:
-        self.seen: list[float] = []
+        self.times: list[float] = []
 
     def eviction_priority(self, node: NodeStats) -> Any:
-        if node.used not in self.seen:
-            self.seen.append(node.used)
+        if node.used not in self.times:
+            self.times.append(node.used)
         return node.used
 
 

@@ -67,7 +67,7 @@ class Few(Host):
 
 class Bytes(Host):
     def load(self, keys: Sequence[bytes], deadline: float) -> list[memoryview | KVStoreError]:
-        return [bytes(one) if isinstance(one, memoryview) else one for one in super().load(keys, deadline)]  # type: ignore[misc]
+        return [bytes(block) if isinstance(block, memoryview) else block for block in super().load(keys, deadline)]  # type: ignore[misc]
 
 
 class Keeping(Host):

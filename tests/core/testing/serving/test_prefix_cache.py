@@ -72,11 +72,11 @@ class Trie(PrefixCache):
         return self.receipt(path)
 
     def held(self, match: Match) -> list[Page]:
-        page, found = match.node, []
+        page, nodes = match.node, []
         while page is not None and page.parent is not None:
-            found.append(page)
+            nodes.append(page)
             page = page.parent
-        return found
+        return nodes
 
     def lock(self, match: Match) -> None:
         for page in self.held(match):
@@ -131,13 +131,13 @@ class ForgetsSalts(Trie):
 class PartOfAPage(Trie):
     def match(self, tokens: Sequence[int], salt: str = "", priority: int = 0) -> Match:
         path = self.walk(tokens, salt, priority)
-        found = self.receipt(path)
+        matched = self.receipt(path)
         node = path[-1] if path else self.root(salt)
-        rest = list(tokens[len(found.slots) :])
+        suffix = list(tokens[len(matched.slots) :])
         for child in node.children.values():
-            if rest and child.key[0] == rest[0]:
-                return Match([*found.slots, child.slots[0]], found.node)
-        return found
+            if suffix and child.key[0] == suffix[0]:
+                return Match([*matched.slots, child.slots[0]], matched.node)
+        return matched
 
 
 class ShortMatches(Trie):
@@ -248,10 +248,10 @@ class OwnClock(Trie):
 
 class WrongDepth(Trie):
     def insert(self, tokens: Sequence[int], slots: Sequence[int], salt: str = "", priority: int = 0) -> Match:
-        found = super().insert(tokens, slots, salt, priority)
-        if found.node is not None:
-            found.node.stats.depth = 0
-        return found
+        inserted = super().insert(tokens, slots, salt, priority)
+        if inserted.node is not None:
+            inserted.node.stats.depth = 0
+        return inserted
 
 
 class ResetsLocked(Trie):
@@ -297,16 +297,16 @@ class KeepsTheCallersLists(Trie):
 
     def __init__(self, page_size: int, policy: Any, clock: Any) -> None:
         super().__init__(page_size, policy, clock)
-        self.given: list[tuple[str, Sequence[int], Sequence[int]]] = []
+        self.inserted: list[tuple[str, Sequence[int], Sequence[int]]] = []
 
     def match(self, tokens: Sequence[int], salt: str = "", priority: int = 0) -> Match:
-        for own_salt, own, slots in self.given:
+        for own_salt, own, slots in self.inserted:
             super().insert(own, slots, own_salt)
         return super().match(tokens, salt, priority)
 
     def insert(self, tokens: Sequence[int], slots: Sequence[int], salt: str = "", priority: int = 0) -> Match:
         if isinstance(tokens, list) and len(tokens) == 4 and tokens[0] == 5:
-            self.given.append((salt, tokens, slots))
+            self.inserted.append((salt, tokens, slots))
             return Match(list(slots), None)
         return super().insert(tokens, slots, salt, priority)
 
@@ -343,8 +343,8 @@ class Recursive(Trie):
 
 class UnhashableNodes(Trie):
     def receipt(self, path: list[Page]) -> Match:
-        found = super().receipt(path)
-        return Match(found.slots, [found.node])
+        matched = super().receipt(path)
+        return Match(matched.slots, [matched.node])
 
     def held(self, match: Match) -> list[Page]:
         return super().held(Match(match.slots, match.node[0]))

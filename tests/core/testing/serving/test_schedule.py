@@ -18,7 +18,7 @@ def test_built_in_policies_pass(name: str) -> None:
 
 class FirstCome:
     def order(self, waiting: Sequence[Any], match: Any) -> Any:
-        return sorted(waiting, key=lambda one: one.arrived)
+        return sorted(waiting, key=lambda sequence: sequence.arrived)
 
 
 class LosesTheLast(FirstCome):
@@ -34,7 +34,7 @@ class OnlyAWindow(FirstCome):
 
 class OncePerArrival(FirstCome):
     def order(self, waiting: Sequence[Any], match: Any) -> Any:
-        return list({one.arrived: one for one in waiting}.values())
+        return list({sequence.arrived: sequence for sequence in waiting}.values())
 
 
 class Repeats(FirstCome):
@@ -44,7 +44,7 @@ class Repeats(FirstCome):
 
 class Copies(FirstCome):
     def order(self, waiting: Sequence[Any], match: Any) -> Any:
-        return [type(one)(one.tokens, one.priority, one.arrived) for one in waiting]
+        return [type(sequence)(sequence.tokens, sequence.priority, sequence.arrived) for sequence in waiting]
 
 
 class EmptiesTheQueue(FirstCome):
@@ -57,19 +57,19 @@ class EmptiesTheQueue(FirstCome):
 
 class SortsInPlace(FirstCome):
     def order(self, waiting: Any, match: Any) -> Any:
-        waiting.sort(key=lambda one: one.arrived)
+        waiting.sort(key=lambda sequence: sequence.arrived)
         return tuple(waiting)
 
 
 class FailsOnEmpty(FirstCome):
     def order(self, waiting: Sequence[Any], match: Any) -> Any:
-        oldest = min(one.arrived for one in waiting)
-        return sorted(waiting, key=lambda one: one.arrived - oldest)
+        oldest = min(sequence.arrived for sequence in waiting)
+        return sorted(waiting, key=lambda sequence: sequence.arrived - oldest)
 
 
 class ComparesSequences(FirstCome):
     def order(self, waiting: Sequence[Any], match: Any) -> Any:
-        return [one for _, one in sorted((one.arrived, one) for one in waiting)]
+        return [sequence for _, sequence in sorted((sequence.arrived, sequence) for sequence in waiting)]
 
 
 class Shuffles(FirstCome):
@@ -88,26 +88,26 @@ class Rotates(FirstCome):
 
 class Generator(FirstCome):
     def order(self, waiting: Sequence[Any], match: Any) -> Any:
-        return (one for one in waiting)
+        return (sequence for sequence in waiting)
 
 
 class NeedsANode(FirstCome):
     def order(self, waiting: Sequence[Any], match: Any) -> Any:
-        return sorted(waiting, key=lambda one: match(one).node.depth)
+        return sorted(waiting, key=lambda sequence: match(sequence).node.depth)
 
 
 class RaisesPriority(FirstCome):
     def order(self, waiting: Sequence[Any], match: Any) -> Any:
-        for one in waiting:
-            one.priority += 1
+        for sequence in waiting:
+            sequence.priority += 1
         return super().order(waiting, match)
 
 
 class ChangesTokens(FirstCome):
     def order(self, waiting: Sequence[Any], match: Any) -> Any:
-        for one in waiting:
-            if len(one.tokens) > 40:
-                one.tokens.append(0)
+        for sequence in waiting:
+            if len(sequence.tokens) > 40:
+                sequence.tokens.append(0)
         return super().order(waiting, match)
 
 
@@ -118,9 +118,9 @@ class Remembers(FirstCome):
         self.known: dict[int, Any] = {}
 
     def order(self, waiting: Sequence[Any], match: Any) -> Any:
-        self.known |= {id(one): one for one in waiting}
-        for one in self.known.values():
-            match(one)
+        self.known |= {id(sequence): sequence for sequence in waiting}
+        for sequence in self.known.values():
+            match(sequence)
         return super().order(waiting, match)
 
 
@@ -129,17 +129,17 @@ class Keeps(FirstCome):
         self.lengths: dict[Any, int] = {}
 
     def order(self, waiting: Sequence[Any], match: Any) -> Any:
-        return sorted(waiting, key=lambda one: self.lengths.setdefault(one, len(match(one).slots)))
+        return sorted(waiting, key=lambda sequence: self.lengths.setdefault(sequence, len(match(sequence).slots)))
 
 
 class Quadratic(FirstCome):
     def order(self, waiting: Sequence[Any], match: Any) -> Any:
-        return sorted(waiting, key=lambda one: sum(other.arrived < one.arrived for other in waiting))
+        return sorted(waiting, key=lambda sequence: sum(other.arrived < sequence.arrived for other in waiting))
 
 
 class ByAddress(FirstCome):
     def order(self, waiting: Sequence[Any], match: Any) -> Any:
-        return sorted(waiting, key=lambda one: (len(match(one).slots), id(one)))
+        return sorted(waiting, key=lambda sequence: (len(match(sequence).slots), id(sequence)))
 
 
 class ByHash(FirstCome):
@@ -161,10 +161,10 @@ class ComparesDeadlines(FirstCome):
 
 class RemembersPrompts(FirstCome):
     def __init__(self) -> None:
-        self.seen: set[tuple[int, ...]] = set()
+        self.prompts: set[tuple[int, ...]] = set()
 
     def order(self, waiting: Sequence[Any], match: Any) -> Any:
-        self.seen |= {tuple(sequence.tokens) for sequence in waiting}
+        self.prompts |= {tuple(sequence.tokens) for sequence in waiting}
         return list(waiting)
 
 
@@ -222,8 +222,8 @@ class Accounts(FirstCome):
         self.queued.remove(caller)
 
     def charge(self, usage: Sequence[TokenUsage]) -> None:
-        for one in usage:
-            self.used[one.caller] += one.computed + one.generated
+        for sequence in usage:
+            self.used[sequence.caller] += sequence.computed + sequence.generated
 
 
 class Urgent(FirstCome):
@@ -233,8 +233,8 @@ class Urgent(FirstCome):
         return True
 
     def exchange(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int) -> Any:
-        urgent = [one for one in waiting if one.priority > 0][: len(running)]
-        lax = [one for one in running if one.priority <= 0][: len(urgent)]
+        urgent = [sequence for sequence in waiting if sequence.priority > 0][: len(running)]
+        lax = [sequence for sequence in running if sequence.priority <= 0][: len(urgent)]
         return lax, urgent[: len(lax)]
 
 
@@ -284,7 +284,7 @@ class SortsUsage(Accounts):
 class FailsWithoutQueue(Accounts):
     def order(self, waiting: Sequence[Waiting], match: Any) -> Sequence[Waiting]:
         if self.used:
-            assert max(len(one.tokens) for one in waiting)
+            assert max(len(sequence.tokens) for sequence in waiting)
         return list(waiting)
 
 
@@ -317,8 +317,8 @@ class OneList(Urgent):
 class PopsWaiting(Urgent):
     def exchange(self, running: Sequence[Waiting], waiting: Any, free: int) -> Any:
         ended, first = super().exchange(running, waiting, free)
-        for one in first:
-            waiting.remove(one)
+        for sequence in first:
+            waiting.remove(sequence)
         return ended, first
 
 

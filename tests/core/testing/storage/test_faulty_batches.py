@@ -59,13 +59,13 @@ class LosesErrors(Wrapped):
 
 class CountsTokensOfSuccessOnly(Wrapped):
     async def add_results(self, id: str, results: Sequence[LineResult], worker: str = "") -> None:
-        kept = [one if one.succeeded else replace(one, usage=TokenCounts()) for one in results]
+        kept = [result if result.succeeded else replace(result, usage=TokenCounts()) for result in results]
         await super().add_results(id, kept, worker)
 
 
 class ForgetsReasoningTokens(Wrapped):
     async def add_results(self, id: str, results: Sequence[LineResult], worker: str = "") -> None:
-        kept = [replace(one, usage=replace(one.usage, reasoning_tokens=0)) for one in results]
+        kept = [replace(result, usage=replace(result.usage, reasoning_tokens=0)) for result in results]
         await super().add_results(id, kept, worker)
 
 
@@ -73,12 +73,12 @@ class CutsPayloads(Wrapped):
     """Keeps payloads in a column of 64 KiB."""
 
     async def add_results(self, id: str, results: Sequence[LineResult], worker: str = "") -> None:
-        await super().add_results(id, [replace(one, payload=one.payload[:65535]) for one in results], worker)
+        await super().add_results(id, [replace(result, payload=result.payload[:65535]) for result in results], worker)
 
 
 class AsciiPayloads(Wrapped):
     async def add_results(self, id: str, results: Sequence[LineResult], worker: str = "") -> None:
-        kept = [replace(one, payload=one.payload.decode("ascii", "ignore").encode()) for one in results]
+        kept = [replace(result, payload=result.payload.decode("ascii", "ignore").encode()) for result in results]
         await super().add_results(id, kept, worker)
 
 
@@ -106,8 +106,8 @@ class ResultsAsText(Wrapped):
     """Sorts lines as texts: 10 before 2."""
 
     async def results(self, id: str, succeeded: bool, *, after: int, limit: int) -> Sequence[tuple[int, bytes]]:
-        found = sorted(await super().results(id, succeeded, after=0, limit=1 << 20), key=lambda one: str(one[0]))
-        return [one for one in found if one[0] > after][:limit]
+        rows = sorted(await super().results(id, succeeded, after=0, limit=1 << 20), key=lambda row: str(row[0]))
+        return [row for row in rows if row[0] > after][:limit]
 
 
 class AllResults(Wrapped):
@@ -141,8 +141,8 @@ class ReleasesAll(Wrapped):
         return await super().claim(id, lines, worker, seconds)
 
     async def release(self, id: str, worker: str) -> None:
-        for one in self.workers:
-            await super().release(id, one)
+        for holder in self.workers:
+            await super().release(id, holder)
 
 
 class AllModels(Wrapped):
@@ -209,8 +209,8 @@ class RenewsAll(Wrapped):
         return await super().claim(id, lines, worker, seconds)
 
     async def renew(self, id: str, worker: str, seconds: float) -> None:
-        for one in self.workers:
-            await super().renew(id, one, seconds)
+        for holder in self.workers:
+            await super().renew(id, holder, seconds)
 
 
 class RemovesAllResults(Wrapped):

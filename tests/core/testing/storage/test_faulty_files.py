@@ -30,14 +30,14 @@ class SortsByTime(Wrapped):
     """Sorts by time of creation, in which files of one second have no order."""
 
     async def files(self, *, limit: int, after: str | None, **filters: Any) -> Page[FileRecord]:
-        found = list((await super().files(limit=1000, after=None, **filters)).items)
+        files = list((await super().files(limit=1000, after=None, **filters)).items)
         step = 1 if filters["ascending"] else -1
-        found.sort(key=lambda file: (step * file.created_at, file.id))
-        ids = [file.id for file in found]
+        files.sort(key=lambda file: (step * file.created_at, file.id))
+        ids = [file.id for file in files]
         if after is not None and after not in ids:
             raise UnknownId(after)
         start = 0 if after is None else ids.index(after) + 1
-        return Page(items=tuple(found[start : start + limit]), has_more=len(found) > start + limit)
+        return Page(items=tuple(files[start : start + limit]), has_more=len(files) > start + limit)
 
 
 class FiltersPages(Wrapped):

@@ -43,10 +43,10 @@ class Squares:
         if sum(image.width * image.height for image in opened) > self.limits.request_pixels:
             raise MediaError("too many pixels")
         result, media = list[int](), list[Media]()
-        rest = iter(opened)
+        remaining = iter(opened)
         for token in tokens:
             if token == PLACEHOLDER:
-                media.append(self.media(len(result), next(rest)))
+                media.append(self.media(len(result), next(remaining)))
                 result += [PLACEHOLDER] * media[-1].count
             else:
                 result.append(token)

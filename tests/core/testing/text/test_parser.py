@@ -110,8 +110,8 @@ class Forgetful(Lines):
 
     def feed(self, text: str) -> list[Any]:
         self.held += text
-        ready, _, rest = self.held.partition("<")
-        self.held = f"<{rest}" if "<" in self.held else ""
+        ready, _, tail = self.held.partition("<")
+        self.held = f"<{tail}" if "<" in self.held else ""
         return [Text(ready)] if ready else []
 
     def finish(self) -> list[Any]:

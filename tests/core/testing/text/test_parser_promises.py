@@ -152,8 +152,8 @@ class GivesWholeThoughts(Marked):
 
     def gathered(self, events: list[Any]) -> list[Any]:
         self.thought += "".join(event.text for event in events if isinstance(event, Reasoning))
-        rest = [event for event in events if not isinstance(event, Reasoning)]
-        return [*self.thoughts(), *rest] if rest or not self.inside else []
+        others = [event for event in events if not isinstance(event, Reasoning)]
+        return [*self.thoughts(), *others] if others or not self.inside else []
 
     def thoughts(self) -> list[Any]:
         thought, self.thought = self.thought, ""

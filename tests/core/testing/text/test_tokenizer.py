@@ -65,7 +65,7 @@ class Bytes:
         variables: Any = None,
     ) -> str:
         try:
-            prompt = "".join(f"{one['role']}: {one['content']}\n" for one in messages)
+            prompt = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
             return prompt.rstrip() if continue_final_message else prompt
         except KeyError as error:
             raise TemplateError(f"a message lacks {error}") from error
@@ -303,14 +303,14 @@ class LastMessageOnly(Bytes):
 
 class EditsMessages(Bytes):
     def chat(self, messages: Any, **options: Any) -> str:
-        for one in messages:
-            one.setdefault("name", "")
+        for message in messages:
+            message.setdefault("name", "")
         return super().chat(messages, **options)
 
 
 class WrongRefusal(Bytes):
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
-        return "".join(f"{one['role']}: {one['content']}\n" for one in messages)
+        return "".join(f"{message['role']}: {message['content']}\n" for message in messages)
 
 
 class ChatsWithoutTemplate(Bytes):
@@ -344,7 +344,7 @@ class SlowStream(Bytes):
     def decoder(self, *, skip_special: bool = True, prompt: Sequence[int] = ()) -> Any:
         class Again(Stream):
             every: tuple[int, ...] = ()
-            given = 0
+            emitted = 0
 
             def text(self, final: bool) -> str:
                 octets = b"".join([NAMES[token] for token in self.every if token not in self.skipped])
@@ -358,7 +358,7 @@ class SlowStream(Bytes):
                 return self.grown(self.text(True))
 
             def grown(self, text: str) -> str:
-                new, self.given = text[self.given :], len(text)
+                new, self.emitted = text[self.emitted :], len(text)
                 return new
 
         return Again(self.special_token_ids if skip_special else frozenset())

@@ -14,9 +14,9 @@ const inputSchema = z.object({ city: z.string().max(12) });
 const get_weather = tool({ description: "The weather", inputSchema, execute: async ({ city }) => `sunny in ${city}` });
 
 async function parts(stream) {
-  const found = [];
-  for await (const part of stream) found.push(part.type);
-  return found;
+  const types = [];
+  for await (const part of stream) types.push(part.type);
+  return types;
 }
 
 const whole = await generateText({ ...options, prompt });

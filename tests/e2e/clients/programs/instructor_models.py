@@ -30,9 +30,9 @@ def ask(mode: instructor.Mode) -> City:
 
 
 try:
-    found = {"schema": ask(instructor.Mode.JSON_SCHEMA).model_dump()}
+    answers = {"schema": ask(instructor.Mode.JSON_SCHEMA).model_dump()}
 except Exception as error:
     if "grammar backend" not in str(error):
         raise
-    found = {"skip": f"the server has no structured outputs: {error}"[:300]}
-print(json.dumps(found))
+    answers = {"skip": f"the server has no structured outputs: {error}"[:300]}
+print(json.dumps(answers))

@@ -22,7 +22,7 @@ turns = [
     HumanMessage(QUESTION.format(country="France")),
 ]
 chain = ChatPromptTemplate.from_messages([("user", QUESTION)]) | model | StrOutputParser()
-found = {
+results = {
     "invoke": answer.content,
     "usage": answer.usage_metadata,
     "reason": answer.response_metadata["finish_reason"],
@@ -32,4 +32,4 @@ found = {
     "async": asyncio.run(model.ainvoke(QUESTION.format(country="France"))).content,
     "stop": model.bind(stop=["Paris"]).invoke(QUESTION.format(country="France")).content,
 }
-print(json.dumps(found))
+print(json.dumps(results))

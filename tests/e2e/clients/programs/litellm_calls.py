@@ -21,7 +21,7 @@ except litellm.BadRequestError as error:
 text = litellm.text_completion(
     model="text-completion-openai/demo", api_base=ASK["api_base"], api_key="None", prompt="Count from 1", max_tokens=4
 )
-found = {
+results = {
     "text": answer.choices[0].message.content,
     "reason": answer.choices[0].finish_reason,
     "usage": [answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens],
@@ -30,4 +30,4 @@ found = {
     "completion_tokens": text.usage.completion_tokens,
     "async": asyncio.run(litellm.acompletion(**ASK, temperature=0)).choices[0].message.content,
 }
-print(json.dumps(found))
+print(json.dumps(results))

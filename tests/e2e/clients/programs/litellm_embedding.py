@@ -9,4 +9,4 @@ import litellm
 
 texts = ["A man is eating food.", "Someone is having a meal.", "Stock prices fell sharply on Monday."]
 answer = litellm.embedding(model="openai/demo", api_base=f"{sys.argv[1]}/v1", api_key="None", input=texts)
-print(json.dumps({"documents": [one["embedding"] for one in answer.data], "tokens": answer.usage.prompt_tokens}))
+print(json.dumps({"documents": [item["embedding"] for item in answer.data], "tokens": answer.usage.prompt_tokens}))

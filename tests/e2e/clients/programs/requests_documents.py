@@ -18,7 +18,7 @@ def post(path: str, body: Any = None, **options: Any) -> requests.Response:
 
 def streamed(path: str, body: dict[str, Any]) -> str:
     """What is printed piece by piece when the text so far comes with every event."""
-    shown = ""
+    printed = ""
     with post(path, {**body, "stream": True}, stream=True) as answer:
         for raw in answer.iter_lines(decode_unicode=False):
             line = raw.decode()
@@ -26,8 +26,8 @@ def streamed(path: str, body: dict[str, Any]) -> str:
                 break
             if line.startswith("data:"):
                 text = json.loads(line[5:])["text"]
-                shown += text[len(shown) :]
-    return shown
+                printed += text[len(printed) :]
+    return printed
 
 
 ids = post("/tokenize", {"prompt": "What is the capital of France?"}).json()["tokens"]

@@ -23,11 +23,11 @@ class OldestForNewest(StepExtension, PlacesPhase):
     """Exchanges places after every few questions."""
 
     def __init__(self) -> None:
-        self.asked = self.exchanged = 0
+        self.calls = self.exchanged = 0
 
     def exchange_due(self) -> bool:
-        self.asked += 1
-        return self.asked % EVERY == 0
+        self.calls += 1
+        return self.calls % EVERY == 0
 
     def exchange(
         self, running: Sequence[SequenceView], waiting: Sequence[SequenceView], *, within_callers: bool

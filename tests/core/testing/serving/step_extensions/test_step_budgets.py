@@ -15,16 +15,16 @@ class Budget:
     """A fixed number of prompt tokens."""
 
     def __init__(self, most: Any) -> None:
-        self.left = most
+        self.remaining = most
 
     def tokens(self, start: int) -> int:
-        return self.left  # type: ignore[no-any-return]
+        return self.remaining  # type: ignore[no-any-return]
 
     def add(self, start: int, count: int) -> None:
-        self.left -= count
+        self.remaining -= count
 
     def add_drafts(self, start: int, count: int) -> bool:
-        return count <= self.left
+        return count <= self.remaining
 
 
 class FewBesideDecoding(StepExtension, StepBudgetPhase):

@@ -98,7 +98,7 @@ class Replayed(Surrounds, GraphPhase):
         return 0
 
 
-class Untold(Surrounds, GraphPhase, RankPhase):
+class GraphsWithoutRankStep(Surrounds, GraphPhase, RankPhase):
     def graph_input(self, chunk: ChunkView) -> int | None:
         return None
 
@@ -311,7 +311,7 @@ class Fails(StepExtension, AdmissionPhase):
         (Offers("content"), "of another content, or of a sequence with another salt"),
         (Offers("changed"), "did not return the tensor that was put"),
         (Offers("endless"), "a tensor that is never done"),
-        (Untold(), "rank_step.. must return a RankStep for each step with a context"),
+        (GraphsWithoutRankStep(), "rank_step.. must return a RankStep for each step with a context"),
         (Polls(), "must return more than 0 seconds"),
     ],
 )
@@ -449,17 +449,17 @@ class Even(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase, ServicePhase
         return ReadySequence(sequence, (2,) if self.room(sequence) > 0 else ())
 
     def finished(self, sequence: SequenceView) -> None:
-        self.held = [one for one in self.held if one is not sequence]
+        self.held = [other for other in self.held if other is not sequence]
 
     def allowed(self, sequences: Sequence[SequenceView], *, asynchronous: bool) -> PendingMask | None:
-        rows = [row for row, one in enumerate(sequences) if one.constrained]
+        rows = [row for row, sequence in enumerate(sequences) if sequence.constrained]
         return Ready(AllowedTokens(rows, self.mask(len(rows)))) if rows else None
 
     def mask(self, rows: int) -> torch.Tensor:
         return torch.full((rows, 1), 0x5555, dtype=torch.int32)
 
     def sampled(self, sequences: Sequence[SequenceView], tokens: Sequence[int]) -> Mapping[int, TokenDecision]:
-        rows = [row for row, one in enumerate(sequences) if one.constrained]
+        rows = [row for row, sequence in enumerate(sequences) if sequence.constrained]
         return {row: self.decision(sequences[row], tokens[row]) for row in rows}
 
     def decision(self, sequence: SequenceView, token: int) -> TokenDecision:
@@ -501,7 +501,7 @@ class HoldsForEver(Even):
 
 class NamesTwice(Even):
     def ready(self) -> Sequence[ReadySequence]:
-        return [one for one in super().ready() for _ in range(2)]
+        return [item for item in super().ready() for _ in range(2)]
 
 
 class NamesTheAborted(Even):

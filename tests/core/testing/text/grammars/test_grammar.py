@@ -205,8 +205,8 @@ class ForcesFirst(Output):
 
 class ForcesTooMuch(Output):
     def forced(self) -> bytes:
-        (rest, *others) = {text[len(self.written) :] for text in self.texts if text.startswith(self.written)}
-        return b"" if others or not rest else rest + b"!"
+        (remainder, *others) = {text[len(self.written) :] for text in self.texts if text.startswith(self.written)}
+        return b"" if others or not remainder else remainder + b"!"
 
 
 @pytest.mark.planted_bug("grammar")
@@ -267,8 +267,8 @@ def test_a_refusal_holds_everywhere_and_says_why() -> None:
 
     class Fickle(Honest):
         def refuses(self, constraint: Constraint) -> str | None:
-            self.asked = getattr(self, "asked", 0) + 1
-            return super().refuses(constraint) or (None if self.asked == 1 else str(id(self)))
+            self.calls = getattr(self, "calls", 0) + 1
+            return super().refuses(constraint) or (None if self.calls == 1 else str(id(self)))
 
     fails(Half, "refuses.. says 'no', but compile.. does not")
     fails(Mute, "without a reason")

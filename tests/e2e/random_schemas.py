@@ -1,4 +1,4 @@
-"""Schemas as applications send them, drawn: as many as wanted."""
+"""Random schemas like those that applications send."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ LONG_PATTERNS = (
 )
 
 
-class DrawnSchema:
-    """One bounded schema, drawn with a seed."""
+class RandomSchema:
+    """Generator of one bounded schema from a seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -77,20 +77,20 @@ class DrawnSchema:
         if depth > 0 and draw.random() < 0.4:
             nested: list[Callable[[int], Schema]] = [self._object, self._array, self._union, self._reference]
             return draw.choice(nested)(depth - 1)
-        found = draw.choice([self._text, self.number, self._choice, self._flag])()
+        schema = draw.choice([self._text, self.number, self._choice, self._flag])()
         if draw.random() < 0.2:
-            found["description"] = "What the model is told about this field."
-        return found
+            schema["description"] = "What the model is told about this field."
+        return schema
 
     def _object(self, depth: int) -> Schema:
         draw = self._random
         names = draw.sample(NAMES, draw.randint(1, 5))
-        found: Schema = {"type": "object", "properties": {name: self.part(depth) for name in names}}
+        schema: Schema = {"type": "object", "properties": {name: self.part(depth) for name in names}}
         if draw.random() < 0.8:
-            found["required"] = draw.sample(names, draw.randint(1, len(names)))
+            schema["required"] = draw.sample(names, draw.randint(1, len(names)))
         if draw.random() < 0.6:
-            found["additionalProperties"] = False
-        return found
+            schema["additionalProperties"] = False
+        return schema
 
     def _array(self, depth: int) -> Schema:
         draw = self._random
@@ -101,7 +101,7 @@ class DrawnSchema:
 
     def _union(self, depth: int) -> Schema:
         draw = self._random
-        if draw.random() < 0.3:  # told apart by a constant
+        if draw.random() < 0.3:  # distinguished by a constant
             kinds = draw.sample(["card", "cash", "transfer", "voucher"], 2)
             return {"oneOf": [self._variant(kind, depth) for kind in kinds]}
         return {"anyOf": [self.part(depth), draw.choice([{"type": "null"}, self.part(0)])]}
@@ -153,33 +153,33 @@ class DrawnSchema:
         return {"type": self._random.choice(["boolean", ["boolean", "null"], "null"])}
 
 
-def drawn_schemas(count: int) -> Iterator[Schema]:
+def random_schemas(count: int) -> Iterator[Schema]:
     """Bounded schemas: whatever is written comes to an end."""
-    return (DrawnSchema(seed).schema() for seed in range(count))
+    return (RandomSchema(seed).schema() for seed in range(count))
 
 
 def annotated_schemas(count: int) -> Iterator[tuple[Schema, Schema]]:
     """Bounded schemas, each with annotations in it and without."""
     for seed in range(count):
-        schema = DrawnSchema(seed).schema()
+        schema = RandomSchema(seed).schema()
         yield annotated(schema, random.Random(seed)), schema
 
 
 def openapi_schemas(count: int) -> Iterator[tuple[Schema, Schema]]:
     """Bounded schemas with ``nullable`` and ``discriminator``, each with what it means in JSON Schema."""
     for seed in range(count):
-        drawn, draw = DrawnSchema(seed), random.Random(seed)
+        generator, draw = RandomSchema(seed), random.Random(seed)
         names = draw.sample(NAMES, draw.randint(1, 4))
-        plain = {name: drawn.part(1) for name in names}
+        plain = {name: generator.part(1) for name in names}
         chosen = {name for name in names if draw.random() < 0.5}
         written = {name: {**plain[name], "nullable": True} if name in chosen else plain[name] for name in names}
         read = {name: {"anyOf": [plain[name], {"type": "null"}]} if name in chosen else plain[name] for name in names}
         tags = draw.sample(["card", "cash", "transfer", "voucher"], draw.randint(2, 3))
-        variants = {tag: {**_object({"amount": drawn.number()}), "title": tag} for tag in tags}
-        one, other = _tagged_union(variants, draw)
-        definitions = {"$defs": {**drawn.definitions, **one.pop("$defs")}}
+        variants = {tag: {**_object({"amount": generator.number()}), "title": tag} for tag in tags}
+        tagged, other = _tagged_union(variants, draw)
+        definitions = {"$defs": {**generator.definitions, **tagged.pop("$defs")}}
         yield (
-            {**_object({**written, "payment": one}), **definitions},
+            {**_object({**written, "payment": tagged}), **definitions},
             {**_object({**read, "payment": other}), **definitions},
         )
 
@@ -203,7 +203,7 @@ def _tagged_union(variants: dict[str, Schema], draw: random.Random) -> tuple[Sch
         strict.append({**variant, "properties": properties, "required": list(properties)})
     mapping = {tag: f"#/$defs/{tag}" for tag in variants}
     discriminator = {"propertyName": "type", **({"mapping": mapping} if draw.random() < 0.7 else {})}
-    references = [{"$ref": one} for one in mapping.values()]
+    references = [{"$ref": target} for target in mapping.values()]
     union = {draw.choice(["oneOf", "anyOf"]): references, "discriminator": discriminator, "$defs": definitions}
     return union, {"oneOf": strict}
 
@@ -211,7 +211,7 @@ def _tagged_union(variants: dict[str, Schema], draw: random.Random) -> tuple[Sch
 def long_texts(count: int) -> Iterator[Schema]:
     """Objects with a text of up to some hundred characters, half of them a level deeper."""
     for seed in range(count):
-        text = DrawnSchema(seed).long_text()
-        found: Schema = {"type": "object", "properties": {"biography": text}, "additionalProperties": False}
-        found["required"] = ["biography"]
-        yield {"type": "array", "items": found, "minItems": 1, "maxItems": 2} if seed % 2 else found
+        text = RandomSchema(seed).long_text()
+        schema: Schema = {"type": "object", "properties": {"biography": text}, "additionalProperties": False}
+        schema["required"] = ["biography"]
+        yield {"type": "array", "items": schema, "minItems": 1, "maxItems": 2} if seed % 2 else schema

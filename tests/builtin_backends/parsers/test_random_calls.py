@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from sglang_plug import OutputParser, Plugins
 
-from .conftest import DRAWN, VALUE_ENDS
+from .conftest import RANDOMLY_TESTED, VALUE_ENDS
 
 MODES = {
     "auto": {"required": False, "parallel": True},
@@ -35,24 +35,24 @@ SCALARS: tuple[Any, ...] = (
 )
 
 
-def drawn_schema(source: random.Random, depth: int = 2) -> Any:
+def random_schema(source: random.Random, depth: int = 2) -> Any:
     """Generate a schema that all backends enforce."""
     kind = source.choice(("object", "array", "anyOf", "scalar", "scalar")) if depth else "scalar"
     if kind == "object":
-        return drawn_object(source, depth - 1, ("x", "y z", "Ä"))
+        return random_object(source, depth - 1, ("x", "y z", "Ä"))
     if kind == "array":
-        return {"type": "array", "items": drawn_schema(source, depth - 1), "maxItems": 2}
+        return {"type": "array", "items": random_schema(source, depth - 1), "maxItems": 2}
     if kind == "anyOf":
-        return {"anyOf": [{"type": "null"}, drawn_schema(source, depth - 1)]}
+        return {"anyOf": [{"type": "null"}, random_schema(source, depth - 1)]}
     return source.choice(SCALARS)
 
 
-def drawn_object(source: random.Random, depth: int, names: tuple[str, ...]) -> dict[str, Any]:
+def random_object(source: random.Random, depth: int, names: tuple[str, ...]) -> dict[str, Any]:
     """Generate an object schema with properties among ``names``."""
     chosen = [name for name in names if source.random() < 0.6]
     return {
         "type": "object",
-        "properties": {name: drawn_schema(source, depth) for name in chosen},
+        "properties": {name: random_schema(source, depth) for name in chosen},
         "required": [name for name in chosen if source.random() < 0.5],
         "additionalProperties": False,
     }
@@ -61,11 +61,11 @@ def drawn_object(source: random.Random, depth: int, names: tuple[str, ...]) -> d
 @pytest.fixture(scope="module")
 def parsers() -> dict[str, type[OutputParser]]:
     plugins = Plugins.discover()
-    return {name: plugins.get("tool-parser", name).load(OutputParser) for name in DRAWN}
+    return {name: plugins.get("tool-parser", name).load(OutputParser) for name in RANDOMLY_TESTED}
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", RANDOMLY_TESTED)
 @pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
 def test_generated_calls_are_read_and_valid(
     parsers: Any, read: Any, grammar_backends: Callable[..., Any], backend: str, name: str, mode: str
@@ -73,11 +73,11 @@ def test_generated_calls_are_read_and_valid(
     result = 0
     for seed in range(SCHEMAS):
         source = random.Random(f"{seed}{name}{mode}")
-        schema = drawn_object(source, 2, ("a", "from", "b-c"))
+        schema = random_object(source, 2, ("a", "from", "b-c"))
         functions = {"f": schema, **({} if mode == "named" else {"f.g-1": {"type": "object"}})}
         required = parsers[name].structure(functions, required=True, parallel=MODES[mode]["parallel"])
         ends = VALUE_ENDS if "any_text" in required.source else []
-        wishes = list(grammar_backends("xgrammar")(required.kind, required.source).drawn(WALKS, ends, 700))
+        wishes = list(grammar_backends("xgrammar")(required.kind, required.source).random_outputs(WALKS, ends, 700))
         wishes += [*(wish[:-3] for wish in wishes), b"So. ", b"\n", *ends] if wishes else [b" "]
         constraint = parsers[name].structure(functions, **MODES[mode])
         output = grammar_backends(backend)(constraint.kind, constraint.source)

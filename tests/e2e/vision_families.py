@@ -51,7 +51,7 @@ TEXT: dict[str, Any] = {
 SPECIAL = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
 """Each family makes of these what it needs; ``<|image_pad|>`` stands for an image in a prompt."""
 GRIDS: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
-QWEN_TOWER: dict[str, Any] = {"depth": 2, "num_heads": 2, "patch_size": 4, "initializer_range": 0.2}
+QWEN_VISION: dict[str, Any] = {"depth": 2, "num_heads": 2, "patch_size": 4, "initializer_range": 0.2}
 CLIP_SIZES: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 40,
@@ -102,20 +102,20 @@ class Family:
 
 
 def qwen2(text: Text, ids: Ids) -> PretrainedConfig:
-    vision = {**QWEN_TOWER, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2}
+    vision = {**QWEN_VISION, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2}
     text = {**text, "rope_parameters": GRIDS}
     return Qwen2VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **ids.qwen)
 
 
 def qwen25(text: Text, ids: Ids) -> PretrainedConfig:
-    vision = {**QWEN_TOWER, "hidden_size": 32, "intermediate_size": 40, "out_hidden_size": 64}
+    vision = {**QWEN_VISION, "hidden_size": 32, "intermediate_size": 40, "out_hidden_size": 64}
     vision |= {"window_size": 16, "fullatt_block_indexes": [1]}
     return Qwen2_5_VLConfig(text_config={**text, "rope_parameters": GRIDS}, vision_config=vision, **ids.qwen)
 
 
 def deep(text: Text) -> tuple[Text, dict[str, Any]]:
     """Decoder and tower of Qwen3-VL."""
-    vision = {**QWEN_TOWER, "depth": 3, "hidden_size": 32, "intermediate_size": 40, "out_hidden_size": 64}
+    vision = {**QWEN_VISION, "depth": 3, "hidden_size": 32, "intermediate_size": 40, "out_hidden_size": 64}
     vision |= {"num_position_embeddings": 16, "deepstack_visual_indexes": [0, 2]}
     return {**text, "rope_parameters": {**GRIDS, "mrope_interleaved": True}}, vision
 
@@ -154,8 +154,8 @@ def qwen35_moe(text: Text, ids: Ids) -> PretrainedConfig:
     return Qwen3_5MoeConfig(text_config=text, vision_config=vision, **ids.qwen)
 
 
-GLM_TOWER: dict[str, Any] = {"depth": 2, "num_heads": 2, "hidden_size": 32, "patch_size": 4, "image_size": 16}
-GLM_TOWER |= {"out_hidden_size": 64, "intermediate_size": 40, "initializer_range": 0.2}
+GLM_VISION: dict[str, Any] = {"depth": 2, "num_heads": 2, "hidden_size": 32, "patch_size": 4, "image_size": 16}
+GLM_VISION |= {"out_hidden_size": 64, "intermediate_size": 40, "initializer_range": 0.2}
 
 
 def glm(text: Text, ids: Ids) -> PretrainedConfig:
@@ -163,7 +163,7 @@ def glm(text: Text, ids: Ids) -> PretrainedConfig:
     parameters = {**GRIDS, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
     return Glm4vConfig(
         text_config={**text, "rope_parameters": parameters},
-        vision_config=GLM_TOWER,
+        vision_config=GLM_VISION,
         image_token_id=ids.image,
         image_start_token_id=ids.start,
         image_end_token_id=ids.end,
@@ -175,7 +175,7 @@ def glm_moe(text: Text, ids: Ids) -> PretrainedConfig:
     text = {**text, "moe_intermediate_size": 24, "n_routed_experts": 4, "num_experts_per_tok": 2}
     return Glm4vMoeConfig(
         text_config={**text, "rope_parameters": parameters},
-        vision_config=GLM_TOWER,
+        vision_config=GLM_VISION,
         image_token_id=ids.image,
         image_start_token_id=ids.start,
         image_end_token_id=ids.end,

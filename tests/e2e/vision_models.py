@@ -18,7 +18,7 @@ from transformers import AutoImageProcessor, AutoTokenizer, PreTrainedModel
 from sglang_plug import MediaProcessor, MediaPrompt, MediaSource, Plugins
 
 from .document_models import demo
-from .seeing_families import FAMILIES, SPECIAL, TEXT, Family, Ids
+from .vision_families import FAMILIES, SPECIAL, TEXT, Family, Ids
 
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
@@ -29,7 +29,7 @@ TEMPLATE = (
 )
 QWEN_IMAGE = FAMILIES["qwen2-vl"].in_text
 SQUARE = 8
-"""Side of what one token of the tiny Mistral sees, in pixels."""
+"""Side of an image patch of one token of the tiny Mistral, in pixels."""
 
 
 def png(width: int, height: int, seed: int = 0, form: str = "PNG") -> bytes:
@@ -41,7 +41,7 @@ def png(width: int, height: int, seed: int = 0, form: str = "PNG") -> bytes:
 
 
 @dataclass(frozen=True)
-class SeeingModel:
+class VisionModel:
     """A checkpoint, and transformers' model of it."""
 
     path: Path
@@ -51,17 +51,19 @@ class SeeingModel:
 
     def tokens(self, text: str) -> list[int]:
         """Of a text, in which ``<|image_pad|>`` stands for an image."""
-        found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return found
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
 
     @torch.inference_mode()
     def greedy(self, tokens: Sequence[int], images: Sequence[bytes], count: int) -> tuple[list[int], list[float]]:
         """The continuation of expanded ``tokens``, and its log-probabilities; computed without a cache."""
         row, logprobs = list(tokens), list[float]()
-        given = self._seen(images)
+        image_inputs = self._image_inputs(images)
         for _ in range(count):
             ids = torch.tensor([row])
-            logits = self.reference(input_ids=ids, use_cache=False, **given, **self._types(ids, given)).logits[0, -1]
+            logits = self.reference(
+                input_ids=ids, use_cache=False, **image_inputs, **self._types(ids, image_inputs)
+            ).logits[0, -1]
             row.append(int(logits.argmax()))
             logprobs.append(float(logits.log_softmax(-1).max()))
         return row[len(tokens) :], logprobs
@@ -72,10 +74,12 @@ class SeeingModel:
 
         If they are the answer itself, ``greedy`` gives it, too; this takes one pass.
         """
-        ids, given = torch.tensor([[*tokens, *answer]]), self._seen(images)
-        logits = self.reference(input_ids=ids, use_cache=False, **given, **self._types(ids, given)).logits[0]
-        found = logits[len(tokens) - 1 : -1]
-        return found.argmax(-1).tolist(), found.log_softmax(-1).amax(-1).tolist()
+        ids, image_inputs = torch.tensor([[*tokens, *answer]]), self._image_inputs(images)
+        logits = self.reference(
+            input_ids=ids, use_cache=False, **image_inputs, **self._types(ids, image_inputs)
+        ).logits[0]
+        predictions = logits[len(tokens) - 1 : -1]
+        return predictions.argmax(-1).tolist(), predictions.log_softmax(-1).amax(-1).tolist()
 
     def prompt(self, text: str, images: Sequence[bytes]) -> MediaPrompt:
         """What the server's processor makes of a text and images."""
@@ -87,27 +91,27 @@ class SeeingModel:
         made: MediaProcessor = load(MediaSource(path=self.path))
         return made
 
-    def _seen(self, images: Sequence[bytes]) -> dict[str, Any]:
+    def _image_inputs(self, images: Sequence[bytes]) -> dict[str, Any]:
         if not images:
             return {}
-        opened = [Image.open(io.BytesIO(one)).convert("RGB") for one in images]
+        opened = [Image.open(io.BytesIO(image)).convert("RGB") for image in images]
         processor = AutoImageProcessor.from_pretrained(self.path, backend="pil")
         own = {"patch_size": SQUARE} if "Pixtral" in type(processor).__name__ else {}
-        given = [opened] if "Onevision" in type(processor).__name__ else opened
-        found = dict(processor(images=given, return_tensors="pt", **own))
+        batch = [opened] if "Onevision" in type(processor).__name__ else opened
+        inputs = dict(processor(images=batch, return_tensors="pt", **own))
         for name in ("num_crops", "num_patches"):
-            found.pop(name, None)
-        return found
+            inputs.pop(name, None)
+        return inputs
 
-    def _types(self, ids: torch.Tensor, given: dict[str, Any]) -> dict[str, Any]:
+    def _types(self, ids: torch.Tensor, image_inputs: dict[str, Any]) -> dict[str, Any]:
         """Which tokens are parts of images, for the families that ask."""
         config = self.reference.config
-        if config.model_type == "gemma3" and given:
+        if config.model_type == "gemma3" and image_inputs:
             return {"token_type_ids": (ids == config.image_token_id).int()}
-        return {"mm_token_type_ids": (ids == config.image_token_id).int()} if "image_grid_thw" in given else {}
+        return {"mm_token_type_ids": (ids == config.image_token_id).int()} if "image_grid_thw" in image_inputs else {}
 
 
-def make_seeing(name: str, folder: Path) -> SeeingModel:
+def make_vision_model(name: str, folder: Path) -> VisionModel:
     """A model of the family ``name``, with random weights and the demo's tokenizer."""
     family = FAMILIES[name]
     of_tokenizer = {name: SPECIAL[index] for name, index in family.of_tokenizer.items()}
@@ -115,7 +119,7 @@ def make_seeing(name: str, folder: Path) -> SeeingModel:
     tokenizer.add_special_tokens({"additional_special_tokens": [*SPECIAL, *family.more]})
     tokenizer.chat_template = TEMPLATE.replace("IMAGE", family.in_text)
     text = {**TEXT, "vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
-    config = family.config(text, Ids(*(tokenizer.convert_tokens_to_ids(one) for one in SPECIAL)))
+    config = family.config(text, Ids(*(tokenizer.convert_tokens_to_ids(token) for token in SPECIAL)))
     torch.manual_seed(5)
     model: PreTrainedModel = getattr(transformers, family.architecture)(config)
     with torch.no_grad():
@@ -128,4 +132,4 @@ def make_seeing(name: str, folder: Path) -> SeeingModel:
     if family.named:
         named = {name: SPECIAL[index] for name, index in family.named.items()}
         (folder / "processor_config.json").write_text(json.dumps(named))
-    return SeeingModel(folder, family, model, tokenizer)
+    return VisionModel(folder, family, model, tokenizer)
