@@ -37,9 +37,9 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
 GENERATOR, EMBEDDER = "127.0.0.1:30000", "127.0.0.1:30001"
 """Addresses of the servers in the documentation."""
 STAND_INS = ("MODEL", "./my-model")
-NOT_STARTED = ("--kv-store", "otel", "--role")
-"""Servers that need 16 GB of memory, a library that is not installed with the tests, or another machine; other tests
-start them."""
+NOT_STARTED = ("--kv-store", "otel", "--role", "--replicas", "--prefill-replicas", "--tp")
+"""Servers that need 16 GB of memory, a library that is not installed with the tests, another machine or several
+engines, each of which takes as long to start as a server; other tests start them, and their options are parsed here."""
 SMALLER = {
     "--batch-size 1 8 --input-len 32 --output-len 16 --num-iters 3": (
         "--batch-size 1 2 --input-len 8 --output-len 4 --num-iters 2"
@@ -235,8 +235,7 @@ def test_servers_start_and_answer(
         flags = [str(ROOT / "plugins") if word == "plugins" else word for word in flags]
         flags += [] if "--plugins-dir" in flags else ["--plugins-dir", str(ROOT / "plugins")]
     flags.append("--skip-server-warmup")  # the request below is the first one
-    has_processes = {"--replicas", "--tp"} & set(flags)
-    server = launcher(*flags, folder=tmp_path) if has_processes else launcher.in_thread(*flags)
+    server = launcher.in_thread(*flags)
     body = {"text": "The capital of Peru is", "sampling_params": {"max_new_tokens": 2}}
     answer = server.post("/generate", body, headers={"authorization": "Bearer key"})
     server.close()

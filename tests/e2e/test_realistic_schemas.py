@@ -14,7 +14,7 @@ from .random_schemas import annotated_schemas, long_texts, openapi_schemas, rand
 from .written_schemas import BOUNDED, UNBOUNDED, Schema
 
 COUNT = int(os.environ.get("RANDOM_SCHEMAS", "192"))
-BATCH = 16
+BATCH = 64
 MOST_TOKENS = 1500
 CHECKER = Draft202012Validator.FORMAT_CHECKER
 

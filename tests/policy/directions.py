@@ -82,13 +82,13 @@ def _listed(table: Mapping[str, Sequence[str]], path: str) -> list[str]:
 
 def _shared_libraries(sources: Sequence[Source]) -> list[str]:
     """The API process computes nothing, and what computes knows no HTTP: the two sides have no library in common."""
-    serving = {name for source in sources if source.shelf == "api" for name in libraries(source)}
-    computing = {name for source in sources if source.shelf == "core" for name in libraries(source)}
+    serving = {name for source in sources if source.package == "api" for name in libraries(source)}
+    computing = {name for source in sources if source.package == "core" for name in libraries(source)}
     return [
-        f"{source.path} imports {name}, which is for {'the engine' if source.shelf == 'api' else 'the API'}"
+        f"{source.path} imports {name}, which is for {'the engine' if source.package == 'api' else 'the API'}"
         for source in sources
-        if source.shelf != "core"
-        for name in sorted(libraries(source) & (computing if source.shelf == "api" else serving - computing))
+        if source.package != "core"
+        for name in sorted(libraries(source) & (computing if source.package == "api" else serving - computing))
     ]
 
 
@@ -97,7 +97,7 @@ def _optional_libraries(sources: Sequence[Source], root: Path) -> list[str]:
     users: dict[str, set[str]] = {}
     optional = {name for name, is_optional in declared_libraries(root).items() if is_optional}
     for source in sources:
-        if source.shelf == "builtin_backends":
+        if source.package == "builtin_backends":
             for name in libraries(source) & optional:
                 users.setdefault(name, set()).add(source.path.parts[2])
     return [f"{name} is imported by {', '.join(sorted(who))}" for name, who in users.items() if len(who) > 1]

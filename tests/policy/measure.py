@@ -83,7 +83,7 @@ def _lines(sources: Sequence[Source]) -> int:
 
 
 def _sizes(sources: Sequence[Source]) -> Iterator[Row]:
-    core = [source for source in sources if source.shelf == "core"]
+    core = [source for source in sources if source.package == "core"]
     yield "lines of core without testing", _lines([source for source in core if "testing" not in source.path.parts]), ()
     engine = [source for source in core if _is_below(source, ENGINE)]
     yield "lines of engine", _lines(engine), ()

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tests.policy.source_tree import ROOT, SHELVES
+from tests.policy.source_tree import PACKAGE_FOLDERS, ROOT
 
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16, "temperature": 0}
 ENGINE_THREAD = "engine"
@@ -48,7 +48,7 @@ def trace_chat_request() -> RequestTrace:
     """Serve the demo model in this process and watch chat requests after ``WARM_UP`` others."""
     from tests.api.routes.conftest import App
 
-    watch = _Watch(tuple(f"{ROOT / shelf}/" for shelf in SHELVES))
+    watch = _Watch(tuple(f"{ROOT / package}/" for package in PACKAGE_FOLDERS))
     threading.setprofile(watch)
     try:
         app = App()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(os.environ.get("MEASURED_TREE", Path(__file__).parents[2])).resolve()
 """The repository; ``python -m tests.policy.measure`` can be pointed at another one."""
-SHELVES = ("core", "builtin_models", "builtin_backends", "api")
+PACKAGE_FOLDERS = ("core", "builtin_models", "builtin_backends", "api")
 """The folders with the installed packages."""
 DANGLING = frozenset("what of as who whose which how those where whether why that it and".split())
 """Words with which a docstring's first line does not stand alone."""
@@ -35,7 +35,7 @@ class Source:
         return ast.parse(self.text)
 
     @property
-    def shelf(self) -> str:
+    def package(self) -> str:
         """``core``, ``api``, ... or ``plugins``."""
         return self.path.parts[0]
 
@@ -108,7 +108,10 @@ def read_sources(folder: Path, root: Path = ROOT) -> Iterator[Source]:
 def package_sources() -> tuple[Source, ...]:
     """Return every module of the installed packages; scripts that are not part of the runtime are left out."""
     return tuple(
-        source for shelf in SHELVES for source in read_sources(ROOT / shelf) if "train" not in source.path.parts
+        source
+        for package in PACKAGE_FOLDERS
+        for source in read_sources(ROOT / package)
+        if "train" not in source.path.parts
     )
 
 

@@ -42,11 +42,11 @@ def extension_folders(sources: Iterable[Source]) -> set[str]:
 
 
 def test_built_in_components_import_public_names(sources: list[Source]) -> None:
-    assert non_public(source for source in sources if source.shelf in FOLDERS) == set(NON_PUBLIC)
+    assert non_public(source for source in sources if source.package in FOLDERS) == set(NON_PUBLIC)
 
 
 def test_step_extensions_import_only_public_names(sources: list[Source]) -> None:
-    folders = extension_folders(source for source in sources if source.shelf in FOLDERS)
+    folders = extension_folders(source for source in sources if source.package in FOLDERS)
     assert len(folders) > 5
     assert non_public(source for source in sources if source.folder in folders) == set()
 

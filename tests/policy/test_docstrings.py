@@ -13,7 +13,7 @@ RATCHET: dict[str, int] = {}
 def test_the_first_line_of_a_docstring_stands_alone(sources: list[Source]) -> None:
     faults: dict[str, list[str]] = {}
     for source in sources:
-        if source.shelf in ("core", "api"):
+        if source.package in ("core", "api"):
             for name, line, text in source.docstrings():
                 if (fault := first_line_fault(text)) is not None:
                     folder = "/".join(source.path.parts[: min(3, len(source.path.parts) - 1)])

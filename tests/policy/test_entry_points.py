@@ -23,7 +23,7 @@ def test_built_in_folders_are_entry_points_and_the_other_way_round(root: Path, s
     plugins = {
         source.module
         for source in packages
-        if source.shelf.startswith("builtin") or "sglang_plug.hookimpl" in source.imports()
+        if source.package.startswith("builtin") or "sglang_plug.hookimpl" in source.imports()
     }
     assert not {source.module for source in packages if "sglang_plug.hookimpl" in source.imports()} & SHARED
     assert plugins - SHARED == set(entry_points(root).values())
@@ -32,7 +32,7 @@ def test_built_in_folders_are_entry_points_and_the_other_way_round(root: Path, s
 def test_a_backend_needs_no_other_backend(root: Path, sources: list[Any]) -> None:
     points = set(entry_points(root).values())
     for source in sources:
-        if source.shelf == "builtin_backends":
+        if source.package == "builtin_backends":
             own = ".".join(source.module.split(".")[:2])
             used = {".".join(name.split(".")[:2]) for name in source.imports()}
             assert not used & points - {own}, source.path

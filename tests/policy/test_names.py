@@ -9,7 +9,7 @@ import pytest
 
 from tests.policy.source_tree import Source
 
-SHELVES = ("core", "builtin_backends", "builtin_models")
+PACKAGES = ("core", "builtin_backends", "builtin_models", "api")
 """The folders whose names are checked."""
 GENERIC = frozenset({"found", "one", "there", "given", "wanted", "what"})
 """Names that say nothing about a value."""
@@ -60,7 +60,7 @@ def test_names_say_what_they_hold(sources: list[Source]) -> None:
     generic = [
         f"{source.path}:{line} {name}"
         for source in sources
-        if source.shelf in SHELVES
+        if source.package in PACKAGES
         for line, name in sorted(generic_names(source.tree))
     ]
     assert generic == []

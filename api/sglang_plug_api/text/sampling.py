@@ -57,15 +57,15 @@ class SamplingDefaults:
         self.vocabulary: int = info["vocab_size"]
         self.longest = min(self.context_length, info["max_total_tokens"])
 
-    def complete(self, given: Mapping[str, Any], prompt: int, default_new_tokens: int | None) -> Sampling:
+    def complete(self, fields: Mapping[str, Any], prompt: int, default_new_tokens: int | None) -> Sampling:
         """Return the parameters of a request. Raises ``ApiError`` that names the field that is wrong.
 
         Args:
-            given: what the request names, by the names of ``sampling_params`` of ``/generate``.
+            fields: what the request names, by the names of ``sampling_params`` of ``/generate``.
             prompt: number of tokens in the prompt.
             default_new_tokens: most tokens to generate where nobody says how many; ``None``: as many as fit.
         """
-        values = {**self.values, **given}
+        values = {**self.values, **fields}
         self._check_prompt(prompt)
         explicit = "max_new_tokens" in values
         max_new_tokens = values.setdefault("max_new_tokens", default_new_tokens)
@@ -100,12 +100,12 @@ class SamplingDefaults:
             stop_patterns=_stop_patterns(values.get("stop_regex")),
             keep_stop=bool(values.get("no_stop_trim")),
             skip_special=values.get("skip_special_tokens") is not False,
-            n=self.outputs(given),
+            n=self.outputs(fields),
         )
 
-    def outputs(self, given: Mapping[str, Any]) -> int:
-        """Return how many outputs ``given``, by native names, asks for."""
-        return given.get("n") or self.values.get("n") or 1
+    def outputs(self, fields: Mapping[str, Any]) -> int:
+        """Return how many outputs ``fields``, by native names, asks for."""
+        return fields.get("n") or self.values.get("n") or 1
 
     def _check_prompt(self, prompt: int) -> None:
         if prompt >= self.context_length:

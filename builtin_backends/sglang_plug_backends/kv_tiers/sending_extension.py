@@ -9,13 +9,16 @@ from sglang_plug import ChunkView, ForwardPhase, Kernels, Model, PrefixPool
 
 from .extension import KVTiers
 from .layer_transfers import BlocksToSend, LayerTransfers, call_after_attention
+from .tier_engine import OpenStores
 
 
 class SendingKVTiers(KVTiers, ForwardPhase):
     """Also sends the blocks of a prompt layer by layer, while the step that completes them is computed."""
 
-    _transfers: LayerTransfers | None = None
-    _wrapped: ExitStack | None = None
+    def __init__(self, open_stores: OpenStores, names: str, memory: int) -> None:
+        super().__init__(open_stores, names, memory)
+        self._transfers: LayerTransfers | None = None
+        self._wrapped_layers = ExitStack()
 
     def use_prefixes(self, prefixes: PrefixPool) -> None:
         """Open the stores."""
@@ -26,9 +29,8 @@ class SendingKVTiers(KVTiers, ForwardPhase):
     def install(self, model: Model, kernels: Kernels) -> None:
         """Compute the digest of the weights, and follow the layers of the model."""
         super().install(model, kernels)
-        if self._wrapped is not None:
-            self._wrapped.close()
-        self._wrapped = call_after_attention(model, self._attended)
+        self._wrapped_layers.close()
+        self._wrapped_layers = call_after_attention(model, self._attended)
 
     def before_forward(self, chunks: Sequence[ChunkView]) -> None:
         """Send the blocks that the step completes for other engines."""
