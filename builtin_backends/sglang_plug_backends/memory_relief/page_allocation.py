@@ -24,7 +24,7 @@ from sglang_plug import (
     memory_advice,
 )
 
-AHEAD = 1024
+AHEAD = 4096
 """Slots behind the highest one in use whose memory is allocated; the thread begins when half of them are used."""
 POPULATE_WRITE = 23
 """``MADV_POPULATE_WRITE`` of Linux 5.14 and later, which Python does not name."""
