@@ -14,6 +14,8 @@ from .secret import CurveKeys
 
 MAX_WAITING = 8
 """Messages that wait for the network; then sending has to wait."""
+MAX_IN_PARTS = 1 << 16
+"""Blocks of which further parts are expected; then those that are sent whole later are forgotten."""
 UNUSED_SECONDS = 600.0
 """Seconds after which a connection that nothing was sent over is closed: engines come and go."""
 
@@ -59,6 +61,8 @@ class Sender:
         Raises ``KVStoreError``.
         """
         if first := [part.key for part in parts if part.start == 0]:
+            if len(self._in_parts) > MAX_IN_PARTS:  # the last parts of some blocks were never sent
+                self._in_parts.clear()
             self._in_parts.update(self.lacking(first))
         for part in parts:
             if part.key in self._in_parts:
