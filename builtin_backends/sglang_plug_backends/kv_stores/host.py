@@ -68,13 +68,17 @@ class HostStore(KVStore):
     def clear(self) -> None:
         """Drop all blocks."""
         with self._lock:
-            self._blocks.clear()
-            self._bytes = 0
+            self._drop_all()
 
     def stats(self) -> KVStoreStats:
         """Return the contents."""
         with self._lock:
             return KVStoreStats(blocks=len(self._blocks), bytes=self._bytes, capacity=self._capacity)
+
+    def _drop_all(self) -> None:
+        """Drop all that counts against the budget; the lock is held."""
+        self._blocks.clear()
+        self._bytes = 0
 
     def _drop_oldest(self) -> None:
         """Drop the least recently used blocks beyond the budget; the lock is held."""

@@ -73,11 +73,10 @@ class TransferStore(HostStore, KVTransferStore):
         if data is not None:
             self.store([KVBlock(part.key, data)])
 
-    def clear(self) -> None:
-        """Drop all blocks, and parts of blocks."""
-        with self._lock:
-            self._partial.clear()
-        super().clear()
+    def _drop_all(self) -> None:
+        """Drop all blocks, and parts of blocks; the lock is held."""
+        super()._drop_all()
+        self._partial.clear()
 
     def received(self, transfer: str) -> bool:
         """Report whether a transfer is complete."""
