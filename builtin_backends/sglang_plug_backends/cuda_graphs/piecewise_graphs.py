@@ -7,8 +7,8 @@ any other step. Models are not aware of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from sglang_plug import Attention, CannotCaptureError, ForwardBatch, Model
+from sglang_plug_backends.wrapped_attention import Attend, attending_by
 
-Attend = Callable[..., Tensor | tuple[Tensor, ...]]
-"""One of a backend's ways to attend, such as ``AttentionBackend.run``."""
 OutputShapes = tuple[tuple[torch.Size, torch.dtype], ...]
 """Shapes and dtypes of the results of one attention call."""
 
@@ -148,9 +147,9 @@ class Capture:
 
         Raises ``CannotCaptureError`` if the model reads these fields too, or whatever capturing raises.
         """
-        with _attending_by(model, self._noted):
+        with attending_by(model, self._noted):
             model(real)
-        with _attending_by(model, self._cut):
+        with attending_by(model, self._cut):
             self._graph = self._recorder.open()
             try:
                 hidden = model(static)
@@ -198,16 +197,6 @@ class Capture:
         if known is None or len(known) < len(tensor):
             known = self._zeros[key] = torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         return known[: len(tensor)]
-
-
-@contextmanager
-def _attending_by(model: Model, around: Callable[[Attend], Attend]) -> Iterator[None]:
-    """Let all layers of ``model`` attend by the wrapped functions that ``around`` returns, inside the context."""
-    with ExitStack() as layers:
-        for module in model.modules():
-            if isinstance(module, Attention):
-                layers.enter_context(module.attending_by(around))
-        yield
 
 
 class Unread(list[int]):

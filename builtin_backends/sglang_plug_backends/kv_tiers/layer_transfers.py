@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug import Attention, Fetched, KVBlockPart, KVPool, Model, upload
+from sglang_plug_backends.wrapped_attention import Attend, attending_by
 
 from .tier_engine import TierEngine
 
@@ -72,22 +73,18 @@ class LayerTransfers:
         return self._engine.layout.layer_parts(keys, copies.read(), layer)
 
 
-def call_after_attention(model: Model, attended: Callable[[int], None]) -> ExitStack:
-    """Have ``attended`` called with the index of each attention layer of ``model`` that has run; close to undo it.
+def call_after_attention(model: Model, attended: Callable[[int], None]) -> AbstractContextManager[None]:
+    """Have ``attended`` called with the index of each attention layer of ``model`` that has run, inside the context.
 
     It is not called for steps that are replayed as a whole.
     """
 
-    def around(run: Callable[..., Any]) -> Callable[..., Any]:
-        def run_and_tell(layer: Attention, *arguments: Any) -> Any:
-            result = run(layer, *arguments)
+    def around(attend: Attend) -> Attend:
+        def attend_and_call(layer: Attention, *arguments: Any) -> Tensor | tuple[Tensor, ...]:
+            result = attend(layer, *arguments)
             attended(layer.index)
             return result
 
-        return run_and_tell
+        return attend_and_call
 
-    layers = ExitStack()
-    for module in model.modules():
-        if isinstance(module, Attention):
-            layers.enter_context(module.attending_by(around))
-    return layers
+    return attending_by(model, around)

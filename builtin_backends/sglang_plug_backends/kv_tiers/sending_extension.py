@@ -30,7 +30,7 @@ class SendingKVTiers(KVTiers, ForwardPhase):
         """Compute the digest of the weights, and follow the layers of the model."""
         super().install(model, kernels)
         self._wrapped_layers.close()
-        self._wrapped_layers = call_after_attention(model, self._attended)
+        self._wrapped_layers.enter_context(call_after_attention(model, self._attended))
 
     def before_forward(self, chunks: Sequence[ChunkView]) -> None:
         """Send the blocks that the step completes for other engines."""
