@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -94,18 +95,28 @@ async def read_file(path: Path) -> AsyncGenerator[bytes, None]:
 
 
 async def _opened(open_file: Callable[[], F], close: Callable[[F], None]) -> F:
-    """Open a file in a thread; if the caller is cancelled meanwhile, ``close`` it once it is open."""
-    opening = asyncio.create_task(asyncio.to_thread(open_file))
+    """Open a file in a thread. If the caller is cancelled, ``close`` the file now, or in the thread once it is open."""
+    lock = threading.Lock()
+    opened: list[F] = []
+    is_cancelled = False
+
+    def open_and_keep() -> None:
+        file = open_file()
+        with lock:
+            if not is_cancelled:
+                opened.append(file)
+                return
+        close(file)
+
     try:
-        return await asyncio.shield(opening)
+        await asyncio.to_thread(open_and_keep)
     except asyncio.CancelledError:
-
-        def close_later(opened: asyncio.Task[F]) -> None:
-            if not opened.cancelled() and opened.exception() is None:
-                close(opened.result())
-
-        opening.add_done_callback(close_later)
+        with lock:
+            is_cancelled = True
+        for file in opened:
+            close(file)
         raise
+    return opened[0]
 
 
 @contextlib.contextmanager
