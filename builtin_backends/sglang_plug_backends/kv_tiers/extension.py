@@ -126,7 +126,7 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         """Note how long the step took."""
         self._copied_bytes = 0
         if self._engine is not None:
-            self._engine.prefill.observe(stats)
+            self._engine.step_done(stats)
 
     def info(self) -> Mapping[str, Any]:
         """Report contents, hits and times of the tiers."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sglang_plug import Fetched, KVBlock
+from sglang_plug_backends.background_thread import background_thread
 
 from .tiers import Tiers
 
@@ -54,7 +55,7 @@ class PrefixStores:
         self._closed = False
         self.dropped_blocks = 0
         """Blocks that were not stored because the queue was full."""
-        self._thread = threading.Thread(target=self._run, name="kv-stores", daemon=True)
+        self._thread = background_thread(self._run, "kv-stores")
         self._thread.start()
 
     @property

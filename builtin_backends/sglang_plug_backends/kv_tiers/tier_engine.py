@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from sglang_plug import KVBlockPart, KVStore, KVTransfer, MetricTotal, PrefixPool
+from sglang_plug import KVBlockPart, KVStore, KVTransfer, MetricTotal, PrefixPool, StepStats
 
 from .block_layout import BlockLayout
 from .loading.prefix_loads import PrefixLoads
 from .loading.prefix_source import PrefixSource
 from .loading.rates import PrefillRate
+from .loading.step_quota import StepQuota
 from .loading.tensor_loads import TensorLoads
 from .prefix_stores import PrefixStores
 from .settings import KVTiersSettings
@@ -40,6 +41,8 @@ class TierEngine:
     tensors: TensorLoads
     transfers: Transfers | None
     """``None``: no store can transfer."""
+    quota: StepQuota | None
+    """``None``: steps and loads do not compete for processors."""
 
     @classmethod
     def open(
@@ -53,8 +56,9 @@ class TierEngine:
         prefill, most_bytes = PrefillRate(), settings.buffer_mib << 20
         queue = PrefixStores(tiers, most_bytes)
         seconds, always = settings.load_seconds, settings.load == "always"
+        quota = StepQuota() if device.type == "cpu" else None
         loads = PrefixLoads(
-            PrefixSource(tiers, layout, states, device),
+            PrefixSource(tiers, layout, states, device, quota),
             prefill,
             most_bytes=most_bytes,
             most_seconds=seconds,
@@ -62,7 +66,13 @@ class TierEngine:
             promote=queue.promote,
         )
         tensors = TensorLoads(tiers, device, prefill, most_seconds=seconds, always=always, promote=queue.promote)
-        return cls(layout, states, tiers, prefill, queue, loads, tensors, Transfers.of(stores, seconds))
+        return cls(layout, states, tiers, prefill, queue, loads, tensors, Transfers.of(stores, seconds), quota)
+
+    def step_done(self, stats: StepStats) -> None:
+        """Note what the step computed, and how long it took."""
+        self.prefill.observe(stats)
+        if self.quota is not None:
+            self.quota.step_done(stats.decode_sequences > 0)
 
     def info(self) -> dict[str, Any]:
         """Return plain data for ``/server_info``."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import threading
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from sglang_plug_backends.background_thread import background_thread
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class WeightsDigest:
         self._value: bytes | None = None
         self._cancelled = False
         self._tensors = list(model_tensors(model))  # now: others may attach adapters to the model later
-        self._thread = threading.Thread(target=self._run, name="kv-weights-digest", daemon=True)
+        self._thread = background_thread(self._run, "kv-weights-digest")
         self._thread.start()
 
     @property

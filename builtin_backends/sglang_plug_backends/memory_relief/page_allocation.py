@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
@@ -23,9 +24,14 @@ from sglang_plug import (
     StepExtension,
     memory_advice,
 )
+from sglang_plug_backends.background_thread import background_thread
 
 AHEAD = 4096
 """Slots behind the highest one in use whose memory is allocated; the thread begins when half of them are used."""
+LEAST_AHEAD = AHEAD // 4
+"""Slots with memory below which the thread begins even in a step that computes prompts."""
+PAUSES = 4
+"""Pauses of the thread, as a multiple of the time that it works: steps need its core, too."""
 POPULATE_WRITE = 23
 """``MADV_POPULATE_WRITE`` of Linux 5.14 and later, which Python does not name."""
 
@@ -46,9 +52,10 @@ class PageAllocation(StepExtension, CachePhase, ForwardPhase):
             self.pages = PagesAhead(prefixes.kv, self._populate)
 
     def before_forward(self, chunks: Sequence[ChunkView]) -> None:
-        """Note the slots of the step."""
+        """Note the slots of the step. A step with prompts takes longest: where possible, the next one is slowed."""
         if self.pages is not None and chunks:
-            self.pages.reach(max([chunk.sequence.slots[-1] for chunk in chunks]))
+            least = LEAST_AHEAD if any(chunk.prefilling for chunk in chunks) else AHEAD // 2
+            self.pages.reach(max([chunk.sequence.slots[-1] for chunk in chunks]), least)
 
     def close(self) -> None:
         """End the thread."""
@@ -70,25 +77,23 @@ class PagesAhead:
         self._parts = kv.parts
         self._slots, self._populate = min(len(part) for part in self._parts), populate
         self._highest = 0
-        self._wake, self._closed = threading.Event(), False
+        self._wake, self._closed = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self.allocated = 0
         """Slots from the first one on whose memory is allocated."""
 
-    def reach(self, slot: int) -> None:
-        """Note that ``slot`` is in use, and allocate the memory of those behind it."""
-        if slot <= self._highest:
-            return
-        self._highest = slot
-        if self.allocated < min(slot + AHEAD // 2, self._slots) and not self._wake.is_set():
+    def reach(self, slot: int, least: int = AHEAD // 2) -> None:
+        """Note that ``slot`` is in use; allocate the memory of those behind it if fewer than ``least`` have some."""
+        self._highest = max(self._highest, slot)
+        if self.allocated < min(self._highest + least, self._slots) and not self._wake.is_set():
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="kv-page-allocation", daemon=True)
+                self._thread = background_thread(self._run, "kv-page-allocation")
                 self._thread.start()
             self._wake.set()
 
     def close(self) -> None:
         """End the thread."""
-        self._closed = True
+        self._closed.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
@@ -97,18 +102,22 @@ class PagesAhead:
         while True:
             self._wake.wait()
             self._wake.clear()
-            while not self._closed and self.allocated < (end := min(self._highest + AHEAD, self._slots)):
+            while not self._closed.is_set() and self.allocated < (end := min(self._highest + AHEAD, self._slots)):
                 start = max(self.allocated, self._highest)  # lower ones are in use and have memory
                 if not all(self._allocate(part, start, end) for part in self._parts):
                     return  # the first write allocates, as it does without this thread
                 self.allocated = end
-            if self._closed:
+            if self._closed.is_set():
                 return
 
     def _allocate(self, part: Tensor, start: int, end: int) -> bool:
         row = part.stride(0) * part.element_size()
         address = (part.data_ptr() + start * row) // mmap.PAGESIZE * mmap.PAGESIZE
-        return not self._closed and self._populate(address, part.data_ptr() + end * row - address)
+        began = time.perf_counter()
+        if self._closed.is_set() or not self._populate(address, part.data_ptr() + end * row - address):
+            return False
+        self._closed.wait(PAUSES * (time.perf_counter() - began))
+        return True
 
 
 def build(context: ExtensionContext) -> PageAllocation | None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from sglang_plug import KVPool, memory_advice
 from sglang_plug_backends.memory_relief.page_allocation import (
     AHEAD,
+    LEAST_AHEAD,
     POPULATE_WRITE,
     PageAllocation,
     PagesAhead,
@@ -154,6 +155,7 @@ class Prefixes:
 @dataclass
 class Chunk:
     sequence: Any
+    prefilling: bool = False
 
 
 @dataclass
@@ -171,3 +173,29 @@ def test_the_highest_slot_of_a_step_counts_and_the_thread_ends_with_the_extensio
     (thread,) = (thread for thread in threading.enumerate() if thread not in before)
     extension.close()
     assert not thread.is_alive()
+
+
+def test_in_steps_with_prompts_memory_is_allocated_only_when_little_is_left() -> None:
+    calls = Calls()
+    extension = PageAllocation(calls)
+    extension.use_prefixes(Prefixes(pool()))  # type: ignore[arg-type]
+    assert extension.pages is not None
+
+    def step(slot: int, *, prefilling: bool) -> None:
+        extension.before_forward([Chunk(Slots([slot]), prefilling), Chunk(Slots([5]))])  # type: ignore[list-item]
+
+    def is_allocated(end: int) -> bool:
+        return extension.pages is not None and extension.pages.allocated >= end
+
+    step(100, prefilling=True)
+    wait_for(lambda: is_allocated(100 + AHEAD))
+    count = len(calls.ranges)
+    step(50 + AHEAD // 2 + 100, prefilling=True)
+    time.sleep(0.05)
+    assert len(calls.ranges) == count
+    step(7, prefilling=False)
+    wait_for(lambda: is_allocated(50 + AHEAD // 2 + 100 + AHEAD))
+    end = extension.pages.allocated - LEAST_AHEAD + 1
+    step(end, prefilling=True)
+    wait_for(lambda: is_allocated(end + AHEAD))
+    extension.close()

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from sglang_plug import KVBlock, KVStoreError
 
 from .record import HEADER_BYTES, MAGIC, RecordHeader
@@ -117,13 +119,21 @@ class Segment:
     def read(self, key: bytes, offset: int, length: int) -> memoryview:
         """Return the content of the block with ``key``. Raises ``KVStoreError`` if it is not what was stored."""
         try:
-            record = memoryview(os.pread(self._fd, HEADER_BYTES + length, offset))
+            record = self._read_record(HEADER_BYTES + length, offset)
         except OSError as error:
             raise KVStoreError(f"{self.path}: {error}") from error
         header, data = RecordHeader.parse(record), record[HEADER_BYTES:]
         if header is None or header.key != key or not header.matches(data):
             raise KVStoreError(f"{self.path}: the block at byte {offset} is damaged")
         return data
+
+    def _read_record(self, size: int, offset: int) -> memoryview:
+        """Return what the file has of ``size`` bytes, in memory that is writable: tensors refer to no other."""
+        record = np.empty(size, np.uint8).data
+        read = 0
+        while read < size and (count := os.preadv(self._fd, [record[read:]], offset + read)):
+            read += count
+        return record[:read]
 
 
 class SegmentWriter:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from sglang_plug import KVBlock, KVStore, KVStoreError, KVStoreStats
+from sglang_plug_backends.background_thread import background_thread
 from sglang_plug_backends.kv_stores.settings import DiskSettings, parse_bytes
 
 from .directory import StoreDirectory, remove_until
@@ -54,7 +55,7 @@ class DiskStore(KVStore):
         self._generation = self._directory.generation()
         self._refresh()
         self._closed = threading.Event()
-        self._refresher = threading.Thread(target=self._keep_refreshed, name="kv-disk", daemon=True)
+        self._refresher = background_thread(self._keep_refreshed, "kv-disk")
         self._refresher.start()
 
     def lookup(self, keys: Sequence[bytes]) -> list[bool]:

@@ -12,6 +12,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from sglang_plug import ConfigError, KVBlock, KVBlockPart
+from sglang_plug_backends.background_thread import background_thread
 
 from .messages import BLOCK, COMPLETE, LACKS, PART, PLACE, address_of, separated
 from .secret import CurveKeys
@@ -85,7 +86,7 @@ class Receiver:
             socket.close()
             self._end()
             raise ConfigError(f"the KV store 'transfer' cannot listen at {address_of(host, port)}: {error}") from error
-        self._thread = threading.Thread(target=self._run, args=(socket,), name="kv-transfer", daemon=True)
+        self._thread = background_thread(lambda: self._run(socket), "kv-transfer")
         self._thread.start()
 
     def is_complete(self, transfer: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sglang_plug import KVBlock
+from sglang_plug_backends.background_thread import background_thread
 
 from .prefix_source import NOTHING, LoadedPrefix, LocatedPrefix, MissingPrefix, PrefixSource
 from .rates import PrefillRate, Rate
@@ -111,7 +112,7 @@ class PrefixLoads:
         self._pace = Rate()  # of a worker, per byte of the loads that it takes
         self._closed = False
         for number in range(WORKERS):
-            threading.Thread(target=self._run, name=f"kv-loads-{number}", daemon=True).start()
+            background_thread(self._run, f"kv-loads-{number}").start()
 
     @property
     def usable(self) -> bool:

@@ -14,6 +14,8 @@ from sglang_plug_backends.kv_tiers.state_layout import StateLayout
 from sglang_plug_backends.kv_tiers.tier import Tier
 from sglang_plug_backends.kv_tiers.tiers import LoadedBlock, Tiers
 
+from .step_quota import StepQuota
+
 
 @dataclass(frozen=True, slots=True)
 class MissingPrefix:
@@ -87,11 +89,19 @@ class PrefixSource:
         layout: the layout of blocks.
         states: the layout of the states that a prefix needs.
         device: where blocks and states are sent afterwards.
+        quota: limits what is loaded beside a step.
     """
 
-    def __init__(self, tiers: Tiers, layout: BlockLayout, states: StateLayout, device: torch.device) -> None:
+    def __init__(
+        self,
+        tiers: Tiers,
+        layout: BlockLayout,
+        states: StateLayout,
+        device: torch.device,
+        quota: StepQuota | None = None,
+    ) -> None:
         self.tiers, self.layout = tiers, layout
-        self._states, self._device = states, device
+        self._states, self._device, self._quota = states, device, quota
 
     def locate(self, missing: MissingPrefix) -> LocatedPrefix | None:
         """Return where the longest usable part of a missing prefix is; ``None`` if no tier has one."""
@@ -135,7 +145,7 @@ class PrefixSource:
         missing, size = located.missing, self.layout.bytes
         reserved = sum(tier.load_seconds(self._states.size) for _, _, tier in located.states[:1])
         keys = missing.keys[: len(located.places)]
-        blocks = self.tiers.load(keys, located.places, deadline - reserved, size)
+        blocks = self._load_blocks(keys, located.places, deadline - reserved)
         loaded = LoadedPrefix(missing.first + len(blocks) if size else located.end)
         if located.states:
             loaded = self._load_states(located, loaded.end, deadline)
@@ -148,6 +158,20 @@ class PrefixSource:
             bytes=loaded.bytes + len(blocks) * size,
             lower=[*lower, *loaded.lower],
         )
+
+    def _load_blocks(self, keys: Sequence[bytes], places: Sequence[Tier], deadline: float) -> list[LoadedBlock]:
+        """Load the first blocks that ``places`` can load before ``deadline``, a part of them beside each step."""
+        size, quota = self.layout.bytes, self._quota
+        if quota is None or not keys:
+            return self.tiers.load(keys, places, deadline, size)
+        blocks, batch = list[LoadedBlock](), max(1, quota.most_bytes // size)
+        for start in range(0, len(keys), batch):
+            part = keys[start : start + batch]
+            quota.take(len(part) * size)
+            blocks += self.tiers.load(part, places[start : start + batch], deadline, size)
+            if len(blocks) < start + len(part):
+                break
+        return blocks
 
     def _load_states(self, located: LocatedPrefix, most: int, deadline: float) -> LoadedPrefix:
         """Load the states after ``most`` blocks, or those after fewer ones if they cannot be loaded."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug import KVBlock, pinned
+from sglang_plug_backends.background_thread import background_thread
 from sglang_plug_backends.kv_tiers.tiers import Tiers
 
 from .prefix_loads import GRACE
@@ -77,7 +78,7 @@ class TensorLoads:
         self._changed = threading.Condition()
         self._active: TensorLoad | None = None
         self._closed = False
-        threading.Thread(target=self._run, name="kv-tensor-loads", daemon=True).start()
+        background_thread(self._run, "kv-tensor-loads").start()
 
     def submit(self, key: bytes, tokens: int) -> TensorLoad | None:
         """Begin to load a tensor that stands for ``tokens`` tokens; ``None`` if no tier has it, or the thread hangs."""

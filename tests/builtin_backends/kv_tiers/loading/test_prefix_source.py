@@ -14,6 +14,7 @@ from sglang_plug_backends.kv_stores.host import HostStore
 from sglang_plug_backends.kv_stores.settings import HostSettings
 from sglang_plug_backends.kv_tiers.block_layout import BlockLayout
 from sglang_plug_backends.kv_tiers.loading.prefix_source import LoadedPrefix, MissingPrefix, PrefixSource
+from sglang_plug_backends.kv_tiers.loading.step_quota import StepQuota
 from sglang_plug_backends.kv_tiers.state_layout import StateLayout
 from sglang_plug_backends.kv_tiers.tier import Tier
 from sglang_plug_backends.kv_tiers.tiers import Tiers
@@ -121,3 +122,28 @@ def test_states_of_another_format_have_other_keys() -> None:
 
     assert StateLayout.of([Wider()], 4).key(BLOCKS[0]) != STATES.key(BLOCKS[0])
     assert STATES.key(BLOCKS[0]) not in BLOCKS
+
+
+@pytest.mark.parametrize("present", [0, 1, 3, 7, 8])
+def test_beside_steps_blocks_are_loaded_in_parts(tiers: Tiers, fast: HostStore, slow: HostStore, present: int) -> None:
+    put(fast, BLOCKS[:2])
+    put(slow, BLOCKS[:present])
+    missing = MissingPrefix(BLOCKS, 0)
+    expected = load(tiers, missing)
+    quota = StepQuota(3 * LAYOUT.bytes)
+    source = PrefixSource(tiers, LAYOUT, STATES, CPU, quota)
+    located = source.locate(missing)
+    assert expected is not None and located is not None
+    loaded = source.load(located, time.monotonic() + 60)
+    assert (loaded.end, loaded.tiers, loaded.bytes) == (expected.end, expected.tiers, expected.bytes)
+    assert [rows.tolist() for rows in loaded.rows] == [rows.tolist() for rows in expected.rows]
+
+
+def test_the_part_behind_a_lost_block_is_not_loaded() -> None:
+    store = Damaging(HostSettings())
+    put(store, BLOCKS)
+    store.lost = BLOCKS[4]
+    source = PrefixSource(Tiers([Tier("damaging", store)]), LAYOUT, STATES, CPU, StepQuota(3 * LAYOUT.bytes))
+    located = source.locate(MissingPrefix(BLOCKS, 0))
+    assert located is not None
+    assert source.load(located, time.monotonic() + 60).end == 4
