@@ -86,7 +86,7 @@ class Engine:
         runner.backend.plan = self.timed("attention.plan", runner.backend.plan)  # type: ignore[method-assign]
         runner.model.forward = self.timed("forward", runner.model.forward)  # type: ignore[method-assign]
         runner.model.head = self.timed("head", runner.model.head)  # type: ignore[method-assign]
-        runner.sampler.draw = self.timed("sample", runner.sampler.draw)  # type: ignore[method-assign]
+        runner.sampler.sample = self.timed("sample", runner.sampler.sample)  # type: ignore[method-assign]
 
     def timed(self, name: str, function: Callable[P, R]) -> Callable[P, R]:
         """Wrap ``function`` to add its time up under ``name``."""

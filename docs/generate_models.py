@@ -152,8 +152,8 @@ def served() -> dict[str, list[str]]:
 def models() -> Iterator[tuple[ModelSpec, str]]:
     """Yield the models that the project itself declares: the spec, and the name of the plugin."""
     for component in Plugins.discover().all("model"):
-        if component.found.distribution == DISTRIBUTION and isinstance(component.spec, ModelSpec):
-            yield component.spec, component.found.name
+        if component.plugin.distribution == DISTRIBUTION and isinstance(component.spec, ModelSpec):
+            yield component.spec, component.plugin.name
 
 
 def row(*cells: str) -> str:

@@ -35,7 +35,7 @@ ANNOTATIONS: dict[str, Any] = {
     "": {"$ref": 5},
     "é": None,
 }
-ONE = ("items", "additionalProperties")
+SINGLE = ("items", "additionalProperties")
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 NAMED = ("properties", "$defs", "definitions")
 
@@ -55,7 +55,7 @@ def annotated(schema: Any, draw: random.Random, rate: float = 0.6) -> Any:
 
 
 def _inside(key: str, value: Any, draw: random.Random, rate: float) -> Any:
-    if key in ONE:
+    if key in SINGLE:
         return annotated(value, draw, rate)
     if key in LISTS:
         return [annotated(item, draw, rate) for item in value]

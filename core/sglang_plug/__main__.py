@@ -101,7 +101,7 @@ def _top_level(arguments: list[str], plugins: Plugins) -> int:
 
 
 def _line(component: Component) -> str:
-    owner = "" if component.found.distribution == DISTRIBUTION else f" ({component.found.origin})"
+    owner = "" if component.plugin.distribution == DISTRIBUTION else f" ({component.plugin.origin})"
     return f"  {component.spec.name:<16} {component.spec.summary}{owner}".rstrip()
 
 

@@ -23,7 +23,7 @@ def test_every_model_of_the_project_is_on_the_page() -> None:
     own = [
         component.spec.name
         for component in Plugins.discover().all("model")
-        if component.found.distribution == DISTRIBUTION
+        if component.plugin.distribution == DISTRIBUTION
     ]
     assert own and all(f"| `{name}` |" in page for name in own)
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from sglang.utils import terminate_process
 
-
 LONGEST_PAUSE = 0.2
 """Seconds."""
 

@@ -69,7 +69,7 @@ def environment_report(plugins: Plugins, variables: Mapping[str, str]) -> Report
         "torch": dict(_torch()),
         "devices": dict(_driver()),
         "plugins of others": {plugin.name: plugin.origin for plugin in others},
-        "plugins that fail": {failure.found.name: failure.message for failure in plugins.failures},
+        "plugins that fail": {failure.plugin.name: failure.message for failure in plugins.failures},
         "environment": dict(_variables(variables)),
     }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_plug import PluginError, Plugins
-from sglang_plug.plugins.discovery import Found, normalise
+from sglang_plug.plugins.discovery import DiscoveredPlugin, normalise
 from sglang_plug.plugins.lock import plugin_files
 from sglang_plug_api.contract.changes import Change, compare
 from sglang_plug_api.contract.surface import Surface, read_surface
@@ -98,8 +98,8 @@ def _is_own(file: Path, root: Path) -> bool:
     return not any(folder in IGNORED or folder.startswith(".") for folder in folders)
 
 
-def _of(name: str, plugins: Plugins) -> list[Found]:
-    every = [*plugins.loaded, *(failure.found for failure in plugins.failures), *plugins.blocked]
+def _of(name: str, plugins: Plugins) -> list[DiscoveredPlugin]:
+    every = [*plugins.loaded, *(failure.plugin for failure in plugins.failures), *plugins.blocked]
     chosen = [candidate for candidate in every if name == candidate.name or normalise(name) == candidate.distribution]
     if not chosen:
         raise PluginError(
@@ -108,7 +108,7 @@ def _of(name: str, plugins: Plugins) -> list[Found]:
     return chosen
 
 
-def _python(plugin: Found) -> Iterator[tuple[str, Path]]:
+def _python(plugin: DiscoveredPlugin) -> Iterator[tuple[str, Path]]:
     for name, file in plugin_files(plugin):
         if file.suffix == ".py":
             yield name, file

@@ -37,7 +37,7 @@ def run_tests(options: argparse.Namespace, plugins: Plugins) -> int:
         named = [
             component
             for component in plugins.all()
-            if name in (component.found.name, component.found.distribution, component.key, component.spec.name)
+            if name in (component.plugin.name, component.plugin.distribution, component.key, component.spec.name)
         ]
         if not named:
             raise PluginError(
@@ -45,7 +45,7 @@ def run_tests(options: argparse.Namespace, plugins: Plugins) -> int:
                 "declares components; see: sglang-plug plugins list"
             )
         components += named
-    if explicit := next((component for component in components if component.found.explicit), None):
+    if explicit := next((component for component in components if component.plugin.explicit), None):
         raise PluginError(f"{explicit} is loaded from a file or folder; install it first: pip install -e FOLDER")
     if importlib.util.find_spec("pytest") is None:
         raise PluginError("the tests need pytest: pip install 'sglang-plug[conformance]'")

@@ -15,7 +15,7 @@ from typing import Any
 from sglang_plug import ConfigError, PluginError, Plugins, StepExtensionSpec
 from sglang_plug.engine.extensions.order import ordered_extensions
 from sglang_plug.plugins.declaration import hook_names
-from sglang_plug.plugins.discovery import DISTRIBUTION, GROUP, Found
+from sglang_plug.plugins.discovery import DISTRIBUTION, GROUP, DiscoveredPlugin
 from sglang_plug.plugins.registry import Component, Failure
 from sglang_plug_api.lifecycle.declaration_costs import declaration_costs
 from sglang_plug_api.lifecycle.plugin_check import check_component, settings_of
@@ -99,7 +99,7 @@ def _list(options: argparse.Namespace, plugins: Plugins) -> int:
 def _show(options: argparse.Namespace, plugins: Plugins) -> int:
     key: str = options.key
     loaded = [plugin for plugin in plugins.loaded if key in (plugin.name, plugin.distribution)]
-    failures = [failure for failure in plugins.failures if key in (failure.found.name, failure.found.distribution)]
+    failures = [failure for failure in plugins.failures if key in (failure.plugin.name, failure.plugin.distribution)]
     components = [item for item in plugins.all() if key in (item.spec.name, f"{item.spec.kind}:{item.spec.name}")]
     if not loaded and not failures and not components:
         raise PluginError(_unknown("plugin or component", key, _every_key(plugins)))
@@ -112,8 +112,8 @@ def _show(options: argparse.Namespace, plugins: Plugins) -> int:
     return 0
 
 
-def _show_plugin(plugin: Found, plugins: Plugins) -> None:
-    declared = [f"{item.spec.kind}:{item.spec.name}" for item in plugins.all() if item.found == plugin]
+def _show_plugin(plugin: DiscoveredPlugin, plugins: Plugins) -> None:
+    declared = [f"{item.spec.kind}:{item.spec.name}" for item in plugins.all() if item.plugin == plugin]
     _print_fields(
         f"plugin {plugin.name}",
         {
@@ -126,7 +126,7 @@ def _show_plugin(plugin: Found, plugins: Plugins) -> None:
 
 
 def _show_failure(failure: Failure) -> None:
-    plugin = failure.found
+    plugin = failure.plugin
     fields = {
         "distribution": plugin.origin,
         "module": plugin.module,
@@ -138,7 +138,7 @@ def _show_failure(failure: Failure) -> None:
 
 
 def _show_component(component: Component, plugins: Plugins) -> None:
-    spec, plugin = component.spec, component.found
+    spec, plugin = component.spec, component.plugin
     status, reason = availability(component, plugins)
     fields: dict[str, Any] = {
         "plugin": f"{plugin.name} of {plugin.origin}",
@@ -168,12 +168,12 @@ def _extension_order(plugins: Plugins) -> list[str]:
 
 def _check(options: argparse.Namespace, plugins: Plugins) -> int:
     name: str = options.name
-    every = [*plugins.loaded, *(failure.found for failure in plugins.failures), *plugins.blocked]
+    every = [*plugins.loaded, *(failure.plugin for failure in plugins.failures), *plugins.blocked]
     chosen = [plugin for plugin in every if name in (plugin.name, plugin.distribution)]
     if not chosen:
         known = {plugin.name for plugin in every} | {plugin.distribution for plugin in every}
         raise PluginError(_unknown("plugin", name, known))
-    problems = [str(failure) for failure in plugins.failures if failure.found in chosen]
+    problems = [str(failure) for failure in plugins.failures if failure.plugin in chosen]
     problems += [
         f"plugin {item.name!r} is blocked, so it was not checked" for item in chosen if item in plugins.blocked
     ]
@@ -185,7 +185,7 @@ def _check(options: argparse.Namespace, plugins: Plugins) -> int:
     names = {f"{plugin.distribution}:{plugin.name}" for plugin in chosen}
     problems += [row["reason"] for row in disagreements(plugins) if any(name in row["reason"] for name in names)]
     for component in plugins.all():
-        if component.found not in chosen:
+        if component.plugin not in chosen:
             continue
         if missing := component.unavailable():
             print(f"skipped  {component}: {missing}")
@@ -196,7 +196,7 @@ def _check(options: argparse.Namespace, plugins: Plugins) -> int:
     return _report(problems)
 
 
-def _is_empty(plugin: Found, plugins: Plugins) -> bool:
+def _is_empty(plugin: DiscoveredPlugin, plugins: Plugins) -> bool:
     return plugin in plugins.loaded and not vars(plugin.load()).keys() & set(hook_names())
 
 
@@ -227,7 +227,7 @@ def _clash(component: Component, plugins: Plugins) -> list[str]:
     return [f"{component} is {reason}"] if status == "clash" else []
 
 
-def _costly(plugins: Iterable[Found]) -> list[str]:
+def _costly(plugins: Iterable[DiscoveredPlugin]) -> list[str]:
     """Return a line about each plugin whose declaration imports something heavy, or waits."""
     lines = []
     for plugin, cost in declaration_costs(list(plugins)).items():

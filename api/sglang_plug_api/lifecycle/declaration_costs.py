@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from sglang_plug.config import ConfigError
-from sglang_plug.plugins.discovery import Found
+from sglang_plug.plugins.discovery import DiscoveredPlugin
 from sglang_plug.plugins.hookspecs import hookimpl
 from sglang_plug.system.child_process import child_environment, python_command
 
@@ -59,7 +59,7 @@ class DeclarationCost:
     """The module, or the hook, that waited longest."""
 
 
-def declaration_costs(plugins: Sequence[Found]) -> dict[Found, DeclarationCost]:
+def declaration_costs(plugins: Sequence[DiscoveredPlugin]) -> dict[DiscoveredPlugin, DeclarationCost]:
     """Measure each plugin; one that fails counts up to its failure.
 
     Raises ``ConfigError`` if the measuring process fails.
@@ -89,7 +89,7 @@ class _Waiting:
     module: str
 
 
-def _measure(plugins: Sequence[Found]) -> tuple[list[str], list[_Waiting]]:
+def _measure(plugins: Sequence[DiscoveredPlugin]) -> tuple[list[str], list[_Waiting]]:
     """Return the heavy libraries of all plugins together, and the waiting of each."""
     work = json.dumps({"path": sys.path, "plugins": [dataclasses.asdict(plugin) for plugin in plugins]})
     command, environment = python_command(__name__), child_environment()
@@ -149,7 +149,7 @@ class _ModuleTimes:
         return max(self.waited, key=lambda name: self.waited[name], default="")
 
 
-def _declare(plugin: Found, times: _ModuleTimes) -> None:
+def _declare(plugin: DiscoveredPlugin, times: _ModuleTimes) -> None:
     module = plugin.load()
     marker = f"{hookimpl.project_name}_impl"
     for name, function in vars(module).items():
@@ -181,7 +181,7 @@ def main() -> None:
         began, computed = time.monotonic(), time.process_time()
         try:
             with times.of_imports():
-                _declare(Found(**plugin), times)
+                _declare(DiscoveredPlugin(**plugin), times)
         except Exception as error:  # discovery has reported it with its cause
             print(f"{plugin['name']}: {error}", file=sys.stderr)
         elapsed, used = time.monotonic() - began, time.process_time() - computed

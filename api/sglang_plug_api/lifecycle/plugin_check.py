@@ -120,4 +120,4 @@ def _can_be_made(component: Component) -> bool:
     kind = None if component.spec.settings is None else import_target(component.spec.settings)
     if not is_settings_class(kind):
         return True  # there is no setting; or making the component reports the problem
-    return {item.name for item in settings_fields(kind) if item.required} <= component.given.keys()
+    return {item.name for item in settings_fields(kind) if item.required} <= component.raw_settings.keys()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sglang_plug.plugins.choice import disagreement, rivals
-from sglang_plug.plugins.discovery import Found
+from sglang_plug.plugins.discovery import DiscoveredPlugin
 from sglang_plug.plugins.hookspecs import Facts
 from sglang_plug.plugins.registry import Component, Failure, PluginError, Plugins
 
@@ -18,7 +18,7 @@ def plugin_table(plugins: Plugins) -> dict[str, list[dict[str, Any]]]:
     """
     states = [
         *((plugin, "loaded") for plugin in plugins.loaded),
-        *((failure.found, "failed") for failure in plugins.failures),
+        *((failure.plugin, "failed") for failure in plugins.failures),
         *((plugin, "blocked") for plugin in plugins.blocked),
     ]
     hidden = [name for name in plugins.options.block if ":" in name]
@@ -57,7 +57,7 @@ def slow_plugins(plugins: Plugins) -> list[str]:
     ]
 
 
-def describe_plugin(plugin: Found) -> dict[str, Any]:
+def describe_plugin(plugin: DiscoveredPlugin) -> dict[str, Any]:
     """Describe a plugin: its distribution and its declaring module."""
     return {
         "name": plugin.name,
@@ -70,7 +70,7 @@ def describe_plugin(plugin: Found) -> dict[str, Any]:
 
 def describe_failure(failure: Failure) -> dict[str, Any]:
     """Describe a plugin that could not be loaded, with the error."""
-    return {**describe_plugin(failure.found), "error": failure.message}
+    return {**describe_plugin(failure.plugin), "error": failure.message}
 
 
 def describe_component(component: Component, plugins: Plugins) -> dict[str, Any]:
@@ -79,9 +79,9 @@ def describe_component(component: Component, plugins: Plugins) -> dict[str, Any]
     return {
         "kind": component.spec.kind,
         "name": component.spec.name,
-        "plugin": component.found.name,
-        "distribution": component.found.distribution,
-        "version": component.found.version,
+        "plugin": component.plugin.name,
+        "distribution": component.plugin.distribution,
+        "version": component.plugin.version,
         "summary": component.spec.summary,
         "target": component.spec.target,
         "status": status,
@@ -95,11 +95,11 @@ def availability(component: Component, plugins: Plugins) -> tuple[str, str]:
     key = f"{spec.kind}:{spec.name}"
     others = [other for other in plugins.all(spec.kind) if other.spec.name == spec.name and other is not component]
     preferred = plugins.options.prefer.get(key)
-    if others and preferred not in (None, component.found.distribution):
+    if others and preferred not in (None, component.plugin.distribution):
         return "unused", f"--prefer chose {preferred}"
-    rivals = [other for other in others if preferred in (None, other.found.distribution)]
+    rivals = [other for other in others if preferred in (None, other.plugin.distribution)]
     if rivals:
-        names = ", ".join(f"{rival.found.origin} (plugin {rival.found.name!r})" for rival in rivals)
+        names = ", ".join(f"{rival.plugin.origin} (plugin {rival.plugin.name!r})" for rival in rivals)
         return "clash", f"also declared by {names}; add --prefer {key}=DISTRIBUTION"
     if missing := component.unavailable():
         return "unavailable", missing

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sglang_plug.config import AUTO
-from sglang_plug.plugins.discovery import DISTRIBUTION, Found
+from sglang_plug.plugins.discovery import DISTRIBUTION, DiscoveredPlugin
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.options.option import config_value
@@ -117,9 +117,9 @@ def _kv_cache(config: ServerConfig, info: Mapping[str, Any]) -> str:
 def _third_party(plugins: Plugins) -> str:
     """Return the plugins of other distributions with their versions, and those that failed."""
     texts = [f"{plugin.name} ({plugin.origin})" for plugin in plugins.loaded if _is_third_party(plugin)]
-    texts += [f"{failure.found.name} FAILED: {failure.message}" for failure in plugins.failures]
+    texts += [f"{failure.plugin.name} FAILED: {failure.message}" for failure in plugins.failures]
     return ", ".join(texts) or "only those of sglang-plug"
 
 
-def _is_third_party(plugin: Found) -> bool:
+def _is_third_party(plugin: DiscoveredPlugin) -> bool:
     return plugin.distribution != DISTRIBUTION

@@ -74,7 +74,7 @@ class Option:
             return list(self.choices)
         names = [AUTO, *self.others] if self.default == AUTO else [*self.others]
         for component in plugins.all(self.component):
-            owner = component.found.distribution
+            owner = component.plugin.distribution
             names.append(component.spec.name + ("" if owner == DISTRIBUTION else f" ({owner})"))
         return names
 

@@ -80,7 +80,7 @@ def _matching_tool_parser(
         return NO_PARSER, "the model has no chat template"
     components = sorted(
         (item for item in plugins.all(TOOLS) if not (isinstance(item.spec, ToolParserSpec) and item.spec.alias_of)),
-        key=lambda item: (item.found.distribution == DISTRIBUTION, item.spec.name),
+        key=lambda item: (item.plugin.distribution == DISTRIBUTION, item.spec.name),
     )
     for component in components:
         name = component.spec.name

@@ -45,11 +45,11 @@ def sampling_is_right(device: str) -> dict[str, Any]:
             logits = torch.randn(len(rows), VOCABULARY, device=device)
             mask = torch.full((2, -(-VOCABULARY // 32)), -1, dtype=torch.int32)
             for allowed in (None, AllowedTokens([0, 2], mask)):
-                sampler.draw(logits.clone(), rows, allowed).results()  # compiles
+                sampler.sample(logits.clone(), rows, allowed).results()  # compiles
                 copies = [logits.clone() for _ in range(2)]
                 with _no_waiting(device):
-                    sampled = [sampler.draw(copy, rows, allowed, ahead=[1] * len(rows)) for copy in copies]
-                    other = sampler.draw(copies[0], rows[::-1])
+                    sampled = [sampler.sample(copy, rows, allowed, ahead=[1] * len(rows)) for copy in copies]
+                    other = sampler.sample(copies[0], rows[::-1])
                 _check_tokens([*sampled, other])
     return {"kinds": list(KINDS), "waits": 0}
 
@@ -72,10 +72,10 @@ def sampling_speed(device: str) -> dict[str, Any]:
 def _rate(sampler: Sampler, logits: torch.Tensor, rows: list[Sequence]) -> float:
     copy = torch.empty_like(logits)
     for _ in range(WARM_UPS):
-        sampler.draw(copy.copy_(logits), rows).results()
+        sampler.sample(copy.copy_(logits), rows).results()
     started, steps = time.perf_counter(), 0
     while time.perf_counter() - started < SECONDS:
-        sampled = [sampler.draw(copy.copy_(logits), rows) for _ in range(4)]
+        sampled = [sampler.sample(copy.copy_(logits), rows) for _ in range(4)]
         sampled[-1].results()
         steps += len(sampled)
     return steps * len(rows) / (time.perf_counter() - started)

@@ -14,7 +14,7 @@ from sglang_plug_backends.grammars.json_schema.plain_schema import (
     DEFINITIONS,
     LISTS,
     NAMED,
-    ONE,
+    SINGLE,
     PlainSchema,
     plain_schema,
     subschemas,
@@ -30,7 +30,7 @@ SCALAR = frozenset(
 """Keywords that hold no schema."""
 OWN_FORMATS = frozenset({"date", "time", "date-time"})
 KNOWN_FORMATS = OWN_FORMATS | frozenset({"duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"})
-KEYWORDS = SCALAR | ONE | LISTS | NAMED
+KEYWORDS = SCALAR | SINGLE | LISTS | NAMED
 """Keywords that are enforced."""
 
 

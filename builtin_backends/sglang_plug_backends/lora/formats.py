@@ -26,7 +26,7 @@ def adapter_reader(plugins: Plugins) -> ReadAdapter:
 
     Raises ``ConfigError`` if there is none, ``PluginError`` if one cannot be imported.
     """
-    known = sorted(plugins.all("adapter"), key=lambda component: component.found.distribution == BUILT_IN)
+    known = sorted(plugins.all("adapter"), key=lambda component: component.plugin.distribution == BUILT_IN)
     usable = [component for component in known if not component.unavailable()]
     if not usable:
         missing = "; ".join(f"{component} is unavailable: {component.unavailable()}" for component in known)

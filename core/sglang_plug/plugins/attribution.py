@@ -36,7 +36,7 @@ def attributed(
     try:
         yield
     except ConfigError as error:
-        plugin = component.found
+        plugin = component.plugin
         if plugin.distribution != DISTRIBUTION and plugin.origin not in str(error):
             error.args = (f"{error}\n  (says {component})",)
         raise
@@ -64,7 +64,7 @@ def _owners_in_traceback(error: BaseException, components: Sequence[Component]) 
         module = frame.f_globals.get("__name__", "")
         targets = {component.spec.target.partition(":")[0]: component for component in components}
         owner = targets.get(module) or next(
-            (component for component in components if _is_part(module, component.found.module)), None
+            (component for component in components if _is_part(module, component.plugin.module)), None
         )
         if owner is not None and owner not in owners:
             owners.append(owner)

@@ -10,7 +10,7 @@ from typing import Any
 import pluggy
 
 from .component import PluginError
-from .discovery import DISTRIBUTION, Found
+from .discovery import DISTRIBUTION, DiscoveredPlugin
 from .hookspecs import Facts
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Answer:
     """The plugin, as ``distribution:plugin``."""
 
 
-def call_order(calls: Sequence[pluggy.HookImpl], loaded: Sequence[Found]) -> list[pluggy.HookImpl]:
+def call_order(calls: Sequence[pluggy.HookImpl], loaded: Sequence[DiscoveredPlugin]) -> list[pluggy.HookImpl]:
     """Sort implementations of ``choose_component`` into the order in which they are asked.
 
     Files and folders that the user named come first, the last named one before the others; then installed
@@ -97,7 +97,7 @@ def disagreement(kind: str, chosen: Answer, others: Sequence[Answer]) -> str:
     )
 
 
-def _place(index: int, plugin: Found) -> tuple[int, int]:
+def _place(index: int, plugin: DiscoveredPlugin) -> tuple[int, int]:
     if plugin.explicit:
         return 0, -index
     return (2, index) if plugin.distribution == DISTRIBUTION else (1, index)

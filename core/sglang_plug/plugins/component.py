@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from sglang_plug.config import ConfigError
 
-from .discovery import Found
+from .discovery import DiscoveredPlugin
 from .lifecycle import ComponentLifecycle
 from .requirements import remedy, unmet
 from .settings import is_settings_class, parse_settings
@@ -25,11 +25,12 @@ class PluginError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A declared component, who declared it, and the settings the user gave it."""
+    """A declared component, and the plugin that declared it."""
 
     spec: Spec
-    found: Found
-    given: Mapping[str, Any]
+    plugin: DiscoveredPlugin
+    raw_settings: Mapping[str, Any]
+    """The settings as the user gave them, not parsed yet."""
     lifecycle: ComponentLifecycle = field(
         default_factory=lambda: ComponentLifecycle(start_error), compare=False, repr=False
     )
@@ -61,8 +62,10 @@ class Component:
     def settings(self) -> Any:
         """The component's settings object, or ``None`` if it declares none. Raises ``ConfigError``."""
         if self.spec.settings is None:
-            if self.given:
-                raise ConfigError(f"{self} has no settings, but --set {self.spec.name}.{min(self.given)} was given")
+            if self.raw_settings:
+                raise ConfigError(
+                    f"{self} has no settings, but --set {self.spec.name}.{min(self.raw_settings)} was given"
+                )
             return None
         try:
             kind = import_target(self.spec.settings)
@@ -72,7 +75,7 @@ class Component:
             ) from error
         if not is_settings_class(kind):
             raise PluginError(f"{self}: settings {self.spec.settings!r} must be a dataclass or a msgspec.Struct")
-        return parse_settings(kind, self.given, self.spec.name)
+        return parse_settings(kind, self.raw_settings, self.spec.name)
 
     def settings_arguments(self) -> tuple[Any, ...]:
         """The last arguments of the target: its settings, or nothing if it declares none. Raises ``ConfigError``."""
@@ -110,7 +113,7 @@ class Component:
     def unavailable(self) -> str:
         """Return the reason that the component cannot be used here, or an empty string."""
         missing = unmet(self.spec.needs)
-        install = remedy(self.spec.needs, self.found.distribution) if missing else ""
+        install = remedy(self.spec.needs, self.plugin.distribution) if missing else ""
         return f"{missing} ({install})" if install else missing
 
     @property
@@ -119,7 +122,7 @@ class Component:
         return f"{self.spec.kind}:{self.spec.name}"
 
     def __str__(self) -> str:
-        return f"{self.spec.kind} {self.spec.name!r} from {self.found.origin} (plugin {self.found.name!r})"
+        return f"{self.spec.kind} {self.spec.name!r} from {self.plugin.origin} (plugin {self.plugin.name!r})"
 
 
 def import_target(target: str) -> Any:

@@ -22,7 +22,7 @@ DISTRIBUTION = "sglang-plug"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DiscoveredPlugin:
     """A plugin that could be loaded, and its distribution."""
 
     name: str
@@ -63,7 +63,7 @@ class Found:
         return module
 
 
-def find_plugins(options: PluginOptions) -> list[Found]:
+def find_plugins(options: PluginOptions) -> list[DiscoveredPlugin]:
     """Return every plugin: sglang-plug's own first, then by distribution and name; files and folders come last.
 
     Raises ``ConfigError`` if a named file or folder is missing or unreadable.
@@ -78,9 +78,9 @@ def find_plugins(options: PluginOptions) -> list[Found]:
     return _without_copies(plugins)
 
 
-def _without_copies(plugins: list[Found]) -> list[Found]:
+def _without_copies(plugins: list[DiscoveredPlugin]) -> list[DiscoveredPlugin]:
     """Keep the first copy of each plugin: an installed one hides the folder it was installed from."""
-    kept: dict[tuple[str, str], Found] = {}
+    kept: dict[tuple[str, str], DiscoveredPlugin] = {}
     for plugin in plugins:
         first = kept.setdefault((plugin.distribution, plugin.name), plugin)
         if first.version != plugin.version and not first.damage:
@@ -91,7 +91,7 @@ def _without_copies(plugins: list[Found]) -> list[Found]:
     return list(kept.values())
 
 
-def _installed() -> Iterator[Found]:
+def _installed() -> Iterator[DiscoveredPlugin]:
     names = set[str]()
     for distribution in importlib.metadata.distributions():
         try:
@@ -99,7 +99,7 @@ def _installed() -> Iterator[Found]:
         except Exception as error:
             if GROUP in (distribution.read_text("entry_points.txt") or ""):
                 name, version = _name_and_version(distribution)
-                yield Found(name, name, version, "", damage=f"its entry_points.txt cannot be read: {error}")
+                yield DiscoveredPlugin(name, name, version, "", damage=f"its entry_points.txt cannot be read: {error}")
             continue
         if not points:
             continue
@@ -108,7 +108,7 @@ def _installed() -> Iterator[Found]:
             continue
         names.add(name)
         for point in points:
-            yield Found(point.name, name, version, point.value)
+            yield DiscoveredPlugin(point.name, name, version, point.value)
 
 
 def _name_and_version(distribution: importlib.metadata.Distribution) -> tuple[str, str]:
@@ -122,15 +122,15 @@ def normalise(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _one_file(file: Path) -> Found:
+def _one_file(file: Path) -> DiscoveredPlugin:
     if not file.is_file():
         raise ConfigError(f"--plugin: there is no file {str(file)!r}")
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
     module = "sglang_plug_file_" + re.sub(r"\W", "_", file.stem)
-    return Found(file.stem, str(file), digest, module, file=str(file.resolve()))
+    return DiscoveredPlugin(file.stem, str(file), digest, module, file=str(file.resolve()))
 
 
-def _in_folder(folder: Path) -> Iterator[Found]:
+def _in_folder(folder: Path) -> Iterator[DiscoveredPlugin]:
     if not folder.is_dir():
         raise ConfigError(f"--plugins-dir: there is no folder {str(folder)!r}")
     for path in sorted(folder.glob("*.py")):
@@ -140,7 +140,7 @@ def _in_folder(folder: Path) -> Iterator[Found]:
         points = table.get("entry-points", {}).get(GROUP, {})
         root = project.parent / "src" if (project.parent / "src").is_dir() else project.parent
         for name, module in sorted(points.items()):
-            yield Found(
+            yield DiscoveredPlugin(
                 name,
                 normalise(table.get("name", project.parent.name)),
                 str(table.get("version", "0")),

@@ -14,7 +14,7 @@ from typing import Any
 
 from sglang_plug.config import ConfigError
 
-from .discovery import Found
+from .discovery import DiscoveredPlugin
 from .hookspecs import API_VERSION
 
 LOCK_VERSION = 1
@@ -36,13 +36,13 @@ class LockedPlugin:
     """Hash of the names and contents of the files of its distribution, or of the file of a one-file plugin."""
 
 
-def freeze(plugins: Sequence[Found]) -> str:
+def freeze(plugins: Sequence[DiscoveredPlugin]) -> str:
     """Return the text of the lock file of ``plugins``."""
     rows = [asdict(plugin) for plugin in _locked(plugins)]
     return json.dumps({"lock_version": LOCK_VERSION, "api_version": API_VERSION, "plugins": rows}, indent=2)
 
 
-def check_lock(file: str, plugins: Sequence[Found]) -> None:
+def check_lock(file: str, plugins: Sequence[DiscoveredPlugin]) -> None:
     """Compare ``plugins``, none of which is imported yet, with a lock file.
 
     Raises ``ConfigError`` that names every difference, or says why the file cannot be read.
@@ -95,7 +95,7 @@ def _read(file: str) -> list[LockedPlugin]:
     return plugins
 
 
-def _locked(plugins: Sequence[Found]) -> Iterator[LockedPlugin]:
+def _locked(plugins: Sequence[DiscoveredPlugin]) -> Iterator[LockedPlugin]:
     hash_of = cache(_hash)  # many plugins share a distribution and a package
     for plugin in plugins:
         distribution = "" if plugin.explicit else plugin.distribution
@@ -118,7 +118,7 @@ def _hash(file: str | None, path: str | None, distribution: str, package: str) -
     return total.hexdigest()
 
 
-def plugin_files(plugin: Found) -> list[tuple[str, Path]]:
+def plugin_files(plugin: DiscoveredPlugin) -> list[tuple[str, Path]]:
     """Return the files of a plugin, none of which is imported: relative name and location, by name.
 
     They are those of its distribution and of the package of its declaring module.

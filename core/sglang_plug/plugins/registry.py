@@ -19,7 +19,7 @@ from . import hookspecs
 from .choice import FLAGS, Answer, answers, call_order, disagreement, rivals
 from .component import Component, PluginError, import_target, start_error
 from .declaration import check_module, declared_specs
-from .discovery import DISTRIBUTION, Found, find_plugins
+from .discovery import DISTRIBUTION, DiscoveredPlugin, find_plugins
 from .hookspecs import Facts
 from .lifecycle import ComponentLifecycle
 from .lock import check_lock
@@ -38,12 +38,12 @@ Fingerprint = tuple[tuple[str, str, str], ...]
 class Failure:
     """A plugin that could not be loaded, and why."""
 
-    found: Found
+    plugin: DiscoveredPlugin
     message: str
     trace: str
 
     def __str__(self) -> str:
-        return f"plugin {self.found.name!r} of {self.found.origin} failed: {self.message}"
+        return f"plugin {self.plugin.name!r} of {self.plugin.origin} failed: {self.message}"
 
 
 @dataclass(slots=True)
@@ -51,12 +51,12 @@ class Plugins:
     """The loaded plugins and what they declared."""
 
     options: PluginOptions
-    loaded: list[Found] = field(default_factory=list)
-    imported: list[Found] = field(default_factory=list)
+    loaded: list[DiscoveredPlugin] = field(default_factory=list)
+    imported: list[DiscoveredPlugin] = field(default_factory=list)
     """All plugins whose declaring modules are imported, including ones that fail or whose components are hidden."""
-    blocked: list[Found] = field(default_factory=list)
+    blocked: list[DiscoveredPlugin] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    slow: dict[Found, float] = field(default_factory=dict)
+    slow: dict[DiscoveredPlugin, float] = field(default_factory=dict)
     """Seconds of computing that loading took, of plugins that delay every command."""
     lifecycle: ComponentLifecycle = field(default_factory=lambda: ComponentLifecycle(start_error))
     """The objects of this process that have ``on_start`` or ``on_stop``."""
@@ -127,18 +127,18 @@ class Plugins:
         """The one component of that name. Raises ``PluginError`` if there is none, or more than one."""
         candidates = self._components.get((kind, name), [])
         preferred = self.options.prefer.get(f"{kind}:{name}")
-        chosen = [plugin for plugin in candidates if preferred in (None, plugin.found.distribution)]
+        chosen = [component for component in candidates if preferred in (None, component.plugin.distribution)]
         if len(chosen) == 1:
             return chosen[0]
         if chosen:
             raise PluginError(
                 f"{' and '.join(map(str, chosen))} clash; add --prefer {kind}:{name}=DISTRIBUTION "
-                f"with one of: {', '.join(component.found.distribution for component in chosen)}"
+                f"with one of: {', '.join(component.plugin.distribution for component in chosen)}"
             )
         if candidates:
             raise PluginError(
                 f"--prefer {kind}:{name}={preferred}: that of {preferred!r} is not among --plugins, "
-                f"only that of {candidates[0].found.distribution!r} is"
+                f"only that of {candidates[0].plugin.distribution!r} is"
             )
         raise PluginError(
             f"no {kind} named {name!r}; {nearest_names(name, self.names(kind), kind)}{self._failed_lines()}"
@@ -185,7 +185,7 @@ class Plugins:
             if getattr(component.spec, "detects", None) is not None:
                 missing = component.unavailable()
                 state = f", unavailable: {missing}" if missing else ""
-                names.append(f"{component.spec.name} ({component.found.origin}{state})")
+                names.append(f"{component.spec.name} ({component.plugin.origin}{state})")
         return ", ".join(names) or "none that are installed detect anything"
 
     def configure(self, config: EngineConfig) -> None:
@@ -212,7 +212,7 @@ class Plugins:
         return (
             choices
             or [
-                Answer(component.spec.name, f"{component.found.distribution}:{component.found.name}")
+                Answer(component.spec.name, f"{component.plugin.distribution}:{component.plugin.name}")
                 for component in suited
             ][:1]
         )
@@ -234,7 +234,7 @@ class Plugins:
     def check_settings(self) -> None:
         """Raise ``ConfigError`` for settings that do not fit, also of components that are not used."""
         for component in self.all():
-            if component.given:
+            if component.raw_settings:
                 component.settings()
 
     @property
@@ -242,7 +242,7 @@ class Plugins:
         """The plugins and versions that every process of one server must agree on."""
         return tuple((plugin.name, plugin.distribution, plugin.version) for plugin in self.loaded)
 
-    def _is_blocked(self, plugin: Found) -> bool:
+    def _is_blocked(self, plugin: DiscoveredPlugin) -> bool:
         allow, block = self.options.allow, self.options.block
         if {plugin.name, plugin.distribution} & set(block):
             return True
@@ -251,7 +251,7 @@ class Plugins:
             return False
         return not ({plugin.name, plugin.distribution} & set(named)) and len(named) == len(allow)
 
-    def _load(self, plugin: Found) -> None:
+    def _load(self, plugin: DiscoveredPlugin) -> None:
         module = plugin.load()
         check_module(module)
         specs = list(declared_specs(module))
@@ -276,7 +276,7 @@ class Plugins:
         for (_, name), entries in self._components.items():
             if name in having:
                 entries[:] = [
-                    entry if entry.spec.settings is not None else replace(entry, given={}) for entry in entries
+                    entry if entry.spec.settings is not None else replace(entry, raw_settings={}) for entry in entries
                 ]
 
     def _refuse_twins(self, components: list[Component]) -> None:
@@ -287,10 +287,10 @@ class Plugins:
             if keys.count(component.key) > 1:
                 raise PluginError(f"declares {component.key} twice")
             for other in others:
-                if other.found.distribution == component.found.distribution:
-                    raise PluginError(f"declares {component.key}, as plugin {other.found.name!r} does already")
+                if other.plugin.distribution == component.plugin.distribution:
+                    raise PluginError(f"declares {component.key}, as plugin {other.plugin.name!r} does already")
 
-    def _is_allowed(self, plugin: Found) -> bool:
+    def _is_allowed(self, plugin: DiscoveredPlugin) -> bool:
         """True unless there is an allow-list that does not name the plugin."""
         if plugin.distribution == DISTRIBUTION or plugin.explicit or not self.options.allow:
             return True
@@ -299,9 +299,9 @@ class Plugins:
     def _is_visible(self, component: Component) -> bool:
         if component.key in self.options.block:
             return False
-        return self._is_allowed(component.found) or component.key in self.options.allow
+        return self._is_allowed(component.plugin) or component.key in self.options.allow
 
-    def _check_names(self, discovered: list[Found]) -> None:
+    def _check_names(self, discovered: list[DiscoveredPlugin]) -> None:
         """Every name the user gave must be known: a typo must not switch anything off silently."""
         plugins = {plugin.name for plugin in discovered} | {plugin.distribution for plugin in discovered}
         declared = self._declared
@@ -331,7 +331,7 @@ class Plugins:
         return "".join(f"\n  {failure}" for failure in self.failures)
 
     @contextmanager
-    def _isolated(self, plugin: Found) -> Iterator[None]:
+    def _isolated(self, plugin: DiscoveredPlugin) -> Iterator[None]:
         """One bad plugin takes down neither the command line nor the server, unless ``--strict-plugins``."""
         try:
             with redirect_stdout(sys.stderr):  # a command's output may be read by programs

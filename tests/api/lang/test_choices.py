@@ -55,7 +55,7 @@ def test_the_first_of_equals_wins() -> None:
         assert method.decide([SHORT, same]).choice == "short"
 
 
-GIVEN = {
+LOGPROBS = {
     "choices": ["short", "long"],
     "normalized_prompt_logprobs": [-1.0, -0.6],
     "input_token_logprobs": [[[-1.0, 1, None]], [[-1.4, 2, None], [-0.1, 3, None], [-0.3, 4, None]]],
@@ -65,16 +65,16 @@ GIVEN = {
 
 
 def test_methods_can_be_called_with_log_probabilities_of_generate() -> None:
-    assert token_length_normalized(**GIVEN).decision == "long"
-    assert token_length_normalized(**{**GIVEN, "normalized_prompt_logprobs": [-0.1, -0.6]}).decision == "short"
-    greedy = greedy_token_selection(**GIVEN)
+    assert token_length_normalized(**LOGPROBS).decision == "long"
+    assert token_length_normalized(**{**LOGPROBS, "normalized_prompt_logprobs": [-0.1, -0.6]}).decision == "short"
+    greedy = greedy_token_selection(**LOGPROBS)
     assert greedy.decision == "short"
     assert greedy.meta_info["greedy_logprob_matrix"] == [[-1.0, -1.0, -1.0], [-1.4, -0.1, -0.3]]
-    advantage = unconditional_likelihood_normalized(**GIVEN)
+    advantage = unconditional_likelihood_normalized(**LOGPROBS)
     assert advantage.decision == "long"
     assert advantage.meta_info["normalized_unconditional_prompt_logprobs"] == pytest.approx([-1.0, -0.4])
 
 
 def test_a_call_without_unconditional_log_probabilities_is_refused() -> None:
     with pytest.raises(ValueError, match="unconditional_token_logprobs"):
-        unconditional_likelihood_normalized(**{**GIVEN, "unconditional_token_logprobs": None})
+        unconditional_likelihood_normalized(**{**LOGPROBS, "unconditional_token_logprobs": None})

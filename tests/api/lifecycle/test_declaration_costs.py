@@ -29,7 +29,7 @@ def test_the_guilty_plugin_is_named(discover: Any, plugin_file: Any) -> None:
 
 def test_a_plugin_that_fails_is_measured_up_to_there(discover: Any, plugin_file: Any) -> None:
     failures = discover(plugin_file("broken", "import numpy\n1 / 0\n")).failures
-    assert [cost.heavy for cost in declaration_costs([failures[0].found]).values()] == [("numpy",)]
+    assert [cost.heavy for cost in declaration_costs([failures[0].plugin]).values()] == [("numpy",)]
 
 
 def test_nothing_to_measure_starts_no_process() -> None:

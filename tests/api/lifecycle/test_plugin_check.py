@@ -95,7 +95,7 @@ def test_each_broken_contract_is_one_problem(
     kind: str, name: str, problem: str, discover: Any, plugin_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     component = discover(plugin_file("sample", SOURCE)).get(kind, name)
-    monkeypatch.setitem(sys.modules, f"{component.found.module}_attention", attention_backends())
+    monkeypatch.setitem(sys.modules, f"{component.plugin.module}_attention", attention_backends())
     problems = check_component(component)
     assert len(problems) == 1
     assert problem in problems[0]

@@ -9,5 +9,5 @@ def test_observers_can_be_loaded() -> None:
     plugins = Plugins.discover()
     for name in ("prometheus", "log"):
         component = plugins.get("observer", name)
-        assert component.found.name == "observers"
+        assert component.plugin.name == "observers"
         assert issubclass(component.load(Observer), Observer)

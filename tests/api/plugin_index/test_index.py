@@ -38,7 +38,7 @@ def test_the_built_in_index_is_what_the_plugins_say() -> None:
         project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         entry = entries[project["name"]]
         kinds = {
-            component.spec.kind for component in plugins.all() if component.found.distribution == entry.distribution
+            component.spec.kind for component in plugins.all() if component.plugin.distribution == entry.distribution
         }
         assert set(entry.kinds) == kinds
         assert (entry.licence, entry.homepage) == (project["license"], f"plugins/{folder.name}")

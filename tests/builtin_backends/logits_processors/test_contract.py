@@ -35,6 +35,6 @@ def test_the_built_in_processors_run_in_the_order_of_their_names_in_the_document
     names = [
         component.spec.name
         for component in usable_processors(Plugins.discover())
-        if component.found.name == "logits_processors"
+        if component.plugin.name == "logits_processors"
     ]
     assert names == ["allowed-tokens", "logit-bias", "penalties", "min-new-tokens"]

@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 ARRAY = MediaArray("uint8", (1,), b"x")
 
 
-class Seer(Model, SupportsImages):
+class VisionModel(Model, SupportsImages):
     """States of an image: its start, then one more for each place."""
 
     def __init__(self, *, rows: int = 0, short: int = 0) -> None:
@@ -44,7 +44,7 @@ def admitted(model: Any, tokens: int, *places: tuple[int, int]) -> Sequence:
 
 
 def test_chunks_share_what_was_seen_once() -> None:
-    model = Seer()
+    model = VisionModel()
     sequence = admitted(model, 10, (1, 5), (8, 2))
     steps = []
     for count in (3, 2, 3, 2):
@@ -88,7 +88,7 @@ def test_given_states_are_taken_as_they_are_and_in_chunks() -> None:
     [
         (Reader(3), (media_of(0, 1, 2),)),
         (Reader(None), (media_of(0, 1, 2),)),
-        (Seer(), (media_of(0, 1, 2),)),
+        (VisionModel(), (media_of(0, 1, 2),)),
         (Reader(), (media_of(0, 1, 2), Media.of(1, 1, {"a": ARRAY}))),
     ],
 )
@@ -99,7 +99,7 @@ def test_given_states_that_do_not_fit_are_refused(model: Any, media: tuple[Media
 
 
 def test_what_was_retracted_is_seen_again() -> None:
-    model = Seer()
+    model = VisionModel()
     sequence = admitted(model, 6, (1, 2))
     for _ in range(2):
         step = multimodal_inputs(model, [ScheduledChunk(sequence, 6)], CPU)
@@ -108,7 +108,7 @@ def test_what_was_retracted_is_seen_again() -> None:
 
 
 def test_a_prefix_that_ends_within_an_image() -> None:
-    model = Seer()
+    model = VisionModel()
     sequence = admitted(model, 6, (1, 4))
     sequence.computed = 3
     step = multimodal_inputs(model, [ScheduledChunk(sequence, 3)], CPU)
@@ -116,7 +116,7 @@ def test_a_prefix_that_ends_within_an_image() -> None:
 
 
 def test_several_sequences_are_seen_in_one_call_and_rows_count_through() -> None:
-    model = Seer()
+    model = VisionModel()
     text = admitted(model, 4)
     shares = [
         ScheduledChunk(admitted(model, 5, (2, 2)), 5),
@@ -130,7 +130,7 @@ def test_several_sequences_are_seen_in_one_call_and_rows_count_through() -> None
 
 def test_not_too_much_is_seen_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sglang_plug_backends.multimodal.image_inputs.AT_ONCE", 4)
-    model = Seer()
+    model = VisionModel()
     step = multimodal_inputs(
         model, [ScheduledChunk(admitted(model, 14, (0, 2), (2, 2), (4, 1), (5, 6), (11, 3)), 14)], CPU
     )
@@ -139,20 +139,20 @@ def test_not_too_much_is_seen_in_one_call(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_largest_images_fill_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Knowing(Seer):
+    class ModelWithLargestMedia(VisionModel):
         def example(self, tokens: int) -> Media | None:
             return Media.of(0, 3, {}) if tokens > 2 else None
 
     monkeypatch.setattr("sglang_plug_backends.multimodal.image_inputs.AT_ONCE", 8)
-    assert [item.start for item in largest_media(Knowing(), 100)] == [0, 3]
-    assert [item.start for item in largest_media(Knowing(), 4)] == [0]
-    assert largest_media(Knowing(), 2) == () == largest_media(Seer(), 100)
+    assert [item.start for item in largest_media(ModelWithLargestMedia(), 100)] == [0, 3]
+    assert [item.start for item in largest_media(ModelWithLargestMedia(), 4)] == [0]
+    assert largest_media(ModelWithLargestMedia(), 2) == () == largest_media(VisionModel(), 100)
     monkeypatch.setattr("sglang_plug_backends.multimodal.image_inputs.AT_ONCE", 2)
-    assert [item.start for item in largest_media(Knowing(), 100)] == [0]
+    assert [item.start for item in largest_media(ModelWithLargestMedia(), 100)] == [0]
 
 
 def test_images_that_are_seen_whole_are_told_with_their_places() -> None:
-    class Whole(Seer):
+    class Whole(VisionModel):
         bidirectional_images = True
 
     model = Whole()
@@ -172,12 +172,12 @@ def test_images_that_are_seen_whole_are_told_with_their_places() -> None:
         BidirectionalImage(sequence=1, row=5, place=4, count=3),
         BidirectionalImage(sequence=2, row=11, place=1, count=2),
     )
-    step = multimodal_inputs(Seer(), [ScheduledChunk(admitted(Seer(), 3, (1, 2)), 3)], CPU)
+    step = multimodal_inputs(VisionModel(), [ScheduledChunk(admitted(VisionModel(), 3, (1, 2)), 3)], CPU)
     assert step is not None and step.whole == ()
 
 
 def test_coordinates_of_the_whole_step() -> None:
-    model = Seer(rows=2)
+    model = VisionModel(rows=2)
     resumed = admitted(model, 3, (1, 1))
     resumed.tokens += [7, 8]
     text = admitted(model, 2)
@@ -190,7 +190,7 @@ def test_coordinates_of_the_whole_step() -> None:
 
 
 def test_steps_without_places_of_images_ask_nobody() -> None:
-    model = Seer()
+    model = VisionModel()
     passed = admitted(model, 6, (1, 2))
     passed.computed = 3
     assert multimodal_inputs(model, [ScheduledChunk(passed, 3), ScheduledChunk(admitted(model, 2), 2)], CPU) is None
@@ -198,12 +198,12 @@ def test_steps_without_places_of_images_ask_nobody() -> None:
 
 
 def test_a_model_that_gives_too_few_states_is_named() -> None:
-    model = Seer(short=1)
-    with pytest.raises(RuntimeError, match="Seer.encode_images gave 1 states for an image of 2 places"):
+    model = VisionModel(short=1)
+    with pytest.raises(RuntimeError, match="VisionModel.encode_images gave 1 states for an image of 2 places"):
         multimodal_inputs(model, [ScheduledChunk(admitted(model, 6, (1, 2)), 6)], CPU)
 
 
 @pytest.mark.parametrize("places", [((4, 3),), ((1, 3), (3, 1)), ((2, 1), (1, 1)), ((1, 0),)])
 def test_places_must_be_in_the_prompt_and_in_order(places: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(RequestError, match="of a prompt of 6 tokens"):
-        admitted(Seer(), 6, *places)
+        admitted(VisionModel(), 6, *places)

@@ -55,7 +55,7 @@ def test_a_mistake_is_told_with_its_remedy_and_the_rest_goes_on(install: Install
     plugins = Plugins.discover()
     (failure,) = plugins.failures
     assert message in str(failure) and str(failure).startswith("plugin 'sglang-wrong' of sglang-wrong 1.0 failed: ")
-    assert plugins.get("eviction", "lru").found.distribution == "sglang-plug"
+    assert plugins.get("eviction", "lru").plugin.distribution == "sglang-plug"
 
 
 @pytest.mark.parametrize(

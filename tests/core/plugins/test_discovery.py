@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from sglang_plug.config import ConfigError, PluginOptions
-from sglang_plug.plugins.discovery import Found, find_plugins, normalise
+from sglang_plug.plugins.discovery import DiscoveredPlugin, find_plugins, normalise
 
 PLUGINS = Path(__file__).parents[3] / "plugins"
 
 Install = Callable[..., Path]
 
 
-def discovered(**options: Any) -> dict[str, Found]:
+def discovered(**options: Any) -> dict[str, DiscoveredPlugin]:
     return {plugin.name: plugin for plugin in find_plugins(PluginOptions(**options))}
 
 
@@ -37,7 +37,7 @@ def test_our_own_plugins_come_first_and_are_there() -> None:
 
 def test_an_installed_distribution_is_found_with_its_version(install: Install) -> None:
     install("extra-thing", "raise SystemExit('finding a plugin must not import it')", version="3.1")
-    assert discovered()["extra-thing"] == Found("extra-thing", "extra-thing", "3.1", "extra_thing")
+    assert discovered()["extra-thing"] == DiscoveredPlugin("extra-thing", "extra-thing", "3.1", "extra_thing")
 
 
 def test_strangers_are_ordered_by_distribution_and_ours_stay_first(install: Install) -> None:
@@ -90,7 +90,7 @@ def test_a_folder_holds_projects_and_files(tmp_path: Path) -> None:
     (tmp_path / "loose.py").write_text("")
     (tmp_path / "notes.txt").write_text("")
     plugins = discovered(dirs=(str(tmp_path),))
-    assert plugins["it"] == Found("it", "sglang-plug-it", "2.5", "a_module", path=str(project))
+    assert plugins["it"] == DiscoveredPlugin("it", "sglang-plug-it", "2.5", "a_module", path=str(project))
     assert plugins["loose"].file == str(tmp_path / "loose.py")
     assert plugins["it"].explicit
 

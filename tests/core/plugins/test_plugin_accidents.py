@@ -29,7 +29,7 @@ def test_a_distribution_whose_metadata_is_damaged(install: Install, file: str, t
     folder = install("sglang-damaged", "")
     (folder / "sglang_damaged-1.0.dist-info" / file).write_text(text)
     plugins = Plugins.discover()
-    assert plugins.get("eviction", "lru").found.distribution == "sglang-plug"
+    assert plugins.get("eviction", "lru").plugin.distribution == "sglang-plug"
 
 
 def test_a_project_file_that_cannot_be_read(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class TestBroken:
         assert message in str(failure)
         assert "Traceback" in failure.trace
         assert "sglang-broken" not in [name for name, _, _ in plugins.fingerprint]
-        assert plugins.get("eviction", "lru").found.distribution == "sglang-plug"
+        assert plugins.get("eviction", "lru").plugin.distribution == "sglang-plug"
 
     @pytest.mark.parametrize(("source", "message"), BROKEN.values(), ids=list(BROKEN))
     def test_strict_makes_it_fatal(self, install: Install, source: str, message: str) -> None:
@@ -154,7 +154,9 @@ class TestClash:
     def test_both_are_listed_and_others_stay_usable(self, install: Install) -> None:
         install("sglang-clash", LRU_TWO)
         plugins = discover()
-        owners = [component.found.distribution for component in plugins.all("eviction") if component.spec.name == "lru"]
+        owners = [
+            component.plugin.distribution for component in plugins.all("eviction") if component.spec.name == "lru"
+        ]
         assert owners == ["sglang-plug", "sglang-clash"]
         assert plugins.get("eviction", "lfu").spec.name == "lfu"
         assert not plugins.failures
@@ -175,7 +177,7 @@ class TestClash:
     def test_prefer_settles_it_either_way(self, install: Install, owner: str) -> None:
         install("sglang-clash", LRU_TWO)
         plugins = discover(prefer={"eviction:lru": owner})
-        assert plugins.get("eviction", "lru").found.distribution == owner
+        assert plugins.get("eviction", "lru").plugin.distribution == owner
 
     def test_preferring_somebody_who_does_not_declare_it_is_an_error(self) -> None:
         """The error comes even if the name is not used: the preference would have no effect, unnoticed."""
@@ -197,7 +199,7 @@ class TestClash:
 
     def test_blocking_one_of_the_two_settles_it_too(self, install: Install) -> None:
         install("sglang-clash", LRU_TWO)
-        assert discover(block=("sglang-clash",)).get("eviction", "lru").found.distribution == "sglang-plug"
+        assert discover(block=("sglang-clash",)).get("eviction", "lru").plugin.distribution == "sglang-plug"
 
 
 class TestNeeds:
@@ -251,15 +253,15 @@ class TestAllowAndBlock:
         install("sglang-other", LRU_TWO)
         plugins = discover(allow=("sglang-mine",))
         assert "sglang_other" not in sys.modules
-        assert plugins.get("eviction", "mine").found.distribution == "sglang-mine"
-        assert plugins.get("eviction", "lru").found.distribution == "sglang-plug"
+        assert plugins.get("eviction", "mine").plugin.distribution == "sglang-mine"
+        assert plugins.get("eviction", "lru").plugin.distribution == "sglang-plug"
 
     def test_an_allow_list_may_name_components(self, install: Install) -> None:
         install("sglang-mine", WORKING)
         install("sglang-other", LRU_TWO)
         plugins = discover(allow=("eviction:mine",))
-        assert plugins.get("eviction", "mine").found.distribution == "sglang-mine"
-        assert plugins.get("eviction", "lru").found.distribution == "sglang-plug"
+        assert plugins.get("eviction", "mine").plugin.distribution == "sglang-mine"
+        assert plugins.get("eviction", "lru").plugin.distribution == "sglang-plug"
 
 
 class TestFilesAndFolders:
@@ -274,14 +276,14 @@ class TestFilesAndFolders:
         plugins = discover(files=(str(file),), allow=("eviction",))
         component = plugins.get("eviction", "single")
         assert component.load()().eviction_priority.__name__ == "eviction_priority"
-        assert component.found.distribution == str(file)
+        assert component.plugin.distribution == str(file)
 
     def test_a_folder_of_projects_needs_no_installation(self) -> None:
         folder = Path(__file__).parents[3] / "plugins"
         plugins = discover(dirs=(str(folder),))
         assert plugins.failures == []
         component = plugins.get("eviction", "slru")
-        assert (component.found.distribution, component.found.version) == ("sglang-plug-slru", "0.1.0")
+        assert (component.plugin.distribution, component.plugin.version) == ("sglang-plug-slru", "0.1.0")
         assert component.load()(component.settings()).protected_hits == 2
         assert plugins.get("model", "GPTNeoXForCausalLM").load().__name__ == "GPTNeoX"
 

@@ -19,7 +19,7 @@ from .references import Target, find_target
 
 MOST_DEPTH = 64
 MOST_NODES = 10_000
-ONE = frozenset({"items", "additionalProperties"})
+SINGLE = frozenset({"items", "additionalProperties"})
 """Keywords that hold a schema."""
 LISTS = frozenset({"prefixItems", "anyOf", "oneOf", "allOf"})
 """Keywords that hold a list of schemas."""
@@ -53,7 +53,7 @@ def plain_schema(root: Any) -> PlainSchema:
 def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any, Any]]:
     """Yield ``(path, container, key, subschema)`` for each schema directly below ``schema``."""
     for keyword, value in schema.items():
-        if keyword in ONE:
+        if keyword in SINGLE:
             yield keyword, schema, keyword, value
         elif keyword in LISTS and isinstance(value, list):
             yield from ((f"{keyword}/{index}", value, index, item) for index, item in enumerate(value))

@@ -224,7 +224,7 @@ class Runner:
             launched = LaunchedStep(sequences, tokens, partial(results_of, Fetched.of(tokens)))
         else:
             logits = output if isinstance(output, Tensor) else output.logits()
-            launched = self.sampler.draw(logits, sequences, allowed, ahead=ahead)
+            launched = self.sampler.sample(logits, sequences, allowed, ahead=ahead)
         read = partial(self._sampled, launched, complete, results, drafts)
         return LaunchedStep(launched.sequences, launched.tokens, read)
 

@@ -107,7 +107,7 @@ class EnginePrefixPool:
 
 
 def _named(choice: Choice) -> str:
-    plugin = choice.component.found
+    plugin = choice.component.plugin
     return f"{choice.component.spec.name} {plugin.distribution} {plugin.version}"
 
 

@@ -90,7 +90,7 @@ class Sampler:
         self._batch: SamplingBatch | None = None
         self._last: SampledAhead | None = None
 
-    def draw(
+    def sample(
         self,
         logits: Tensor,
         sequences: Ordered[Sequence],

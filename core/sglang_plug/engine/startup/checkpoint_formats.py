@@ -29,7 +29,7 @@ class Choice:
 
     def describe(self) -> dict[str, str]:
         """Return a description for ``/server_info`` and the log."""
-        plugin = self.component.found
+        plugin = self.component.plugin
         return {
             "name": self.component.spec.name,
             "plugin": plugin.name,

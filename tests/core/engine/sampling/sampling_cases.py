@@ -33,7 +33,7 @@ def sample(
     logits: Tensor, sequences: Ordered[Sequence], allowed: AllowedTokens | None = None
 ) -> tuple[list[int], list[TokenLogprob | None]]:
     """A token for each row, and what is reported of it."""
-    return read(Sampler().draw(logits, sequences, allowed))
+    return read(Sampler().sample(logits, sequences, allowed))
 
 
 def read(step: LaunchedStep) -> tuple[list[int], list[TokenLogprob | None]]:

@@ -144,10 +144,10 @@ def test_sequences_may_leave_while_their_tokens_are_on_the_device() -> None:
     known, ahead, sampler = sequences(), sequences(), Sampler()
     pending: tuple[list[int], LaunchedStep] | None = None
     for rows, logits in zip(going, steps, strict=True):
-        expected = [read(Sampler().draw(logits[[row]], [known[row]]))[0][0] for row in rows]
+        expected = [read(Sampler().sample(logits[[row]], [known[row]]))[0][0] for row in rows]
         for row, token in zip(rows, expected, strict=True):
             known[row].tokens.append(token)
-        step = sampler.draw(logits[rows], [ahead[row] for row in rows], ahead=[int(pending is not None)] * len(rows))
+        step = sampler.sample(logits[rows], [ahead[row] for row in rows], ahead=[int(pending is not None)] * len(rows))
         if pending is not None:
             for row, token in zip(pending[0], read(pending[1])[0], strict=True):
                 ahead[row].tokens.append(token)

@@ -171,12 +171,14 @@ def test_forced_tokens_count_for_penalties() -> None:
     logits[0, [5, 6, 7, 9]] = torch.tensor([4.0, 3.9, 3.8, 3.7])
     once, followed = make(temperature=0.0, frequency_penalty=0.5), make(temperature=0.0, frequency_penalty=0.5)
     sampler = Sampler()
-    (first,) = read(sampler.draw(logits.clone(), [followed]))[0]
+    (first,) = read(sampler.sample(logits.clone(), [followed]))[0]
     tokens = [first, 6, 6, 9]  # all but the first are forced
     followed.tokens += tokens
     once.tokens += tokens
     assert (
-        read(sampler.draw(logits.clone(), [followed])) == read(Sampler().draw(logits.clone(), [once])) == ([7], [None])
+        read(sampler.sample(logits.clone(), [followed]))
+        == read(Sampler().sample(logits.clone(), [once]))
+        == ([7], [None])
     )
 
 
@@ -184,7 +186,7 @@ def test_a_token_that_was_not_taken_does_not_count() -> None:
     logits = torch.zeros(1, VOCABULARY)
     logits[0, [5, 6]] = torch.tensor([4.0, 3.9])
     sequence, sampler = make(temperature=0.0, frequency_penalty=0.5), Sampler()
-    assert [read(sampler.draw(logits.clone(), [sequence]))[0] for _ in range(3)] == [[5]] * 3
+    assert [read(sampler.sample(logits.clone(), [sequence]))[0] for _ in range(3)] == [[5]] * 3
 
 
 def test_sampling_ahead_is_like_sampling_when_its_tokens_are_known() -> None:
@@ -203,9 +205,9 @@ def test_sampling_ahead_is_like_sampling_when_its_tokens_are_known() -> None:
         for sequence, token in zip(known, expected[-1][0], strict=True):
             sequence.tokens.append(token)
     sampler, results = Sampler(), []
-    before = sampler.draw(steps[0].clone(), ahead)
+    before = sampler.sample(steps[0].clone(), ahead)
     for logits in steps[1:]:
-        after = sampler.draw(logits.clone(), ahead, ahead=[1] * len(ahead))  # before anybody reads the last one
+        after = sampler.sample(logits.clone(), ahead, ahead=[1] * len(ahead))  # before anybody reads the last one
         results.append(read(before))
         for sequence, token in zip(ahead, results[-1][0], strict=True):
             sequence.tokens.append(token)
@@ -221,7 +223,7 @@ def test_penalties_follow_a_sequence_from_batch_to_batch() -> None:
     first, second = make(temperature=0.0, frequency_penalty=0.2), make(temperature=0.0, frequency_penalty=0.2)
     produced: dict[int, list[int]] = {0: [], 1: []}
     for batch in ([first], [first, second], [first, second], [second], [second, first], [first]):
-        tokens = read(sampler.draw(logits[: len(batch)].clone(), batch))[0]
+        tokens = read(sampler.sample(logits[: len(batch)].clone(), batch))[0]
         for sequence, token in zip(batch, tokens, strict=True):
             sequence.tokens.append(token)
             produced[0 if sequence is first else 1].append(token)
@@ -233,8 +235,8 @@ def test_nothing_is_prepared_again_while_the_batch_stays(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "SamplingBatch", lambda *arguments: made.append(arguments) or SamplingBatch(*arguments))
     sampler, rows = Sampler(), [make(), make(top_k=3)]
     for batch in (rows, tuple(rows), rows[::-1], rows[:1], rows[:1]):
-        sampler.draw(logits_of(len(batch)), batch)
-    sampler.draw(logits_of(width=VOCABULARY + 1), rows[:1])
+        sampler.sample(logits_of(len(batch)), batch)
+    sampler.sample(logits_of(width=VOCABULARY + 1), rows[:1])
     assert [list(arguments[0]) for arguments in made] == [rows, rows[::-1], rows[:1], rows[:1]]
 
 

@@ -40,7 +40,7 @@ def sequence(**params: Any) -> Sequence:
 def draw(sampler: Sampler, sequences: list[Sequence], allowed: AllowedTokens | None = None) -> None:
     logits = torch.zeros(len(sequences), WIDTH, device=META, dtype=torch.bfloat16)
     with asynchronous():
-        step = sampler.draw(logits, sequences, allowed, ahead=[1] * len(sequences))
+        step = sampler.sample(logits, sequences, allowed, ahead=[1] * len(sequences))
     assert step.tokens.shape == (len(sequences),) and step.tokens.device == META
 
 

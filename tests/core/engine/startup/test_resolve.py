@@ -14,7 +14,7 @@ from sglang_plug.engine.startup.resolve import _device as found_device
 from sglang_plug.engine.startup.resolve import _dtype as found_dtype
 from sglang_plug.engine.startup.resolve import _tasks as served_tasks
 from sglang_plug.engine.startup.resolve import choose_model
-from sglang_plug.plugins.discovery import Found
+from sglang_plug.plugins.discovery import DiscoveredPlugin
 from sglang_plug.plugins.registry import Component
 from sglang_plug.plugins.spec import Task
 
@@ -172,7 +172,7 @@ def test_tasks_that_a_model_cannot_do(declared: set[Task], task: str, can: str) 
 
 
 def declares(tasks: set[Task]) -> Component:
-    origin = Found("mine", "mine", "1", "mine")
+    origin = DiscoveredPlugin("mine", "mine", "1", "mine")
     return Component(ModelSpec(name="Mine", target="mine:Mine", tasks=frozenset(tasks)), origin, {})
 
 
