@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 
-trace_service = pytest.importorskip(
-    "opentelemetry.proto.collector.trace.v1.trace_service_pb2", reason="OpenTelemetry is not installed"
-)
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="OpenTelemetry's exporter is not installed")
+trace_service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 
 DISTRIBUTION = "sglang-plug-otel"
 READY = " at http://"

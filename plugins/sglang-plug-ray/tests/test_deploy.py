@@ -27,7 +27,8 @@ if importlib.util.find_spec("ray") is None:
 sys.path.insert(0, str(Path(__file__).parent))
 from processes import PACKAGE, free_port, until
 
-BIN = Path(sys.executable).parent
+MODULES = {"ray": "ray.scripts.scripts", "serve": "ray.serve.scripts", "sglang-plug": "sglang_plug"}
+"""Program -> the module that it runs: the programs themselves need not be installed beside the interpreter."""
 LOOPBACK = "127.0.0.1"
 TOKENS_PER_ENGINE = 300
 REQUESTS = 16
@@ -45,7 +46,7 @@ class Cluster:
     def run(self, program: str, *arguments: str) -> str:
         """Return what a command prints, which must succeed."""
         done = subprocess.run(
-            [str(BIN / program), *arguments],
+            [sys.executable, "-m", MODULES[program], *arguments],
             env=self.environment,
             cwd=self.folder,
             capture_output=True,
@@ -71,7 +72,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     address, dashboard_port = f"{LOOPBACK}:{free_port()}", free_port()
     environment = {
         **os.environ,
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(PACKAGE),
         "OMP_NUM_THREADS": "1",
         "RAY_ADDRESS": address,
@@ -94,7 +94,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         running.run("ray", "start", "--head", *(text for flag in flags.items() for text in flag))
         yield running
     finally:
-        subprocess.run([str(BIN / "ray"), "stop", "--force"], env=environment, capture_output=True, check=False)
+        stop = [sys.executable, "-m", MODULES["ray"], "stop", "--force"]
+        subprocess.run(stop, env=environment, capture_output=True, check=False)
         shutil.rmtree(sockets, ignore_errors=True)
 
 
