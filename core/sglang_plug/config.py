@@ -116,7 +116,7 @@ class ScheduleOptions:
     """Greatest number of new tokens in a step; 0 decides by device, -1 switches chunking off."""
     target_itl_ms: float = field(default=-1.0, metadata={EXTENSION: "step-time", FLAG: "--target-itl-ms", OFF: 0.0})
     """Milliseconds that a step with prompt tokens may take while other sequences decode: the time between their tokens.
-    0: no limit; -1: 8 of their decode steps, and at least 50 ms."""
+    0: no limit; -1: 4.75 of their decode steps, and at least 50 ms."""
     max_running_requests: int | None = None
     max_queued_requests: int = 4096
     """Greatest number of waiting sequences; one more is refused with status 503."""

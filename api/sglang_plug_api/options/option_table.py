@@ -122,7 +122,7 @@ MEMORY = Group(
         option(
             "--target-itl-ms",
             "engine.schedule.target_itl_ms",
-            "milliseconds between two tokens of a sequence while prompts of others are computed; 0: no limit, -1: 8 "
+            "milliseconds between two tokens of a sequence while prompts of others are computed; 0: no limit, -1: 4.75 "
             "decode steps, and at least 50 ms",
             float,
             least=-1,

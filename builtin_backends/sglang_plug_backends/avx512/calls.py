@@ -80,10 +80,20 @@ DESCRIBED: Mapping[str, type[ctypes.Structure]] = {
 """The structure at the address that is a function's only argument, by the function's name."""
 
 
+NO_WORD = -1
+"""``rows_word`` of a call that is replayed as it was recorded."""
+
+
 class RecordedCall(ctypes.Structure):
     """The structure ``Call`` of ``source/tape.cpp``."""
 
-    _fields_ = (("function", LONG), ("words", LONG * 10), ("real", ctypes.c_double))
+    _fields_ = (
+        ("function", LONG),
+        ("words", LONG * 10),
+        ("real", ctypes.c_double),
+        ("rows_word", LONG),
+        ("rows_per_token", LONG),
+    )
 
     @classmethod
     def of(cls, name: str, arguments: Sequence[Any]) -> RecordedCall:
@@ -95,7 +105,7 @@ class RecordedCall(ctypes.Structure):
             raise CannotCaptureError(f"{name} of the kernels avx512 cannot be recorded")
         reals = [argument for argument in arguments if isinstance(argument, float)]
         words = [argument or 0 for argument in arguments if not isinstance(argument, float)]
-        return cls(RECORDED.index(name), (LONG * 10)(*words), *reals)
+        return cls(RECORDED.index(name), (LONG * 10)(*words), *(reals or (0.0,)), NO_WORD)
 
 
 class Tape:
@@ -108,13 +118,18 @@ class Tape:
         self._calls: list[RecordedCall] = []
         self._kept: list[ctypes.Structure] = []
 
-    def add(self, name: str, arguments: Sequence[Any]) -> None:
-        """Append a call. The memory that its addresses point to must not move."""
+    def add(self, name: str, arguments: Sequence[Any], *, rows_word: int = NO_WORD, rows_per_token: int = 0) -> None:
+        """Append a call. The memory that its addresses point to must not move.
+
+        ``rows_word``: index of the argument that is ``rows_per_token`` times the number of tokens, if there is one.
+        """
         if (described := DESCRIBED.get(name)) is not None:
             copied = described.from_buffer_copy(described.from_address(arguments[0]))
             self._kept.append(copied)
             arguments = (ctypes.addressof(copied),)
-        self._calls.append(RecordedCall.of(name, arguments))
+        call = RecordedCall.of(name, arguments)
+        call.rows_word, call.rows_per_token = rows_word, rows_per_token
+        self._calls.append(call)
 
     def __len__(self) -> int:
         return len(self._calls)

@@ -79,15 +79,16 @@ class Library:
     mask_logits: Function
     draw: Function
     replay: Function
-    _tellers: dict[int, Teller] = field(init=False, default_factory=dict)
+    replay_tokens: Function
+    _tellers: dict[int, tuple[Teller, bool]] = field(init=False, default_factory=dict)
     _plain: dict[str, Function] = field(init=False, default_factory=dict)
     _changing: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     @contextmanager
-    def observe_calls(self, tell: Teller) -> Iterator[None]:
+    def observe_calls(self, tell: Teller, *, compute: bool = True) -> Iterator[None]:
         """Pass the name and arguments of each library call of this thread to ``tell`` while the context is open.
 
-        Callers must look up the function in the library for every call.
+        Callers must look up the function in the library for every call. Without ``compute``, the calls do nothing.
         """
         thread = threading.get_ident()
         with self._changing:
@@ -95,7 +96,7 @@ class Library:
                 self._plain = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
                 for name, function in self._plain.items():
                     setattr(self, name, partial(_call_and_tell, name, function, self._tellers))
-            self._tellers[thread] = tell
+            self._tellers[thread] = (tell, compute)
         try:
             yield
         finally:
@@ -106,9 +107,11 @@ class Library:
                         setattr(self, name, function)
 
 
-def _call_and_tell(name: str, function: Function, tellers: Mapping[int, Teller], *arguments: Any) -> None:
-    function(*arguments)
-    if (tell := tellers.get(threading.get_ident())) is not None:
+def _call_and_tell(name: str, function: Function, tellers: Mapping[int, tuple[Teller, bool]], *arguments: Any) -> None:
+    tell, compute = tellers.get(threading.get_ident(), (None, True))
+    if compute:
+        function(*arguments)
+    if tell is not None:
         tell(name, arguments)
 
 
@@ -164,6 +167,7 @@ def _declare(loaded: ctypes.CDLL) -> Library:
         "mask_logits": (pointer, pointer, pointer, number, number, number),
         "draw": (*[pointer] * 6, number, number),
         "replay": (pointer, long),
+        "replay_tokens": (pointer, long, long, pointer),
     }
     functions: dict[str, Function] = {}
     for name, arguments in signatures.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -47,7 +47,7 @@ class CallRecorder(GraphRecorder):
         """Record ``work``. Raises ``CannotCaptureError`` if Python results or shapes depend on values."""
         self._recording = recording = Recording(self._library)
         try:
-            with self._library.observe_calls(recording.call), _Operations(recording):
+            with self._library.observe_calls(recording.call), TorchOperations(recording):
                 work()
         finally:
             self._recording = None
@@ -116,7 +116,23 @@ class Recording:
         self._actions.append(lambda: replay(address, count))
 
 
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OperationRecording(Protocol):
+    """Takes the torch operations of something that is recorded."""
+
+    operations: int
+    """Number of operations recorded so far."""
+
+    def keep(self, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        """Keep alive the tensors of an operation, whether it is recorded or has no effect of its own."""
+
+    def operation(self, action: TorchOperation) -> None:
+        """Record an operation."""
+
+    def merge(self, since: int, action: TorchOperation) -> None:
+        """Replace the operations recorded since ``since`` by ``action``, of which they are parts."""
+
+
+class TorchOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Dispatch mode that sees every torch operation and the parts of composite ones, any of which may be refused."""
 
     @classmethod
@@ -124,7 +140,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return True: nothing is compiled here, and torch would import its slow compiler in order to skip it."""
         return False
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: OperationRecording) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recording = recording
 
@@ -139,15 +155,15 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if func._schema.name not in NOTHING:
                 _refuse(func, args)
             result = func(*args, **kwargs)
-        inputs, outputs = _tensors((args, kwargs)), _results(func, result)
+        inputs, outputs = tensors_in((args, kwargs)), _results(func, result)
         self._recording.keep(inputs, outputs)
-        known = {_storage(item) for item in inputs}
-        fresh = [_storage(item) not in known for item in outputs]
+        known = {storage_of(item) for item in inputs}
+        fresh = [storage_of(item) not in known for item in outputs]
         changes = (func._schema.is_mutable or any(fresh)) and func._schema.name not in NOTHING
         if changes and parts:
-            self._recording.merge(before, _again(func, args, kwargs, outputs, fresh))
+            self._recording.merge(before, TorchOperation(func, args, kwargs, outputs, fresh))
         elif changes:
-            self._recording.operation(_again(func, args, kwargs, outputs, fresh))
+            self._recording.operation(TorchOperation(func, args, kwargs, outputs, fresh))
         return result
 
 
@@ -156,7 +172,7 @@ def _refuse(func: Any, args: tuple[Any, ...]) -> None:
     tags = func.tags
     dynamic = torch.Tag.dynamic_output_shape in tags
     if func is torch.ops.aten.index.Tensor:
-        dynamic = any(tensor.dtype in (torch.bool, torch.uint8) for tensor in _tensors(args[1]))
+        dynamic = any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors_in(args[1]))
     if dynamic or torch.Tag.data_dependent_output in tags or torch.Tag.inplace_view in tags:
         raise CannotCaptureError(f"{func.name()} may give another shape, or a number to Python, in each step")
 
@@ -168,25 +184,36 @@ def _results(func: Any, result: Any) -> list[Tensor]:
     return leaves
 
 
-def _tensors(values: Any) -> list[Tensor]:
+def tensors_in(values: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
-def _storage(tensor: Tensor) -> int:
+def storage_of(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _again(func: Any, args: tuple[Any, ...], kwargs: Any, outputs: list[Tensor], fresh: list[bool]) -> Action:
-    """Return an action that repeats an operation and stores the results in the original tensors."""
-    if not any(fresh):
-        return lambda: func(*args, **kwargs)
-    if len(outputs) == 1:
-        (only,) = outputs
-        return lambda: only.copy_(func(*args, **kwargs))
+class TorchOperation:
+    """A recorded operation: repeats it and stores the results in the original tensors.
 
-    def again() -> None:
-        for old, new, own in zip(outputs, _tensors(func(*args, **kwargs)), fresh, strict=True):
-            if own:
-                old.copy_(new)
+    Args:
+        func: the operator.
+        args: its positional arguments.
+        kwargs: the others.
+        outputs: the tensors that it returned.
+        fresh: for each of them, whether it has memory of its own.
+    """
 
-    return again
+    __slots__ = ("args", "fresh", "func", "kwargs", "outputs")
+
+    def __init__(self, func: Any, args: Any, kwargs: Any, outputs: list[Tensor], fresh: list[bool]) -> None:
+        self.func, self.args, self.kwargs = func, args, kwargs
+        self.outputs = outputs
+        self.fresh = fresh if any(fresh) else []
+
+    def __call__(self) -> None:
+        """Repeat the operation."""
+        result = self.func(*self.args, **self.kwargs)
+        if self.fresh:
+            for old, new, own in zip(self.outputs, tensors_in(result), self.fresh, strict=True):
+                if own:
+                    old.copy_(new)

@@ -14,12 +14,12 @@ from sglang_plug import ChunkView, ExtensionContext, ModelSpec, ServicePhase, St
 from .step_time_model import StepTimeModel, StepWork
 from .timed_budget import LEAST_TOKENS, TimedBudget
 
-DECODE_MULTIPLE = 8.0
+DECODE_MULTIPLE = 4.75
 """Time of a step with prompt tokens, in decode steps of the sequences that decode, if the target is automatic. Every
 step reads the weights once, in part while it multiplies prompt tokens; this costs a twentieth of the throughput."""
 LEAST_SECONDS = 0.05
 """Least time of a step with an automatic target: readers do not notice a shorter delay."""
-LEAST_AUTOMATIC = 64
+LEAST_AUTOMATIC = 32
 """Prompt tokens that a step may always have with an automatic target, which must not cost much throughput on a machine
 that others slow down."""
 OBSERVE_EVERY = 8

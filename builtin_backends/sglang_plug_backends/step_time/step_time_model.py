@@ -20,8 +20,17 @@ MOST_BASE = 2.0
 """Largest multiple of a decode step that a step with prompt tokens takes besides these tokens. Steps that all have the
 same few tokens do not tell the two apart: without the limit, a machine that became slower would seem to leave no time
 for prompts, however few of their tokens a step has."""
-DISTURBED = 2.0
-"""A step that took longer than this multiple of its prediction counts as if it had taken this multiple."""
+DISTURBED, DISTURBED_DECODE = 2.0, 1.25
+"""A step that took longer than this multiple of its prediction counts as if it had taken this multiple. Decode steps
+vary less, and each error in their time is multiplied in the target."""
+SLOW_WEIGHT = 0.5
+"""Weight of a decode step that took longer than predicted. The machine only ever delays steps: bursts of them must not
+be taken for an effect of the contexts, which grow meanwhile."""
+SHRINKAGE = 0.05
+"""How much the coefficients of a decode step other than the constant are drawn to zero (ridge regression), relative to
+what the observed steps say. It matters where the steps were so alike that the coefficients are uncertain."""
+LASTING = 8
+"""After so many disturbed steps in a row, the machine has become slower, and they count in full."""
 TRUSTED = 8
 """Number of observed steps after which predictions are used to recognise disturbed steps."""
 INERTIA = 1e-3
@@ -74,12 +83,26 @@ class LeastSquares:
         prior: the coefficients before anything is observed.
         memory: number of observations after which an earlier one counts for less than half.
         first_limit: largest value of the first coefficient.
+        disturbed: a value above this multiple of the expected one counts as this multiple.
+        slow_weight: weight of an observation above the expected value; others have 1.
+        shrinkage: how much all coefficients but the first are drawn to zero.
     """
 
-    def __init__(self, prior: tuple[float, ...], memory: int, first_limit: float = float("inf")) -> None:
+    def __init__(
+        self,
+        prior: tuple[float, ...],
+        memory: int,
+        *,
+        first_limit: float = float("inf"),
+        disturbed: float = DISTURBED,
+        slow_weight: float = 1.0,
+        shrinkage: float = 0.0,
+    ) -> None:
         self.coefficients = list(prior)
-        self._first_limit = first_limit
+        self._first_limit, self._disturbed = first_limit, disturbed
+        self._slow_weight, self._shrinkage = slow_weight, shrinkage
         self.observed = 0
+        self._disturbed_in_a_row = 0
         self._keep = 0.5 ** (1 / memory)
         size = len(prior)
         self._moments = [[0.0] * size for _ in range(size)]
@@ -94,13 +117,17 @@ class LeastSquares:
 
     def observe(self, features: tuple[float, ...], value: float) -> None:
         """Learn that ``features`` led to ``value``, which must be positive."""
-        expected = value
+        expected, weight = value, 1.0
         if self.observed >= TRUSTED:
             expected = self.predict(features) or value
-            value = min(value, DISTURBED * expected)
+            limit = self._disturbed * expected
+            self._disturbed_in_a_row = self._disturbed_in_a_row + 1 if value > limit else 0
+            if self._disturbed_in_a_row < LASTING:
+                weight = self._slow_weight if value > expected else 1.0
+                value = min(value, limit)
         self.observed += 1
         self._solved = False
-        scale = 1 / expected**2
+        scale = weight / expected**2
         for row, feature in zip(self._moments, features, strict=True):
             for place, other in enumerate(features):
                 row[place] = self._keep * row[place] + scale * feature * other
@@ -125,7 +152,7 @@ class LeastSquares:
                 right = [self._products[row] - self._moments[row][fixed] * self.coefficients[fixed] for row in used]
             for index, row in enumerate(used):
                 inertia = INERTIA * self._moments[row][row]
-                matrix[index][index] += inertia
+                matrix[index][index] += inertia + (self._shrinkage * self._moments[row][row] if row else 0.0)
                 right[index] += inertia * self.coefficients[row]
             solution = _solution(matrix, right)
             negative = [place for place, value in zip(used, solution, strict=True) if value < 0]
@@ -162,7 +189,9 @@ class StepTimeModel:
     """
 
     def __init__(self, decode: Coefficients = (0.0, 0.0, 0.0), prefill: Coefficients = (1.0, 0.0, 0.0)) -> None:
-        self._decode = LeastSquares(decode, DECODE_MEMORY)
+        self._decode = LeastSquares(
+            decode, DECODE_MEMORY, disturbed=DISTURBED_DECODE, slow_weight=SLOW_WEIGHT, shrinkage=SHRINKAGE
+        )
         self._prefill = LeastSquares(prefill, PREFILL_MEMORY, first_limit=MOST_BASE)
         self.largest_prefill = 0
         """Largest number of prompt tokens of an observed step."""

@@ -74,13 +74,14 @@ class Engine:
             self.replies.append(message)
         for output in message.outputs if isinstance(message, StepOutputs) else ():
             assert output.finish is None or output.finish.reason != "error", output.finish
-            token_logprobs = zip(output.tokens, output.logprobs, strict=True)
-            self.outputs.setdefault(output.id, []).extend((token, item.logprob) for token, item in token_logprobs)
+            logprobs = [item.logprob for item in output.logprobs] or [0.0] * len(output.tokens)
+            self.outputs.setdefault(output.id, []).extend(zip(output.tokens, logprobs, strict=True))
             self.retractions += output.retractions
 
-    def submit(self, name: str, tokens: list[int], count: int, **params: Any) -> None:
+    def submit(self, name: str, tokens: list[int], count: int, *, logprobs: bool = True, **params: Any) -> None:
         settings = SamplingParams(max_new_tokens=count, **{"temperature": 0.0, **params})
-        self.messages.append(Submit(Request(id=name, tokens=tuple(tokens), params=settings, logprobs=LogprobOptions())))
+        options = LogprobOptions() if logprobs else None
+        self.messages.append(Submit(Request(id=name, tokens=tuple(tokens), params=settings, logprobs=options)))
 
     def finish(self) -> Outputs:
         while self.messages or self.loop.scheduler.busy:

@@ -15,9 +15,10 @@ void norm_row(const bf16* x, bf16* residual, const Weight* weight, bf16* out, in
     for (int i = 0; i < width; i += 16) {
         const __mmask16 lanes = first(width - i);
         __m512 value = load(x + i, lanes);
-        if (residual) {
-            store(residual + i, _mm512_add_ps(value, load(residual + i, lanes)), lanes);
-            value = load(residual + i, lanes);
+        if (residual) {  // the sum is rounded, and not read back: a masked store is slow to arrive at a load
+            const __m256i sum = (__m256i)_mm512_cvtneps_pbh(_mm512_add_ps(value, load(residual + i, lanes)));
+            _mm256_mask_storeu_epi16(residual + i, lanes, sum);
+            value = widen(sum);
         }
         squares = _mm512_fmadd_ps(value, value, squares);
     }

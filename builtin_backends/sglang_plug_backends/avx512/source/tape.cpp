@@ -1,4 +1,6 @@
 // Calls of the other functions that were written down with their arguments, made again one after the other.
+#include <cmath>
+#include "attention.h"
 #include "functions.h"
 
 enum Function : int64_t {  // in the order of RECORDED in library.py
@@ -10,6 +12,7 @@ struct Call {  // the same fields in the same order stand in calls.py
     int64_t function;
     int64_t words[10];  // pointers and whole numbers, in the function's order
     double real;        // its one other number, if it has one
+    int64_t rows_word, rows_per_token;  // words[rows_word] is the number of tokens times rows_per_token; -1: no word is
 
     template <typename T>
     T* at(int i) const { return (T*)words[i]; }
@@ -50,4 +53,22 @@ struct Call {  // the same fields in the same order stand in calls.py
 
 EXPORT void replay(const Call* calls, int64_t count) {
     for (int64_t i = 0; i < count; ++i) calls[i].make();
+}
+
+// The calls for another number of tokens than they were written down with. The attention of all layers is that of `step`,
+// which has the fields that differ per step.
+EXPORT void replay_tokens(const Call* calls, int64_t count, int64_t tokens, const Attention* step) {
+    for (int64_t i = 0; i < count; ++i) {
+        Call call = calls[i];
+        if (call.function == ATTEND) {
+            Attention layer = *call.at<Attention>(0);
+            layer.slots = step->slots, layer.tables = step->tables, layer.starts = step->starts;
+            layer.queries = step->queries, layer.lengths = step->lengths;
+            layer.tokens = step->tokens, layer.sequences = step->sequences, layer.table_width = step->table_width;
+            attend(&layer);
+        } else {
+            call.words[call.rows_word] = tokens * call.rows_per_token;
+            call.make();
+        }
+    }
 }

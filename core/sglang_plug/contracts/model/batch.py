@@ -201,5 +201,7 @@ class ForwardBatch:
     """Set if the step computes tokens of images."""
     recurrent: Recurrent | None = None
     """Set if the model has recurrent states."""
+    output_rows: list[int] | None = None
+    """Ascending rows of ``T`` whose hidden states are read; the others may have any values. ``None``: all are read."""
     plan: Any = None
     """Data of the attention backend."""

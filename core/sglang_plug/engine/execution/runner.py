@@ -127,10 +127,15 @@ class Runner:
             extension_steps = self.extensions.rank_steps(chunks, batch)
             self.ranks.step(chunks, batch, known=device_tokens is None, extensions=extension_steps)
         self.backend.plan(batch)
-        hidden = self._hidden(chunks, batch)
-        self._after_forward(chunks)
         ends = list(accumulate(batch.query_lens))
         own = [end - len(chunk.drafts) for chunk, end in zip(chunks, ends, strict=True)] if drafted else ends
+        rows = [own[place] - 1 for place in complete]
+        if drafted:  # an index appears once for each row of its chunk
+            rows = [row for place in dict.fromkeys(complete) for row in range(own[place] - 1, ends[place])]
+        if all([_generates(chunk) and chunk.sequence.request.logprobs is None for chunk in chunks]):
+            batch.output_rows = rows
+        hidden = self._hidden(chunks, batch)
+        self._after_forward(chunks)
         results = [
             NOTHING_YET
             if chunk.sequence.request.logprobs is None
@@ -138,12 +143,7 @@ class Runner:
             for chunk, end in zip(chunks, own, strict=True)
         ]
         self._pool(hidden, chunks, ends, results)
-        if not complete:
-            return None, results
-        rows = [own[place] - 1 for place in complete]
-        if drafted:  # an index appears once for each row of its chunk
-            rows = [row for place in dict.fromkeys(complete) for row in range(own[place] - 1, ends[place])]
-        return self._head(hidden, rows), results
+        return self._head(hidden, rows) if complete else None, results
 
     def _after_forward(self, chunks: Ordered[ScheduledChunk]) -> None:
         for after_forward in self.extensions.after_forward:

@@ -119,14 +119,24 @@ void check_replay(Case& c) {
     struct Call {
         int64_t function, words[10];
         double real;
+        int64_t rows_word, rows_per_token;
     };
     Guarded<bf16> x(3 * 21, c.side), weight(21, c.side), expected(3 * 21, c.side), out(3 * 21, c.side);
     Guarded<Call> calls(2, c.side);
     fill(x, c), fill(weight, c);
     rms_norm(x, nullptr, (bf16*)weight, expected, 3, 21, 0, 1e-6f);
-    calls[0] = {5, {(int64_t)(bf16*)x, 0, (int64_t)(bf16*)weight, (int64_t)(bf16*)out, 3, 21, 0}, 1e-6};
+    calls[0] = {5, {(int64_t)(bf16*)x, 0, (int64_t)(bf16*)weight, (int64_t)(bf16*)out, 3, 21, 0}, 1e-6, -1, 0};
     calls[1] = calls[0];
     extern void replay_calls(const void*, int64_t);
     replay_calls((Call*)calls, 2);
     for (size_t i = 0; i < out.count; ++i) compare("replay", wide(out[i]), wide(expected[i]), 0);
+
+    // written down with one row; a token has two
+    extern void replay_calls_of(const void*, int64_t, int64_t);
+    Guarded<bf16> more(6 * 21, c.side), results(6 * 21, c.side), rows(6 * 21, c.side);
+    fill(more, c);
+    rms_norm(more, nullptr, (bf16*)weight, rows, 6, 21, 0, 1e-6f);
+    calls[0] = {5, {(int64_t)(bf16*)more, 0, (int64_t)(bf16*)weight, (int64_t)(bf16*)results, 1, 21, 0}, 1e-6, 4, 2};
+    replay_calls_of((Call*)calls, 1, 3);
+    for (size_t i = 0; i < results.count; ++i) compare("replay_tokens", wide(results[i]), wide(rows[i]), 0);
 }

@@ -1,0 +1,163 @@
+"""Steps of up to some hundred tokens, with prompts or without: replayed instead of computed operation by operation."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from collections.abc import Sequence as Ordered
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from sglang_plug import (
+    CannotCaptureError,
+    ExecutionContext,
+    ExecutionPhase,
+    ExtensionContext,
+    ForwardBatch,
+    KVPool,
+    Model,
+    ModelSpec,
+    StepExecutor,
+    StepExtension,
+)
+from sglang_plug.layers import Router
+from sglang_plug_backends.avx512.attention import CompiledAttention
+from sglang_plug_backends.avx512.library import Library, load
+from sglang_plug_backends.avx512.recorder import TorchOperations
+
+from .token_recording import RECORDED_TOKENS, TokenRecording, TokenReplay
+
+CHECKS = 3
+"""Steps of different numbers of tokens that are computed both ways, and must have the same bits: so many of which all
+results are read, and as many others."""
+logger = logging.getLogger(__name__)
+
+
+class UnreadLengths(list[int]):
+    """The lengths of sequences, which a model must not read while it is recorded: they differ in each step."""
+
+    def _refuse(self, *arguments: object) -> bool:
+        raise CannotCaptureError("it reads the lengths of sequences in Python")
+
+    __len__ = __getitem__ = __iter__ = __contains__ = __eq__ = _refuse  # type: ignore[assignment]
+
+
+class RecordedSteps(StepExecutor):
+    """Records the forward pass of one model, and replays it for each step.
+
+    Args:
+        backend: the attention backend.
+        kv: the pool; its slot 0 belongs to padding.
+        library: the compiled functions.
+        page_size: slots in a page.
+    """
+
+    sizes = (RECORDED_TOKENS,)
+
+    def __init__(self, backend: CompiledAttention, kv: KVPool, library: Library, page_size: int) -> None:
+        self._backend, self._kv, self._library, self._page_size = backend, kv, library, page_size
+        self._input_ids, self._positions = (torch.zeros(RECORDED_TOKENS, dtype=torch.int64) for _ in range(2))
+        self._model: Callable[[], Model | None] = lambda: None
+        self._replay: TokenReplay | None = None
+        self.replays = 0
+        """Number of steps that were replayed."""
+        self._checked: dict[bool, set[int]] = {True: set(), False: set()}
+
+    @torch.inference_mode()
+    def capture(self, model: Model, *, must_fit: bool = False) -> None:
+        """Record ``model``; one that cannot be recorded is computed without, and the log says why."""
+        self._model, self._replay, self._checked = weakref.ref(model), None, {True: set(), False: set()}
+        try:
+            self._replay = self._record(model)
+        except CannotCaptureError as error:
+            logger.info("Steps with prompts are not recorded: %s", error)
+        except Exception as error:
+            text = "Steps with prompts cannot be recorded (slower): %s: %s"
+            logger.warning(text, type(error).__name__, error)
+
+    def capture_sizes(self, model: Model, sizes: Ordered[int]) -> None:
+        """Record ``model``, which takes the same memory for all sizes."""
+        self.capture(model)
+
+    def hidden(self, model: Model, batch: ForwardBatch) -> Tensor | None:
+        """Return ``[T, hidden]`` of a planned step, ``None`` if it cannot be replayed. Records new weights first."""
+        tokens = len(batch.input_ids)
+        if tokens > RECORDED_TOKENS or batch.multimodal is not None or batch.recurrent is not None:
+            return None
+        if model is not self._model():
+            self.capture(model)
+        if self._replay is None:
+            return None
+        self._input_ids[:tokens].copy_(batch.input_ids)
+        self._positions[:tokens].copy_(batch.positions)
+        result = self._replay.run(tokens, batch.plan.address, batch.output_rows)
+        self.replays += 1
+        checked = self._checked[batch.output_rows is None]
+        if len(checked) < CHECKS and tokens not in checked:
+            checked.add(tokens)
+            return self._check(model, batch, result)
+        return result
+
+    def _record(self, model: Model) -> TokenReplay:
+        if any(isinstance(module, Router) for module in model.modules()):
+            raise CannotCaptureError("the experts of a token depend on its values")
+        slots = torch.zeros(RECORDED_TOKENS, dtype=torch.int64)
+        whole = ForwardBatch(
+            input_ids=self._input_ids,
+            positions=self._positions,
+            slots=slots,
+            tables=slots[None],
+            query_lens=[RECORDED_TOKENS],
+            kv_lens=[RECORDED_TOKENS],
+            page_size=self._page_size,
+            kv=self._kv,
+        )
+        self._backend.plan(whole)
+        batch = replace(whole, query_lens=UnreadLengths(), kv_lens=UnreadLengths())
+        recording = TokenRecording(self._library)
+        with self._library.observe_calls(recording.call, compute=False), TorchOperations(recording):
+            result: Tensor = model(batch)
+        return recording.finish(result)
+
+    def _check(self, model: Model, batch: ForwardBatch, replayed: Tensor) -> Tensor:
+        """Compute a step operation by operation, too; nothing is replayed any more if the bits differ."""
+        computed: Tensor = model(batch)
+        rows = slice(None) if batch.output_rows is None else batch.output_rows
+        if not _same_bits(computed[rows], replayed[rows]):
+            self._replay = None
+            logger.info("Steps with prompts are not recorded: the model computes something in Python")
+        return computed
+
+
+class RecordedStepsExtension(StepExtension, ExecutionPhase):
+    """Makes the recording, if the attention backend is that of these kernels."""
+
+    memory_name = "recorded steps"
+    memory_advice = "lower --mem-fraction-static or --max-total-tokens, or set --disable-cuda-graph"
+
+    def __init__(self, context: ExtensionContext) -> None:
+        self._page_size = context.config.cache.page_size
+
+    def executor(self, context: ExecutionContext) -> StepExecutor | None:
+        """Return the recorded steps of a pool; ``None`` for another attention backend."""
+        if not isinstance(context.backend, CompiledAttention):
+            return None
+        return RecordedSteps(context.backend, context.kv, load(), self._page_size)
+
+
+def build(context: ExtensionContext) -> StepExtension | None:
+    """Return the extension; ``None`` if graphs are disabled, or for several ranks or a model that is no decoder."""
+    spec = context.model.spec
+    decoder = isinstance(spec, ModelSpec) and spec.causal and not context.states
+    alone = context.device.type == "cpu" and context.ranks.size == 1
+    if context.config.backends.disable_cuda_graph or not decoder or not alone:
+        return None
+    return RecordedStepsExtension(context)
+
+
+def _same_bits(first: Tensor, second: Tensor) -> bool:
+    same = first.dtype == second.dtype and first.shape == second.shape
+    return same and torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))
