@@ -13,19 +13,10 @@ PACKAGES = ("core", "builtin_backends", "builtin_models", "api")
 """The folders whose names are checked."""
 GENERIC = frozenset({"found", "one", "there", "given", "wanted", "what"})
 """Names that say nothing about a value."""
-CONTRACT = frozenset({("evict", "wanted"), ("own_slice", "what")})
-"""Parameters of public functions, by function and name: renaming one would break plugins."""
 
 
 def generic_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield line and name of each generic name that a function, a lambda, a loop or a comprehension binds."""
-    exempt = {
-        id(argument)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for argument in _arguments(function.args)
-        if (function.name, argument.arg) in CONTRACT
-    }
     fields = {
         id(statement.target)
         for owner in ast.walk(tree)
@@ -35,12 +26,8 @@ def generic_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     }
     for node in ast.walk(tree):
         name = _bound_name(node)
-        if name in GENERIC and id(node) not in exempt | fields:
+        if name in GENERIC and id(node) not in fields:
             yield getattr(node, "lineno", 0), name
-
-
-def _arguments(arguments: ast.arguments) -> Iterator[ast.arg]:
-    return (node for node in ast.walk(arguments) if isinstance(node, ast.arg))
 
 
 def _bound_name(node: ast.AST) -> str | None:
@@ -97,8 +84,7 @@ def test_a_generic_name_is_reported(code: str) -> None:
         "f(given=1)",
         "a.found = 1",
         "class A:\n    found: int",
-        "def evict(self, wanted): ...",
     ],
 )
-def test_attributes_keywords_and_the_contract_are_not_reported(code: str) -> None:
+def test_attributes_and_keywords_are_not_reported(code: str) -> None:
     assert list(generic_names(ast.parse(code))) == []

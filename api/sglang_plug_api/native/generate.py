@@ -156,7 +156,7 @@ def _embeds_prompt(embeds: Any) -> MediaPrompt:
     if max(numbers) == math.inf or min(numbers) == -math.inf:
         raise ApiError("input_embeds has numbers beyond those of float32", param="input_embeds")
     states = MediaArray("float32", (len(embeds), width), numbers.tobytes())
-    return MediaPrompt([PLACEHOLDER_TOKEN] * len(embeds), (Media.given(0, states),))
+    return MediaPrompt([PLACEHOLDER_TOKEN] * len(embeds), (Media.of_states(0, states),))
 
 
 def prompt_ids(body: PromptsBody) -> list[str]:

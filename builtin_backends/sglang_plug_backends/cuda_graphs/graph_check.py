@@ -52,7 +52,7 @@ def check_replay(
         refill()
         backend.refresh(batch)
         replay()
-    if not _same_bits(expected, logits):
+    if not same_bits(expected, logits):
         raise CannotCaptureError(
             f"{type(model).__name__} computes something in Python, which a replay with {len(contexts)} "
             "sequences does not do again"
@@ -109,6 +109,7 @@ def _borrowed(parts: list[tuple[Tensor, Tensor]]) -> Iterator[Callable[[], None]
         fill(before)
 
 
-def _same_bits(first: Tensor, second: Tensor) -> bool:
+def same_bits(first: Tensor, second: Tensor) -> bool:
+    """Report whether two tensors have the same dtype, shape and bits."""
     same = first.dtype == second.dtype and first.shape == second.shape
     return same and torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))

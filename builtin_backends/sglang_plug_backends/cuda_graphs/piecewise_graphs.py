@@ -199,7 +199,7 @@ class Capture:
         return known[: len(tensor)]
 
 
-class Unread(list[int]):
+class UnreadLengths(list[int]):
     """A list that a model must not read while it is captured, because its contents differ in each step."""
 
     def _refuse(self, *arguments: Any) -> Any:

@@ -24,7 +24,7 @@ from sglang_plug.layers import Router
 from sglang_plug_backends.progress_line import ProgressLine, bar
 
 from .garbage_collection import no_collection
-from .piecewise_graphs import Capture, CudaPieces, Pieces, Unread
+from .piecewise_graphs import Capture, CudaPieces, Pieces, UnreadLengths
 
 logger = logging.getLogger(__name__)
 GIB = 1 << 30
@@ -147,6 +147,6 @@ class PrefillGraphs(StepExecutor):
             kv=self.kv,
         )
         self.backend.plan(real)
-        unread = Unread()
+        unread = UnreadLengths()
         static = replace(real, tables=real.tables[:0, :0], query_lens=unread, kv_lens=unread, plan=None)
         return Capture(self.recorder, self._zeros).run(model, real, static)

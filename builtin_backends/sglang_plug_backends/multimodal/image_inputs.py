@@ -37,7 +37,7 @@ def layout_of(model: Model, request: Request) -> MediaLayout:
     Raises ``RequestError`` if the model takes no images, or if the images are not within the prompt.
     """
     length, end = len(request.tokens), 0
-    if any(media.is_given for media in request.media):
+    if any(media.is_encoded for media in request.media):
         _check_given(model, request)
         return MediaLayout(cache_tokens(request))
     if not isinstance(model, SupportsImages):
@@ -60,7 +60,7 @@ def _check_given(model: Model, request: Request) -> None:
         raise RequestError("this model's prompts cannot have states instead of tokens", about="states")
     for media in request.media:
         shape = [part.shape for part in media.arrays.values()]
-        if not media.is_given or shape != [(media.count, model.states_width)]:
+        if not media.is_encoded or shape != [(media.count, model.states_width)]:
             width = shape[0][-1] if shape and shape[0] else 0
             raise RequestError(
                 f"the prompt has states of {width} numbers; the model's have {model.states_width}", about="states"
@@ -156,7 +156,7 @@ def begin_loads(sequence: SequenceView, store: TensorStore, start: int) -> bool:
     layout, media = sequence.layout, sequence.request.media
     assert isinstance(layout, MediaLayout)
     for index, image in enumerate(media):
-        if image.end > start and not image.is_given:
+        if image.end > start and not image.is_encoded:
             if (load := store.load_tensor(sequence, image.digest, image.count)) is not None:
                 layout.loads[index] = load
     return bool(layout.loads)
@@ -181,7 +181,7 @@ def _take_given(met: Ordered[tuple[ChunkView, int, int]], device: torch.device) 
     """Copy states that requests gave, and that need no encoding, to the device."""
     for chunk, _, index in met:
         media, layout = chunk.sequence.request.media[index], _layout(chunk)
-        if media.is_given and index not in layout.states:
+        if media.is_encoded and index not in layout.states:
             (states,) = media.arrays.values()
             layout.states[index] = upload_array(states, device)
 

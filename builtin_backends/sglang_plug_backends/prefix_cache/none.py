@@ -22,7 +22,7 @@ class NoCache(PrefixCache):
     def unlock(self, match: Match) -> None:
         pass
 
-    def evict(self, wanted: int) -> list[int]:
+    def evict(self, count: int) -> list[int]:
         return []
 
     def reset(self) -> list[int]:

@@ -90,13 +90,13 @@ class RadixCache(PrefixCache):
                 if not node.children:
                     self._leaves[node] = None
 
-    def evict(self, wanted: int) -> list[int]:
+    def evict(self, count: int) -> list[int]:
         freed: list[int] = []
-        if wanted <= 0:
+        if count <= 0:
             return freed
         heap = [(self.policy.eviction_priority(node.stats), node.serial, node) for node in self._leaves]
         heapq.heapify(heap)
-        while heap and len(freed) < wanted:
+        while heap and len(freed) < count:
             node = heapq.heappop(heap)[2]
             freed += node.slots
             parent = self._remove(node)

@@ -27,6 +27,8 @@ from sglang_plug.layers import Router
 from sglang_plug_backends.avx512.attention import CompiledAttention
 from sglang_plug_backends.avx512.library import Library, load
 from sglang_plug_backends.avx512.recorder import TorchOperations
+from sglang_plug_backends.cuda_graphs.graph_check import same_bits
+from sglang_plug_backends.cuda_graphs.piecewise_graphs import UnreadLengths
 
 from .token_recording import RECORDED_TOKENS, TokenRecording, TokenReplay
 
@@ -34,15 +36,6 @@ CHECKS = 3
 """Steps of different numbers of tokens that are computed both ways, and must have the same bits: so many of which all
 results are read, and as many others."""
 logger = logging.getLogger(__name__)
-
-
-class UnreadLengths(list[int]):
-    """The lengths of sequences, which a model must not read while it is recorded: they differ in each step."""
-
-    def _refuse(self, *arguments: object) -> bool:
-        raise CannotCaptureError("it reads the lengths of sequences in Python")
-
-    __len__ = __getitem__ = __iter__ = __contains__ = __eq__ = _refuse  # type: ignore[assignment]
 
 
 class RecordedSteps(StepExecutor):
@@ -96,7 +89,7 @@ class RecordedSteps(StepExecutor):
         result = self._replay.run(tokens, batch.plan.address, batch.output_rows)
         self.replays += 1
         checked = self._checked[batch.output_rows is None]
-        if len(checked) < CHECKS and tokens not in checked:
+        if len(checked) < CHECKS and tokens not in checked and batch.output_rows != []:
             checked.add(tokens)
             return self._check(model, batch, result)
         return result
@@ -126,7 +119,7 @@ class RecordedSteps(StepExecutor):
         """Compute a step operation by operation, too; nothing is replayed any more if the bits differ."""
         computed: Tensor = model(batch)
         rows = slice(None) if batch.output_rows is None else batch.output_rows
-        if not _same_bits(computed[rows], replayed[rows]):
+        if not same_bits(computed[rows], replayed[rows]):
             self._replay = None
             logger.info("Steps with prompts are not recorded: the model computes something in Python")
         return computed
@@ -156,8 +149,3 @@ def build(context: ExtensionContext) -> StepExtension | None:
     if context.config.backends.disable_cuda_graph or not decoder or not alone:
         return None
     return RecordedStepsExtension(context)
-
-
-def _same_bits(first: Tensor, second: Tensor) -> bool:
-    same = first.dtype == second.dtype and first.shape == second.shape
-    return same and torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))

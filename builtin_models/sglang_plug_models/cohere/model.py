@@ -39,7 +39,7 @@ class HeadNorm(CentredNorm):
     def __init__(self, heads: int, dim: int, eps: float, env: BuildEnv) -> None:
         super().__init__(dim, eps, env)
         self._whole = (heads, dim)
-        self._own = own_slice(heads, env.ranks, what="heads")
+        self._own = own_slice(heads, env.ranks, label="heads")
         self.weight = nn.Parameter(torch.empty(self._own.stop - self._own.start, dim))
 
     def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:

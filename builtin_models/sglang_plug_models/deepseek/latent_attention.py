@@ -63,7 +63,7 @@ class Expansion(nn.Module):
     def __init__(self, rank: int, heads: int, key_dim: int, value_dim: int, ranks: Collectives) -> None:
         super().__init__()
         width = key_dim + value_dim
-        self._own, self._rows = own_slice(heads * width, ranks, units=heads, what="heads"), heads * width
+        self._own, self._rows = own_slice(heads * width, ranks, units=heads, label="heads"), heads * width
         self.heads, self.key_dim, self.value_dim = heads // ranks.size, key_dim, value_dim
         self.weight = nn.Parameter(torch.empty(self.heads * width, rank))
         self._unpacking: Unpacking | None = None

@@ -30,7 +30,7 @@ class StackedBias(nn.Module):
         super().__init__()
         self._whole, ranks = dict(parts), env.ranks
         whole = {name: slice(0, size) for name, size in parts.items()}
-        own = {name: own_slice(size, ranks, what="rows of experts") for name, size in parts.items()}
+        own = {name: own_slice(size, ranks, label="rows of experts") for name, size in parts.items()}
         self._own, self._silent = own if shared else whole, not shared and ranks.rank > 0
         size = sum(rows.stop - rows.start for rows in self._own.values())
         self.weight = nn.Parameter(torch.empty(experts, size))

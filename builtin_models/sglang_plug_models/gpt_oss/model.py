@@ -29,7 +29,7 @@ class SinkAttention(SelfAttention):
         bias = config.attention_bias
         super().__init__(config, env, index, qkv_bias=bias, out_bias=bias, window=window_of(config, index))
         self._all = config.num_attention_heads
-        self._own = own_slice(self._all, env.ranks, what="heads")
+        self._own = own_slice(self._all, env.ranks, label="heads")
         self.sinks = nn.Parameter(torch.empty(self.heads))
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:

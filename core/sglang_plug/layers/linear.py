@@ -295,7 +295,7 @@ class Packed(Linear):
         self._whole = dict(parts)
         units = {} if heads is None else heads
         self._own = {
-            name: own_slice(size, env.ranks, units=units.get(name), what="heads" if name in units else "rows")
+            name: own_slice(size, env.ranks, units=units.get(name), label="heads" if name in units else "rows")
             for name, size in parts.items()
         }
         self._sizes = tuple(rows.stop - rows.start for rows in self._own.values())

@@ -62,7 +62,7 @@ class SharedRMSNorm(RMSNorm):
     """
 
     def __init__(self, heads: int, dim: int, eps: float, env: BuildEnv, *, wide: bool = False) -> None:
-        self._own = own_slice(heads * dim, env.ranks, units=heads, what="heads")
+        self._own = own_slice(heads * dim, env.ranks, units=heads, label="heads")
         super().__init__(self._own.stop - self._own.start, eps, env, wide=wide)
         self._whole = heads * dim
         self._counted = self._whole * max(1, env.ranks.size // heads)

@@ -80,7 +80,7 @@ class NoCache(PrefixCache):
 
     def unlock(self, match: Match) -> None: ...
 
-    def evict(self, wanted: int) -> list[int]:
+    def evict(self, count: int) -> list[int]:
         return []
 
     def reset(self) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug import CannotCaptureError
-from sglang_plug_backends.cuda_graphs.piecewise_graphs import Attended, Unread
+from sglang_plug_backends.cuda_graphs.piecewise_graphs import Attended, UnreadLengths
 
 
 def test_padding_gets_zeros() -> None:
@@ -33,4 +33,4 @@ def test_padding_gets_zeros() -> None:
 )
 def test_what_must_not_be_looked_at(look: Any) -> None:
     with pytest.raises(CannotCaptureError, match="lengths of sequences"):
-        look(Unread())
+        look(UnreadLengths())

@@ -26,7 +26,7 @@ def test_requests_with_media_are_refused_by_name(serve: Callable[..., Any], tmp_
         )
     )
     prompt = model.prompt(f"what? {FAMILIES[FAMILY].in_text}", [png(16, 16)])
-    media = Media.given(0, MediaArray("float32", (1, 2), bytes(8)))
+    media = Media.of_states(0, MediaArray("float32", (1, 2), bytes(8)))
     params = SamplingParams(max_new_tokens=3, temperature=0.0)
     (text,) = engine.outputs([Request(id="text", tokens=(5, 6, 7), params=params)])
     assert len(text.tokens) == 3

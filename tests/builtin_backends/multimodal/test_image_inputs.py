@@ -66,7 +66,7 @@ class Reader(Model):
 
 def media_of(start: int, *states: float) -> Media:
     numbers = torch.tensor(states, dtype=torch.float32)
-    return Media.given(start, MediaArray("float32", (len(states) // 2, 2), numbers.numpy().tobytes()))
+    return Media.of_states(start, MediaArray("float32", (len(states) // 2, 2), numbers.numpy().tobytes()))
 
 
 def test_given_states_are_taken_as_they_are_and_in_chunks() -> None:

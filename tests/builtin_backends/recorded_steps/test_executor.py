@@ -129,8 +129,8 @@ def test_a_model_that_depends_on_the_number_of_tokens_is_found_out(
 @pytest.mark.parametrize(
     ("scale", "reason"),
     [
-        (lambda batch: float(batch.kv_lens[0]), "it reads the lengths of sequences in Python"),
-        (lambda batch: float(len(batch.query_lens)), "it reads the lengths of sequences in Python"),
+        (lambda batch: float(batch.kv_lens[0]), "it looks at the lengths of sequences"),
+        (lambda batch: float(len(batch.query_lens)), "it looks at the lengths of sequences"),
         (lambda batch: float(batch.positions.max()), "aten::_local_scalar_dense"),
     ],
 )
@@ -157,3 +157,14 @@ def test_another_model_is_recorded_anew(steps: RecordedSteps) -> None:
 def test_steps_with_images_are_computed_by_the_engine(steps: RecordedSteps) -> None:
     model = capture(steps, lambda batch: 2.0)
     assert steps.hidden(model, batch_of(3, multimodal=object())) is None
+
+
+@torch.inference_mode()
+def test_steps_without_results_prove_nothing(steps: RecordedSteps) -> None:
+    """Parts of a prompt whose results nobody reads are no check of the recording; the step that ends it is one."""
+    model = capture(steps, lambda batch: float(len(batch.input_ids)))
+    for tokens in range(2, 9):
+        assert steps.hidden(model, batch_of(tokens, output_rows=[])) is not None
+    hidden = steps.hidden(model, batch_of(9, output_rows=[8]))
+    assert hidden is not None and torch.equal(hidden, model(batch_of(9)))
+    assert steps.hidden(model, batch_of(9)) is None

@@ -237,7 +237,7 @@ def test_slices_cover_everything_evenly(units: int, size: int, each: int) -> Non
         with pytest.raises(
             ConfigError, match=f"{units} heads cannot be shared by {size} ranks; choose another --tp-size"
         ):
-            own_slice(units * each, ranks[0], units=units, what="heads")
+            own_slice(units * each, ranks[0], units=units, label="heads")
         return
     slices = [own_slice(units * each, rank, units=units) for rank in ranks]
     assert len({part.stop - part.start for part in slices}) == 1

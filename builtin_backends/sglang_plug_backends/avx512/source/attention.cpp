@@ -43,9 +43,9 @@ struct Plan {
     }
 
     static int64_t parts(const Attention& a, int64_t sequence) {
-        const int64_t wanted = a.sequences * a.kv_heads % omp_get_max_threads() ? 4 : 1;
+        const int64_t balanced = a.sequences * a.kv_heads % omp_get_max_threads() ? 4 : 1;
         const int64_t most = a.queries[sequence] / LEAST_PART;
-        return wanted < most ? wanted : most < 1 ? 1 : most;
+        return balanced < most ? balanced : most < 1 ? 1 : most;
     }
 
     static int64_t room(const Attention& a) {
@@ -77,11 +77,11 @@ EXPORT void attend(const Attention* layer) {
     {
         Scratch scratch;
         for (long from, to; pieces.take(from, to);) {
-            const Work& one = plan.work[from];
-            if (one.many)
-                attend_many(a, one.sequence, one.from, one.to, one.first_head, scratch);
+            const Work& piece = plan.work[from];
+            if (piece.many)
+                attend_many(a, piece.sequence, piece.from, piece.to, piece.first_head, scratch);
             else
-                attend_few(a, one.sequence, one.from, one.first_head, one.last_head, scratch);
+                attend_few(a, piece.sequence, piece.from, piece.first_head, piece.last_head, scratch);
         }
     }
     free(memory);

@@ -86,9 +86,9 @@ struct Softmax {
     }
 
     static __m512 capped(__m512 x, float softcap) {  // softcap * tanh(x / softcap)
-        const __m512 one = _mm512_set1_ps(1.0f), twice = _mm512_mul_ps(x, _mm512_set1_ps(2.0f / softcap));
-        const __m512 below = _mm512_add_ps(one, exponential(twice));
-        return _mm512_mul_ps(_mm512_set1_ps(softcap), _mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.0f), below)));
+        const __m512 unit = _mm512_set1_ps(1.0f), twice = _mm512_mul_ps(x, _mm512_set1_ps(2.0f / softcap));
+        const __m512 below = _mm512_add_ps(unit, exponential(twice));
+        return _mm512_mul_ps(_mm512_set1_ps(softcap), _mm512_sub_ps(unit, _mm512_div_ps(_mm512_set1_ps(2.0f), below)));
     }
 };
 
@@ -97,10 +97,10 @@ struct Scratch {
     char* memory = nullptr;
     size_t size = 0;
     ~Scratch() { free(memory); }
-    char* get(size_t wanted) {
-        if (wanted > size) {
+    char* get(size_t bytes) {
+        if (bytes > size) {
             free(memory);
-            size = (wanted + 63) / 64 * 64;
+            size = (bytes + 63) / 64 * 64;
             memory = (char*)aligned_alloc(64, size);
             if (!memory) abort();
         }

@@ -73,8 +73,8 @@ struct CodedProduct {
 
     template <int R>
     void tile(int row, int panel) const {
-        __m512 found[R][2];
-        for (int r = 0; r < R; ++r) found[r][0] = found[r][1] = _mm512_setzero_ps();
+        __m512 totals[R][2];
+        for (int r = 0; r < R; ++r) totals[r][0] = totals[r][1] = _mm512_setzero_ps();
         const uint8_t *a = x.bytes + (size_t)2 * row * depth, *at = packed + (size_t)panel * depth / STEP * 4 * PANEL;
         for (int g = 0; g < groups; ++g) {
             __m512i sums[R][4];
@@ -93,20 +93,20 @@ struct CodedProduct {
                     const size_t own = (size_t)(row + r) * groups + g;
                     const __m512i all = _mm512_add_epi32(_mm512_slli_epi32(sums[r][half], 8), sums[r][2 + half]);
                     const __m512i off = _mm512_mullo_epi32(zero, _mm512_set1_epi32(x.sums[own]));
-                    const __m512 one = _mm512_cvtepi32_ps(_mm512_sub_epi32(all, off));
-                    found[r][half] = _mm512_fmadd_ps(one, _mm512_mul_ps(scale, _mm512_set1_ps(x.scales[own])), found[r][half]);
+                    const __m512 number = _mm512_cvtepi32_ps(_mm512_sub_epi32(all, off));
+                    totals[r][half] = _mm512_fmadd_ps(number, _mm512_mul_ps(scale, _mm512_set1_ps(x.scales[own])), totals[r][half]);
                 }
             }
         }
         for (int r = 0; r < R; ++r)
-            for (int half = 0; half < 2; ++half) finish(found[r][half], row + r, panel * PANEL + 16 * half);
+            for (int half = 0; half < 2; ++half) finish(totals[r][half], row + r, panel * PANEL + 16 * half);
     }
 
-    void finish(__m512 found, int row, int column) const {
+    void finish(__m512 value, int row, int column) const {
         const __mmask16 lanes = first(width - column);
         if (!lanes) return;
-        if (bias) found = _mm512_add_ps(found, load(bias + column, lanes));
-        store(out + (size_t)row * width + column, found, lanes);
+        if (bias) value = _mm512_add_ps(value, load(bias + column, lanes));
+        store(out + (size_t)row * width + column, value, lanes);
     }
 
     void tiles(int count, int row, int panel) const {
@@ -124,9 +124,9 @@ struct CodedProduct {
     static void cut(const bf16* x, int count, uint8_t* to, size_t stride, float& scale, int32_t& sum) {
         __m512 most = _mm512_setzero_ps(), bad = most;
         for (int d = 0; d < count; d += 16) {
-            const __m512 one = load(x + d, first(count - d));
-            most = _mm512_max_ps(most, _mm512_abs_ps(one));
-            bad = _mm512_fmadd_ps(one, _mm512_setzero_ps(), bad);
+            const __m512 number = load(x + d, first(count - d));
+            most = _mm512_max_ps(most, _mm512_abs_ps(number));
+            bad = _mm512_fmadd_ps(number, _mm512_setzero_ps(), bad);
         }
         scale = _mm512_reduce_max_ps(most) / MOST;
         const __m512 factor = _mm512_set1_ps(scale > 0.0f ? 1.0f / scale : 0.0f);
@@ -170,7 +170,7 @@ void multiply_codes(const bf16* x, const uint8_t* packed, const float* scales, c
     Pieces pieces{panels, run < 1 ? 1 : run};
 #pragma omp parallel
     {
-        const auto start = [&](long one) { return (int)(one * rows / groups); };
+        const auto start = [&](long index) { return (int)(index * rows / groups); };
 #pragma omp for
         for (int row = 0; row < rows; ++row) {
             long own = 0;
@@ -178,9 +178,9 @@ void multiply_codes(const bf16* x, const uint8_t* packed, const float* scales, c
             product.prepare(x, row, start(own), start(own + 1) - start(own));
         }
         for (long from, to; pieces.take(from, to);)
-            for (int one = 0; one < groups; ++one)
+            for (int index = 0; index < groups; ++index)
                 for (long panel = from; panel < to; ++panel)
-                    product.tiles(start(one + 1) - start(one), start(one), (int)panel);
+                    product.tiles(start(index + 1) - start(index), start(index), (int)panel);
     }
     free(memory);
 }

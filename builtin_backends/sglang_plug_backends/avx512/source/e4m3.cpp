@@ -12,11 +12,11 @@ static inline __attribute__((always_inline)) __m512bh decode(__m256i bytes) {
     static const uint16_t SMALLEST[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
     const __m512i wide = _mm512_cvtepu8_epi16(bytes);
     const __m512i magnitude = _mm512_and_si512(wide, _mm512_set1_epi16(0x7f));
-    __m512i found = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 << 7));
+    __m512i bits = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 << 7));
     const __mmask32 small = _mm512_testn_epi16_mask(wide, _mm512_set1_epi16(0x78));
-    found = _mm512_mask_permutexvar_epi16(found, small, magnitude, _mm512_loadu_si512(SMALLEST));
+    bits = _mm512_mask_permutexvar_epi16(bits, small, magnitude, _mm512_loadu_si512(SMALLEST));
     const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(wide, _mm512_set1_epi16(0x80)), 8);
-    return (__m512bh)_mm512_or_si512(found, sign);
+    return (__m512bh)_mm512_or_si512(bits, sign);
 }
 
 struct E4m3Product {
@@ -46,8 +46,8 @@ struct E4m3Product {
 
     template <int R>
     void tile(int row, int panel) const {
-        __m512 found[R][2];
-        for (int r = 0; r < R; ++r) found[r][0] = found[r][1] = _mm512_setzero_ps();
+        __m512 totals[R][2];
+        for (int r = 0; r < R; ++r) totals[r][0] = totals[r][1] = _mm512_setzero_ps();
         for (int g = 0, d = 0; g < groups; ++g, d += group) {
             __m512 sums[R][2];
 #pragma GCC unroll 12
@@ -58,18 +58,18 @@ struct E4m3Product {
             for (int half = 0; half < 2; ++half) {
                 const __m512 own = _mm512_loadu_ps(scale + 16 * half);
 #pragma GCC unroll 12
-                for (int r = 0; r < R; ++r) found[r][half] = _mm512_fmadd_ps(sums[r][half], own, found[r][half]);
+                for (int r = 0; r < R; ++r) totals[r][half] = _mm512_fmadd_ps(sums[r][half], own, totals[r][half]);
             }
         }
         for (int r = 0; r < R; ++r)
-            for (int half = 0; half < 2; ++half) finish(found[r][half], row + r, panel * PANEL + 16 * half);
+            for (int half = 0; half < 2; ++half) finish(totals[r][half], row + r, panel * PANEL + 16 * half);
     }
 
-    void finish(__m512 found, int row, int column) const {
+    void finish(__m512 value, int row, int column) const {
         const __mmask16 lanes = first(width - column);
         if (!lanes) return;
-        if (bias) found = _mm512_add_ps(found, load(bias + column, lanes));
-        store(out + (size_t)row * width + column, found, lanes);
+        if (bias) value = _mm512_add_ps(value, load(bias + column, lanes));
+        store(out + (size_t)row * width + column, value, lanes);
     }
 
     template <int R>
@@ -110,10 +110,10 @@ EXPORT void linear_e4m3(const bf16* x, const uint8_t* packed, const float* scale
     Pieces pieces{panels, run < 1 ? 1 : run};
 #pragma omp parallel
     {
-        const auto start = [&](long one) { return (int)(one * rows / groups); };
+        const auto start = [&](long index) { return (int)(index * rows / groups); };
         for (long from, to; pieces.take(from, to);)
-            for (int one = 0; one < groups; ++one)
+            for (int index = 0; index < groups; ++index)
                 for (long panel = from; panel < to; ++panel)
-                    TILES[start(one + 1) - start(one)](product, start(one), (int)panel);
+                    TILES[start(index + 1) - start(index)](product, start(index), (int)panel);
     }
 }

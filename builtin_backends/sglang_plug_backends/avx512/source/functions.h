@@ -21,6 +21,6 @@ EXPORT void silu_mul(const bf16* gate_up, bf16* out, int rows, int width);
 EXPORT void rope(const bf16* x, const bf16* cos, const bf16* sin, bf16* out, int tokens, int heads, int dim, int width,
                  long token_stride, long head_stride);
 EXPORT void attend(const Attention* layer);
-EXPORT void causal_conv(const Convolution* given);
-EXPORT void recurrence(const Recurrence* given);
-EXPORT void selective_scan(const SelectiveScan* given);
+EXPORT void causal_conv(const Convolution* call);
+EXPORT void recurrence(const Recurrence* call);
+EXPORT void selective_scan(const SelectiveScan* call);

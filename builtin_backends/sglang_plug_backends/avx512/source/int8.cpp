@@ -33,16 +33,16 @@ struct Int8Product {
     // What four sums of products say: two bytes of a row put together, the offset taken off, scaled.
     __m512 value(__m512i up, __m512i low, int column, __m512 row_scale) const {
         const __m512 all = _mm512_fmadd_ps(_mm512_cvtepi32_ps(up), _mm512_set1_ps(256.0f), _mm512_cvtepi32_ps(low));
-        const __m512 found = _mm512_fnmadd_ps(_mm512_set1_ps((float)OFFSET), _mm512_loadu_ps(sums + column), all);
-        return _mm512_mul_ps(_mm512_mul_ps(found, row_scale), _mm512_loadu_ps(scales + column));
+        const __m512 product = _mm512_fnmadd_ps(_mm512_set1_ps((float)OFFSET), _mm512_loadu_ps(sums + column), all);
+        return _mm512_mul_ps(_mm512_mul_ps(product, row_scale), _mm512_loadu_ps(scales + column));
     }
 
     void finish(__m512i up, __m512i low, int row, int column) const {
         const __mmask16 lanes = first(width - column);
         if (!lanes) return;
-        __m512 found = value(up, low, column, _mm512_set1_ps(row_scales[row]));
-        if (bias) found = _mm512_add_ps(found, load(bias + column, lanes));
-        store(out + (size_t)row * width + column, found, lanes);
+        __m512 result = value(up, low, column, _mm512_set1_ps(row_scales[row]));
+        if (bias) result = _mm512_add_ps(result, load(bias + column, lanes));
+        store(out + (size_t)row * width + column, result, lanes);
     }
 
     template <int R>
@@ -94,15 +94,15 @@ struct Int8Product {
 float split(const bf16* x, uint8_t* to, size_t stride, int depth, size_t padded) {
     __m512 most = _mm512_setzero_ps(), bad = most;
     for (int d = 0; d < depth; d += 16) {
-        const __m512 one = load(x + d, first(depth - d));
-        most = _mm512_max_ps(most, _mm512_abs_ps(one));
-        bad = _mm512_fmadd_ps(one, _mm512_setzero_ps(), bad);
+        const __m512 number = load(x + d, first(depth - d));
+        most = _mm512_max_ps(most, _mm512_abs_ps(number));
+        bad = _mm512_fmadd_ps(number, _mm512_setzero_ps(), bad);
     }
     const float scale = _mm512_reduce_max_ps(most) / 32767.0f;
     const __m512 factor = _mm512_set1_ps(scale > 0.0f ? 1.0f / scale : 0.0f);
     for (size_t d = 0; d < padded; d += 16) {
-        const __m512 one = _mm512_mul_ps(load(x + d, first(depth - (long)d)), factor);
-        const __m512i whole = _mm512_add_epi32(_mm512_cvtps_epi32(one), _mm512_set1_epi32(OFFSET));
+        const __m512 number = _mm512_mul_ps(load(x + d, first(depth - (long)d)), factor);
+        const __m512i whole = _mm512_add_epi32(_mm512_cvtps_epi32(number), _mm512_set1_epi32(OFFSET));
         const __m128i upper = _mm512_cvtepi32_epi8(_mm512_srli_epi32(whole, 8)), lower = _mm512_cvtepi32_epi8(whole);
         const __m128i pairs[2] = {_mm_unpacklo_epi32(upper, lower), _mm_unpackhi_epi32(upper, lower)};
         for (size_t four = 0; four < 4 && d + 4 * four < padded; ++four, to += stride)
@@ -124,9 +124,9 @@ EXPORT void pack_int8(const int8_t* weight, int8_t* packed, float* sums, int wid
             const int row = panel * PANEL + c;
             int32_t sum = 0;
             for (size_t d = 0; d < padded; ++d) {
-                const int8_t one = row < width && d < (size_t)depth ? weight[(size_t)row * depth + d] : 0;
-                packed[panel * padded * PANEL + (d / 4 * PANEL + c) * 4 + d % 4] = one;
-                sum += one;
+                const int8_t number = row < width && d < (size_t)depth ? weight[(size_t)row * depth + d] : 0;
+                packed[panel * padded * PANEL + (d / 4 * PANEL + c) * 4 + d % 4] = number;
+                sum += number;
             }
             sums[row] = (float)sum;
         }

@@ -68,8 +68,8 @@ struct Product {
     }
 
     template <int LINES>
-    void compute(int count, const Tile& one) const {
-        (gated ? Tiles<true, LINES>::OF : Tiles<false, LINES>::OF)[count](one);
+    void compute(int count, const Tile& current) const {
+        (gated ? Tiles<true, LINES>::OF : Tiles<false, LINES>::OF)[count](current);
     }
 
     int rows_of(int row, int group) const { return (rows - row + groups - group - 1) / (groups - group); }
@@ -77,9 +77,9 @@ struct Product {
     // One tile of rows: reading the matrix takes the time, so it is fetched a little ahead, across panels.
     void one_group(long from, long to) const {
         for (long panel = from; panel < to; ++panel) {
-            Tile one = at(0, panel);
-            one.fetch = {(const char*)one.panel + DISTANCE, pairs};
-            compute<2>(rows, one);
+            Tile current = at(0, panel);
+            current.fetch = {(const char*)current.panel + DISTANCE, pairs};
+            compute<2>(rows, current);
         }
     }
 
@@ -89,11 +89,11 @@ struct Product {
         for (long panel = from; panel < to; ++panel) {
             const char* next = (const char*)(packed + (panel + 1) * panel_size);
             for (int group = 0, row = 0; group < groups; ++group) {
-                Tile one = at(row, panel);
-                if (panel + 1 < panels) one.fetch = {next, share < pairs ? share : pairs};
+                Tile current = at(row, panel);
+                if (panel + 1 < panels) current.fetch = {next, share < pairs ? share : pairs};
                 next += 64 * share;
                 const int count = rows_of(row, group);
-                compute<1>(count, one);
+                compute<1>(count, current);
                 row += count;
             }
         }

@@ -15,9 +15,9 @@ void bar(float* x, __mmask16 lanes) {
 }
 
 float largest(const float* x, int count) {
-    __m512 found = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-    for (int i = 0; i < count; i += 16) found = _mm512_mask_max_ps(found, first(count - i), found, _mm512_maskz_loadu_ps(first(count - i), x + i));
-    return _mm512_reduce_max_ps(found);
+    __m512 largest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+    for (int i = 0; i < count; i += 16) largest = _mm512_mask_max_ps(largest, first(count - i), largest, _mm512_maskz_loadu_ps(first(count - i), x + i));
+    return _mm512_reduce_max_ps(largest);
 }
 
 // exp((x - top) / temperature), zero beyond the end.
@@ -30,9 +30,9 @@ __m512 weights(const float* x, int count, float top, float factor) {
 double mass(const float* x, int count, float top, float factor) {
     __m512d low = _mm512_setzero_pd(), high = low;
     for (int i = 0; i < count; i += 16) {
-        const __m512 found = weights(x + i, count - i, top, factor);
-        low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(found)));
-        high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(found, 1)));
+        const __m512 sixteen = weights(x + i, count - i, top, factor);
+        low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(sixteen)));
+        high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(sixteen, 1)));
     }
     return _mm512_reduce_add_pd(_mm512_add_pd(low, high));
 }
@@ -42,11 +42,11 @@ int passed(const float* x, int count, float top, float factor, double target) {
     double sum = 0;
     int last = 0;
     for (int i = 0; i < count; i += 16) {
-        alignas(64) float found[16];
-        _mm512_store_ps(found, weights(x + i, count - i, top, factor));
+        alignas(64) float lanes[16];
+        _mm512_store_ps(lanes, weights(x + i, count - i, top, factor));
         for (int lane = 0; lane < 16; ++lane) {
-            sum += found[lane];
-            if (found[lane] > 0) last = i + lane;
+            sum += lanes[lane];
+            if (lanes[lane] > 0) last = i + lane;
             if (sum > target) return i + lane;
         }
     }

@@ -74,15 +74,15 @@ void recur(const Recurrence& r, int64_t sequence, int64_t head, int64_t column) 
             scale(k, r.dim, 1.0f / std::sqrt(product(k, k, r.dim) + SMALLEST));
         }
         const __m512 kept = exponential(_mm512_set1_ps(r.decay[token * r.heads + head]));
-        __m512 found[N], known[N];
-        for (int n = 0; n < N; ++n) found[n] = known[n] = _mm512_setzero_ps();
+        __m512 answers[N], known[N];
+        for (int n = 0; n < N; ++n) answers[n] = known[n] = _mm512_setzero_ps();
         const float* row = state;
         for (int64_t d = 0; d < r.dim; ++d, row += r.value_dim) {
             const __m512 query = _mm512_set1_ps(q[d]), key = _mm512_set1_ps(k[d]);
 #pragma GCC unroll 8
             for (int n = 0; n < N; ++n) {
                 const __m512 here = load(row + 16 * n, lanes[n]);
-                found[n] = _mm512_fmadd_ps(query, here, found[n]);
+                answers[n] = _mm512_fmadd_ps(query, here, answers[n]);
                 if (DELTA) known[n] = _mm512_fmadd_ps(key, here, known[n]);
             }
         }
@@ -92,7 +92,7 @@ void recur(const Recurrence& r, int64_t sequence, int64_t head, int64_t column) 
         for (int n = 0; n < N; ++n) {
             change[n] = load((const Value*)r.v + token * r.v_stride + head * r.value_dim + column + 16 * n, lanes[n]);
             if (DELTA) change[n] = _mm512_mul_ps(_mm512_fnmadd_ps(kept, known[n], change[n]), rate);
-            const __m512 out = _mm512_fmadd_ps(both, change[n], _mm512_mul_ps(kept, found[n]));
+            const __m512 out = _mm512_fmadd_ps(both, change[n], _mm512_mul_ps(kept, answers[n]));
             store((Value*)r.out + (token * r.heads + head) * r.value_dim + column + 16 * n, out, lanes[n]);
         }
         float* changed = state;
@@ -133,14 +133,14 @@ void scan(const SelectiveScan& s, int64_t sequence, int64_t channel) {
         const __m512 read = load((const Read*)s.c + token * s.c_stride, lanes);
         const float* step = s.step + token * s.channels + channel;
         const Input* x = (const Input*)s.x + token * s.x_stride + channel;
-        alignas(64) float found[16] = {};
+        alignas(64) float sums[16] = {};
         for (int64_t i = 0; i < count; ++i) {
             const __m512 kept = exponential(_mm512_mul_ps(_mm512_set1_ps(step[i]), rates[i]));
             const __m512 added = _mm512_mul_ps(_mm512_set1_ps(step[i] * number(x + i)), write);
             state[i] = _mm512_fmadd_ps(kept, state[i], added);
-            found[i] = _mm512_reduce_add_ps(_mm512_mul_ps(state[i], read));
+            sums[i] = _mm512_reduce_add_ps(_mm512_mul_ps(state[i], read));
         }
-        store((Input*)s.out + token * s.channels + channel, _mm512_load_ps(found), first(count));
+        store((Input*)s.out + token * s.channels + channel, _mm512_load_ps(sums), first(count));
     }
     for (int64_t i = 0; i < count; ++i) store(held + i * s.size, state[i], lanes);
 }
@@ -153,7 +153,7 @@ void scan_as_stored(const SelectiveScan& s, int64_t sequence, int64_t channel) {
         s.wide_c ? scan<Input, bf16, float>(s, sequence, channel) : scan<Input, bf16, bf16>(s, sequence, channel);
 }
 
-constexpr int WIDE = 4;  // times sixteen columns at once: found, known and change in registers
+constexpr int WIDE = 4;  // times sixteen columns at once: answers, known and change in registers
 
 template <bool DELTA, typename Key, typename Value>
 void recur_columns(const Recurrence& r, int64_t sequence, int64_t head, int64_t column) {
@@ -173,15 +173,15 @@ void recur_by_rule(const Recurrence& r, int64_t sequence, int64_t head, int64_t 
 
 }  // namespace
 
-EXPORT void causal_conv(const Convolution* given) {
-    const Convolution& c = *given;
+EXPORT void causal_conv(const Convolution* call) {
+    const Convolution& c = *call;
     const int64_t blocks = (c.channels + 15) / 16, tokens = c.starts[c.sequences];
 #pragma omp parallel for schedule(static) if (tokens * c.channels >= ALONE)
     for (int64_t piece = 0; piece < c.sequences * blocks; ++piece) convolve(c, piece / blocks, piece % blocks * 16);
 }
 
-EXPORT void recurrence(const Recurrence* given) {
-    const Recurrence& r = *given;
+EXPORT void recurrence(const Recurrence* call) {
+    const Recurrence& r = *call;
     const int64_t blocks = (r.value_dim + 16 * WIDE - 1) / (16 * WIDE), pieces = r.sequences * r.heads * blocks;
 #pragma omp parallel for schedule(dynamic) if (pieces * r.dim * 16 >= ALONE)
     for (int64_t piece = 0; piece < pieces; ++piece) {
@@ -196,8 +196,8 @@ EXPORT void recurrence(const Recurrence* given) {
     }
 }
 
-EXPORT void selective_scan(const SelectiveScan* given) {
-    const SelectiveScan& s = *given;
+EXPORT void selective_scan(const SelectiveScan* call) {
+    const SelectiveScan& s = *call;
     const int64_t blocks = (s.channels + TOGETHER - 1) / TOGETHER, pieces = s.sequences * blocks;
 #pragma omp parallel for schedule(dynamic) if (s.starts[s.sequences] * s.channels * 16 >= ALONE)
     for (int64_t piece = 0; piece < pieces; ++piece) {

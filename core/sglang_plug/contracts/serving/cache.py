@@ -95,8 +95,8 @@ class PrefixCache(ABC):
         """Release one lock."""
 
     @abstractmethod
-    def evict(self, wanted: int) -> list[int]:
-        """Evict unused runs until at least ``wanted`` slots are free, or none is left; return their slots."""
+    def evict(self, count: int) -> list[int]:
+        """Evict unused runs until at least ``count`` slots are free, or none is left; return their slots."""
 
     @abstractmethod
     def reset(self) -> list[int]:

@@ -119,11 +119,11 @@ def _copy_into(result: Tensor, target: Tensor) -> None:
         target.copy_(result)
 
 
-def own_slice(size: int, ranks: Collectives, *, units: int | None = None, what: str = "columns") -> slice:
+def own_slice(size: int, ranks: Collectives, *, units: int | None = None, label: str = "columns") -> slice:
     """Return the slice of ``size`` rows or columns that belongs to this rank.
 
     ``units`` pieces of equal size are never split (attention heads); if there are fewer of them than ranks, several
-    ranks have the same one. ``what`` names the pieces in errors. Raises ``ConfigError`` if they cannot be shared
+    ranks have the same one. ``label`` names the pieces in errors. Raises ``ConfigError`` if they cannot be shared
     evenly.
     """
     units = size if units is None else units
@@ -133,7 +133,7 @@ def own_slice(size: int, ranks: Collectives, *, units: int | None = None, what: 
     if ranks.size % units == 0:
         share, first = size // units, ranks.rank * units // ranks.size
         return slice(first * share, (first + 1) * share)
-    raise ConfigError(f"{units} {what} cannot be shared by {ranks.size} ranks; choose another --tp-size")
+    raise ConfigError(f"{units} {label} cannot be shared by {ranks.size} ranks; choose another --tp-size")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 KEY_BYTES = 8
-GIVEN = "states"
+STATES = "states"
 
 
 class MediaError(ValueError):
@@ -46,14 +46,14 @@ class Media:
     digest: bytes
     """A digest of ``arrays``; prompts share cached prefixes only if the digests are equal."""
     arrays: Mapping[str, MediaArray] = field(default_factory=dict)
-    is_given: bool = False
+    is_encoded: bool = False
     """True if no encoder runs: the only array, ``[count, hidden]``, replaces the embeddings."""
 
     @classmethod
-    def given(cls, start: int, states: MediaArray) -> Media:
+    def of_states(cls, start: int, states: MediaArray) -> Media:
         """Make media of states that the caller computed, for a model with ``Model.states_width``."""
-        media = cls.of(start, states.shape[0], {GIVEN: states})
-        return cls(start=start, count=media.count, digest=media.digest, arrays=media.arrays, is_given=True)
+        media = cls.of(start, states.shape[0], {STATES: states})
+        return cls(start=start, count=media.count, digest=media.digest, arrays=media.arrays, is_encoded=True)
 
     @classmethod
     def of(cls, start: int, count: int, arrays: Mapping[str, MediaArray]) -> Media:

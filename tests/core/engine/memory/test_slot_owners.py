@@ -31,8 +31,8 @@ LOSING = """
             return max(0, super().size - 1)
 
     class Losing(RadixCache):
-        def evict(self, wanted):
-            return super().evict(wanted)[:-1]
+        def evict(self, count):
+            return super().evict(count)[:-1]
 """
 
 

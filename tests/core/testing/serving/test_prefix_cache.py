@@ -98,9 +98,9 @@ class Trie(PrefixCache):
     def lowest(self) -> Page:
         return min(self.leaves(), key=lambda page: self.policy.eviction_priority(page.stats))
 
-    def evict(self, wanted: int) -> list[int]:
+    def evict(self, count: int) -> list[int]:
         freed: list[int] = []
-        while len(freed) < wanted and self.leaves():
+        while len(freed) < count and self.leaves():
             freed += self.drop(self.lowest())
         return freed
 
@@ -188,18 +188,18 @@ class EvictsParents(Trie):
 
 
 class EvictsTooMuch(Trie):
-    def evict(self, wanted: int) -> list[int]:
-        return super().evict(self.size) if wanted else []
+    def evict(self, count: int) -> list[int]:
+        return super().evict(self.size) if count else []
 
 
 class EvictsTooLittle(Trie):
-    def evict(self, wanted: int) -> list[int]:
-        return self.drop(self.lowest()) if wanted and self.leaves() else []
+    def evict(self, count: int) -> list[int]:
+        return self.drop(self.lowest()) if count and self.leaves() else []
 
 
 class EvictsForNothing(Trie):
-    def evict(self, wanted: int) -> list[int]:
-        return super().evict(max(1, wanted))
+    def evict(self, count: int) -> list[int]:
+        return super().evict(max(1, count))
 
 
 class EvictsByAge(Trie):
@@ -213,14 +213,14 @@ class EvictsHighest(Trie):
 
 
 class EvictsTwice(Trie):
-    def evict(self, wanted: int) -> list[int]:
-        freed = super().evict(wanted)
+    def evict(self, count: int) -> list[int]:
+        freed = super().evict(count)
         return freed + freed[:1]
 
 
 class ForgetsEvictedSlots(Trie):
-    def evict(self, wanted: int) -> list[int]:
-        return super().evict(wanted)[1:]
+    def evict(self, count: int) -> list[int]:
+        return super().evict(count)[1:]
 
 
 class LastPriority(Trie):
