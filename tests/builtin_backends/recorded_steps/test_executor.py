@@ -65,7 +65,7 @@ def test_int8(tiny_model: Callable[..., Any]) -> None:
 class Tokenwise(nn.Module):
     """A model without attention; ``scale`` computes a factor of all hidden states from the batch."""
 
-    def __init__(self, scale: Callable[[ForwardBatch], float]) -> None:
+    def __init__(self, scale: Callable[[ForwardBatch], float | Tensor]) -> None:
         super().__init__()
         torch.manual_seed(1)
         self.table = nn.Parameter(torch.randn(64, 32).bfloat16(), requires_grad=False)
@@ -100,7 +100,7 @@ def batch_of(tokens: int, **fields: Any) -> ForwardBatch:
     return batch
 
 
-def capture(steps: RecordedSteps, scale: Callable[[ForwardBatch], float]) -> Model:
+def capture(steps: RecordedSteps, scale: Callable[[ForwardBatch], float | Tensor]) -> Model:
     """Let ``steps`` record a model."""
     model = cast(Model, Tokenwise(scale))
     steps.capture(model)
@@ -135,13 +135,27 @@ def test_a_model_that_depends_on_the_number_of_tokens_is_found_out(
     ],
 )
 def test_models_that_cannot_be_recorded(
-    steps: RecordedSteps, caplog: pytest.LogCaptureFixture, scale: Callable[[ForwardBatch], float], reason: str
+    steps: RecordedSteps, caplog: pytest.LogCaptureFixture, scale: Callable[[ForwardBatch], float | Tensor], reason: str
 ) -> None:
     with caplog.at_level(logging.INFO):
         model = capture(steps, scale)
     assert reason in caplog.text
     with torch.inference_mode():
         assert steps.hidden(model, batch_of(5)) is None
+
+
+@torch.inference_mode()
+def test_a_model_that_makes_tensors_for_a_number_of_tokens_is_computed_by_the_engine(
+    steps: RecordedSteps, caplog: pytest.LogCaptureFixture
+) -> None:
+    def scale(batch: ForwardBatch) -> Tensor:
+        return torch.full((len(batch.input_ids), 32), 2.0).bfloat16()
+
+    with caplog.at_level(logging.INFO):
+        model = capture(steps, scale)
+        assert steps.hidden(model, batch_of(RECORDED_TOKENS)) is not None
+        assert steps.hidden(model, batch_of(5)) is None
+    assert NOT_RECORDED in caplog.text and steps.replays == 1
 
 
 @torch.inference_mode()
