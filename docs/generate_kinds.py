@@ -45,6 +45,8 @@ CONTRACTS: Mapping[str, tuple[str, ...]] = {
         "WeighingCapable",
         "GraphCapable",
         "GraphRecorder",
+        "ReplayCapable",
+        "TokenReplay",
     ),
     "checkpoint": ("CheckpointRequest", "Checkpoint", "KVScaleTensor"),
     "command": (),

@@ -81,7 +81,9 @@ if TYPE_CHECKING:
         CannotCaptureError,
         GraphCapable,
         GraphRecorder,
+        ReplayCapable,
         StoredCapable,
+        TokenReplay,
         WeighingCapable,
     )
     from sglang_plug.contracts.model.batch import BidirectionalImage, ForwardBatch, KVPool, KVScale, MultimodalInputs
@@ -436,6 +438,7 @@ __all__ = [
     "ReasoningPrefix",
     "Recurrent",
     "RemoteClient",
+    "ReplayCapable",
     "ReplicaLoad",
     "ReplicaReply",
     "ReplicaStatus",
@@ -489,6 +492,7 @@ __all__ = [
     "TokenCounts",
     "TokenDecision",
     "TokenLogprob",
+    "TokenReplay",
     "TokenUsage",
     "Tokenizer",
     "TokenizerSource",

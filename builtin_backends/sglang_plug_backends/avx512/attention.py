@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,12 +17,14 @@ from sglang_plug import (
     ForwardBatch,
     GraphCapable,
     GraphRecorder,
+    ReplayCapable,
 )
 
 from . import unsupported_reason
 from .calls import AttentionCall, dense
 from .library import load
-from .recorder import CallRecorder
+from .recorder import CallRecorder, TorchOperations
+from .token_recording import RECORDED_TOKENS, CallReplay, TokenRecording
 
 
 class Plan:
@@ -33,8 +36,10 @@ class Plan:
         self.call, self.lengths, self.kept, self.address = call, lengths, kept, ctypes.addressof(call)
 
 
-class CompiledAttention(AttentionBackend, GraphCapable):
+class CompiledAttention(AttentionBackend, GraphCapable, ReplayCapable):
     """Paged attention in C++: few new tokens read keys and values in place, many pack them once."""
+
+    recorded_tokens = RECORDED_TOKENS
 
     def __init__(self, shape: AttentionShape, device: torch.device, settings: Any = None) -> None:
         super().__init__(shape, device, settings)
@@ -84,6 +89,13 @@ class CompiledAttention(AttentionBackend, GraphCapable):
     def recorder(self) -> GraphRecorder:
         """Return a recorder of library calls and torch operations."""
         return CallRecorder(self._library)
+
+    def record(self, forward: Callable[[ForwardBatch], Tensor], batch: ForwardBatch) -> CallReplay:
+        """Record ``forward`` by writing down its library calls and torch operations; see ``ReplayCapable``."""
+        recording = TokenRecording(self._library)
+        with self._library.observe_calls(recording.call, compute=False), TorchOperations(recording):
+            result = forward(batch)
+        return recording.finish(result, batch)
 
     def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         """Store the keys and values and attend.

@@ -20,3 +20,8 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
         target=f"{__name__}.build:build_piecewise_graphs",
         summary="prefill steps of few tokens as CUDA graphs between the attention of two layers",
     )
+    yield StepExtensionSpec(
+        name="recorded-steps",
+        target=f"{__name__}.recorded_steps:build_recorded_steps",
+        summary="steps of some hundred tokens, recorded once by the attention backend and replayed",
+    )

@@ -166,6 +166,39 @@ class GraphRecorder(ABC):
         """Return the free memory of the device in bytes."""
 
 
+class TokenReplay(ABC):
+    """A recorded forward pass that is replayed for any smaller number of tokens."""
+
+    @abstractmethod
+    def run(self, batch: ForwardBatch) -> Tensor:
+        """Compute ``[T, hidden]`` of a planned step; the next call overwrites the result.
+
+        Rows that are not among ``batch.output_rows`` may have any values.
+        """
+
+
+class ReplayCapable(ABC):
+    """An attention backend that can record a whole forward pass once, for steps of any smaller number of tokens."""
+
+    recorded_tokens: int
+    """Tokens of the recorded forward pass, the most that a replay can have."""
+
+    @abstractmethod
+    def plan(self, batch: ForwardBatch) -> None:
+        """See ``AttentionBackend.plan``."""
+
+    @abstractmethod
+    def record(self, forward: Callable[[ForwardBatch], Tensor], batch: ForwardBatch) -> TokenReplay:
+        """Record ``forward(batch)``, which computes ``[recorded_tokens, hidden]``; it need not be computed.
+
+        ``batch`` is planned and has one sequence of ``recorded_tokens`` tokens in slot 0. Its lengths raise
+        ``CannotCaptureError`` where ``forward`` reads them. The first steps are computed both ways and compared by the
+        engine's executor, bit by bit.
+
+        Raises ``CannotCaptureError`` if the operations cannot be repeated for another number of tokens.
+        """
+
+
 class Attention(nn.Module):
     """The attention of one layer; it holds no weights, no cache and no batch.
 

@@ -20,17 +20,15 @@ from sglang_plug import (
     KVPool,
     Model,
     ModelSpec,
+    ReplayCapable,
     StepExecutor,
     StepExtension,
+    TokenReplay,
 )
 from sglang_plug.layers import Router
-from sglang_plug_backends.avx512.attention import CompiledAttention
-from sglang_plug_backends.avx512.library import Library, load
-from sglang_plug_backends.avx512.recorder import TorchOperations
-from sglang_plug_backends.cuda_graphs.graph_check import same_bits
-from sglang_plug_backends.cuda_graphs.piecewise_graphs import UnreadLengths
 
-from .token_recording import RECORDED_TOKENS, TokenRecording, TokenReplay
+from .graph_check import same_bits
+from .piecewise_graphs import UnreadLengths
 
 CHECKS = 3
 """Steps of different numbers of tokens that are computed both ways, and must have the same bits: so many of which all
@@ -44,15 +42,12 @@ class RecordedSteps(StepExecutor):
     Args:
         backend: the attention backend.
         kv: the pool; its slot 0 belongs to padding.
-        library: the compiled functions.
         page_size: slots in a page.
     """
 
-    sizes = (RECORDED_TOKENS,)
-
-    def __init__(self, backend: CompiledAttention, kv: KVPool, library: Library, page_size: int) -> None:
-        self._backend, self._kv, self._library, self._page_size = backend, kv, library, page_size
-        self._input_ids, self._positions = (torch.zeros(RECORDED_TOKENS, dtype=torch.int64) for _ in range(2))
+    def __init__(self, backend: ReplayCapable, kv: KVPool, page_size: int) -> None:
+        self._backend, self._kv, self._page_size = backend, kv, page_size
+        self.sizes = (backend.recorded_tokens,)
         self._model: Callable[[], Model | None] = lambda: None
         self._replay: TokenReplay | None = None
         self.replays = 0
@@ -78,16 +73,14 @@ class RecordedSteps(StepExecutor):
     def hidden(self, model: Model, batch: ForwardBatch) -> Tensor | None:
         """Return ``[T, hidden]`` of a planned step, ``None`` if it cannot be replayed. Records new weights first."""
         tokens = len(batch.input_ids)
-        if tokens > RECORDED_TOKENS or batch.multimodal is not None or batch.recurrent is not None:
+        if tokens > self.sizes[0] or batch.multimodal is not None or batch.recurrent is not None:
             return None
         if model is not self._model():
             self.capture(model)
         if self._replay is None:
             return None
-        self._input_ids[:tokens].copy_(batch.input_ids)
-        self._positions[:tokens].copy_(batch.positions)
         try:
-            result = self._replay.run(tokens, batch.plan.address, batch.output_rows)
+            result = self._replay.run(batch)
         except Exception as error:  # of a torch operation whose shape depends on the number of tokens
             self._replay = None
             logger.info("Steps with prompts are not recorded: %s", error)
@@ -102,23 +95,20 @@ class RecordedSteps(StepExecutor):
     def _record(self, model: Model) -> TokenReplay:
         if any(isinstance(module, Router) for module in model.modules()):
             raise CannotCaptureError("the experts of a token depend on its values")
-        slots = torch.zeros(RECORDED_TOKENS, dtype=torch.int64)
+        (size,) = self.sizes
+        input_ids, positions, slots = torch.zeros(3, size, dtype=torch.int64)
         whole = ForwardBatch(
-            input_ids=self._input_ids,
-            positions=self._positions,
+            input_ids=input_ids,
+            positions=positions,
             slots=slots,
             tables=slots[None],
-            query_lens=[RECORDED_TOKENS],
-            kv_lens=[RECORDED_TOKENS],
+            query_lens=[size],
+            kv_lens=[size],
             page_size=self._page_size,
             kv=self._kv,
         )
         self._backend.plan(whole)
-        batch = replace(whole, query_lens=UnreadLengths(), kv_lens=UnreadLengths())
-        recording = TokenRecording(self._library)
-        with self._library.observe_calls(recording.call, compute=False), TorchOperations(recording):
-            result: Tensor = model(batch)
-        return recording.finish(result)
+        return self._backend.record(model, replace(whole, query_lens=UnreadLengths(), kv_lens=UnreadLengths()))
 
     def _check(self, model: Model, batch: ForwardBatch, replayed: Tensor) -> Tensor:
         """Compute a step operation by operation, too; nothing is replayed any more if the bits differ."""
@@ -131,7 +121,7 @@ class RecordedSteps(StepExecutor):
 
 
 class RecordedStepsExtension(StepExtension, ExecutionPhase):
-    """Makes the recording, if the attention backend is that of these kernels."""
+    """Makes the recording, if the attention backend can record forward passes."""
 
     memory_name = "recorded steps"
     memory_advice = "lower --mem-fraction-static or --max-total-tokens, or set --disable-cuda-graph"
@@ -140,13 +130,13 @@ class RecordedStepsExtension(StepExtension, ExecutionPhase):
         self._page_size = context.config.cache.page_size
 
     def executor(self, context: ExecutionContext) -> StepExecutor | None:
-        """Return the recorded steps of a pool; ``None`` for another attention backend."""
-        if not isinstance(context.backend, CompiledAttention):
+        """Return the recorded steps of a pool; ``None`` if the attention backend cannot record them."""
+        if not isinstance(context.backend, ReplayCapable):
             return None
-        return RecordedSteps(context.backend, context.kv, load(), self._page_size)
+        return RecordedSteps(context.backend, context.kv, self._page_size)
 
 
-def build(context: ExtensionContext) -> StepExtension | None:
+def build_recorded_steps(context: ExtensionContext) -> StepExtension | None:
     """Return the extension; ``None`` if graphs are disabled, or for several ranks or a model that is no decoder."""
     spec = context.model.spec
     decoder = isinstance(spec, ModelSpec) and spec.causal and not context.states

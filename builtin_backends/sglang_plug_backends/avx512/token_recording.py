@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from sglang_plug import CannotCaptureError
-from sglang_plug_backends.avx512.calls import AttentionCall, RecordedCall, Tape
-from sglang_plug_backends.avx512.library import Library
-from sglang_plug_backends.avx512.recorder import TorchOperation, storage_of
+from sglang_plug import CannotCaptureError, ForwardBatch, TokenReplay
+
+from .calls import AttentionCall, RecordedCall, Tape
+from .library import Library
+from .recorder import TorchOperation, storage_of
 
 RECORDED_TOKENS = 509
 """Tokens of a recorded forward pass, the most that a replay can have. It is a prime number: a dimension that it divides
@@ -120,14 +121,17 @@ class TokenRecording:
                 self._buffers[key] = Buffer(address, size, self._time, self._time)
                 insort(self._addresses, (address, key))
 
-    def finish(self, result: Tensor) -> TokenReplay:
-        """Return what replays everything. ``result``: ``[RECORDED_TOKENS, hidden]``, of the forward pass."""
+    def finish(self, result: Tensor, inputs: ForwardBatch) -> CallReplay:
+        """Return what replays everything.
+
+        ``result``: ``[RECORDED_TOKENS, hidden]``, of the forward pass; ``inputs``: its batch.
+        """
         if len(result) != RECORDED_TOKENS:
             raise CannotCaptureError(f"the result has {len(result)} rows for {RECORDED_TOKENS} tokens")
         if (buffer := self._buffers.get(storage_of(result))) is not None:
             buffer.last = self._time + 1
         block = torch.empty(place(list(self._buffers.values())), dtype=torch.uint8)
-        replay = TokenReplay(self._library, block, self._moved(result, block))
+        replay = CallReplay(self._library, block, self._moved(result, block), inputs)
         rowwise = self._rowwise_buffers()
         for index, action in enumerate(self._actions):
             if rowwise is not None and index == self._attention_actions:
@@ -186,17 +190,18 @@ class TokenRecording:
         return name, (*map(moved, arguments[:count]), *arguments[count:])
 
 
-class TokenReplay:
+class CallReplay(TokenReplay):
     """Replays a recorded forward pass for some number of tokens.
 
     Args:
         library: makes the calls.
         block: the memory of the intermediate results.
         result: the tensor in ``block`` that the replay computes.
+        inputs: the batch whose tokens and positions the recorded operations read.
     """
 
-    def __init__(self, library: Library, block: Tensor, result: Tensor) -> None:
-        self._library, self._block, self._result = library, block, result
+    def __init__(self, library: Library, block: Tensor, result: Tensor, inputs: ForwardBatch) -> None:
+        self._library, self._block, self._result, self._inputs = library, block, result, inputs
         self._tape = Tape()
         self._actions: list[ReplayAction] = []
         self._rowwise_actions: int | None = None
@@ -231,11 +236,11 @@ class TokenReplay:
         self.end_tape()
         self._rowwise_actions, self._rowwise_inputs = len(self._actions), inputs
 
-    def run(self, tokens: int, step: int, output_rows: list[int] | None = None) -> Tensor:
-        """Compute ``[tokens, hidden]``, of which only ``output_rows``, ascending, need to be right (``None``: all).
-
-        ``step`` is the address of the step's ``AttentionCall``. The next call overwrites the result.
-        """
+    def run(self, batch: ForwardBatch) -> Tensor:
+        """Compute ``[T, hidden]`` of a planned step; see ``TokenReplay``."""
+        tokens, step, output_rows = len(batch.input_ids), batch.plan.address, batch.output_rows
+        self._inputs.input_ids[:tokens].copy_(batch.input_ids)
+        self._inputs.positions[:tokens].copy_(batch.positions)
         split = self._rowwise_actions
         if output_rows is None or len(output_rows) == tokens or split is None:
             self._run(self._actions, tokens, step)

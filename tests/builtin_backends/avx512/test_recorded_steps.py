@@ -10,11 +10,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sglang_plug import AttentionShape, ForwardBatch, KVPool, Model
+from sglang_plug import (
+    AttentionShape,
+    EngineConfig,
+    ForwardBatch,
+    KVPool,
+    Model,
+    PluginOptions,
+    Request,
+    SamplingParams,
+)
+from sglang_plug.config import CacheOptions, ModelOptions
 from sglang_plug_backends.avx512.attention import CompiledAttention
-from sglang_plug_backends.avx512.library import load
-from sglang_plug_backends.recorded_steps.executor import RecordedSteps
-from sglang_plug_backends.recorded_steps.token_recording import RECORDED_TOKENS
+from sglang_plug_backends.avx512.token_recording import RECORDED_TOKENS
+from sglang_plug_backends.cuda_graphs.recorded_steps import RecordedSteps
 from tests.builtin_backends.avx512.test_generation import OTHERS, RECORDED, RECURRENT, Engine, Outputs, crowd, prompt
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -80,7 +89,7 @@ class Tokenwise(nn.Module):
 def steps() -> RecordedSteps:
     shape = AttentionShape(heads=1, kv_heads=1, dim=32, layers=1)
     pool = KVPool.of(shape, slots=64, dtype=torch.bfloat16, device=torch.device("cpu"))
-    return RecordedSteps(CompiledAttention(shape, torch.device("cpu")), pool, load(), page_size=1)
+    return RecordedSteps(CompiledAttention(shape, torch.device("cpu")), pool, page_size=1)
 
 
 def batch_of(tokens: int, **fields: Any) -> ForwardBatch:
@@ -182,3 +191,23 @@ def test_steps_without_results_prove_nothing(steps: RecordedSteps) -> None:
     hidden = steps.hidden(model, batch_of(9, output_rows=[8]))
     assert hidden is not None and torch.equal(hidden, model(batch_of(9)))
     assert steps.hidden(model, batch_of(9)) is None
+
+
+@pytest.mark.parametrize("block", ["cuda_graphs", "step-extension:recorded-steps"])
+def test_outputs_are_the_same_without_the_extension(
+    tiny_model: Callable[[str], Any], serve: Callable[..., Any], block: str
+) -> None:
+    path = tiny_model("llama-3.2-1b").path
+    requests = [
+        Request(id=f"{row}", tokens=tuple(range(5, 40 + row)), params=SamplingParams(max_new_tokens=8, temperature=0.0))
+        for row in range(3)
+    ]
+    outputs = []
+    for blocked in ((), (block,)):
+        config = EngineConfig(
+            model=ModelOptions(path=str(path), device="cpu", dtype="bfloat16"),
+            cache=CacheOptions(max_total_tokens=256),
+            plugins=PluginOptions(block=blocked),
+        )
+        outputs.append([output.tokens for output in serve(config).outputs(requests)])
+    assert outputs[0] == outputs[1] and all(len(tokens) == 8 for tokens in outputs[1])

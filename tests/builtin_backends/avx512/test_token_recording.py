@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,17 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sglang_plug import CannotCaptureError, Kernels
+from sglang_plug import CannotCaptureError, ForwardBatch, Kernels
 from sglang_plug_backends.avx512 import kernels
 from sglang_plug_backends.avx512.library import load
 from sglang_plug_backends.avx512.recorder import TorchOperations
-from sglang_plug_backends.recorded_steps.token_recording import (
-    RECORDED_TOKENS,
-    Buffer,
-    TokenRecording,
-    TokenReplay,
-    place,
-)
+from sglang_plug_backends.avx512.token_recording import RECORDED_TOKENS, Buffer, CallReplay, TokenRecording, place
 
 WIDTH = 32
 Work = Callable[[Tensor], Tensor]
@@ -31,13 +26,27 @@ def ours(compiled: None) -> Kernels:
     return kernels.build()
 
 
-def record(work: Work, source: Tensor) -> TokenReplay:
+def batch_of(source: Tensor) -> ForwardBatch:
+    """Return a batch that nothing attends to; ``source`` has a row for each token."""
+    numbers, count = torch.zeros(len(source), dtype=torch.int64), [len(source)]
+    return ForwardBatch(
+        input_ids=source,
+        positions=numbers,
+        slots=numbers,
+        tables=numbers[None],
+        query_lens=count,
+        kv_lens=count,
+        plan=SimpleNamespace(address=0),
+    )
+
+
+def record(work: Work, source: Tensor) -> CallReplay:
     """Record ``work`` on ``source`` without computing it."""
     library = load()
     recording = TokenRecording(library)
     with library.observe_calls(recording.call, compute=False), TorchOperations(recording):
         result = work(source)
-    return recording.finish(result)
+    return recording.finish(result, batch_of(source))
 
 
 def layers(ours: Kernels) -> Work:
@@ -69,7 +78,7 @@ def test_replays_of_other_numbers_of_tokens(ours: Kernels) -> None:
     replay = record(work, source)
     for tokens in (1, 58, 2, RECORDED_TOKENS, 13):
         source[:tokens] = torch.randint(0, 64, (tokens,))
-        assert torch.equal(replay.run(tokens, 0), work(source[:tokens].clone()))
+        assert torch.equal(replay.run(batch_of(source[:tokens])), work(source[:tokens].clone()))
 
 
 @torch.inference_mode()
@@ -86,7 +95,7 @@ def test_the_memory_of_layers_is_shared(ours: Kernels) -> None:
     source = torch.randn(RECORDED_TOKENS, WIDTH).bfloat16()
     replay = record(work, source)
     assert replay.memory_bytes <= 3 * source.nbytes
-    assert torch.equal(replay.run(RECORDED_TOKENS, 0), work(source))
+    assert torch.equal(replay.run(batch_of(source)), work(source))
 
 
 REFUSED: dict[str, tuple[Callable[[Kernels, Tensor], Tensor], str]] = {
