@@ -12,8 +12,10 @@ WORKERS ?= $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2); ech
 PACKAGES := sglang_plug sglang_plug_models sglang_plug_backends sglang_plug_api
 
 # What needs no server and no model of a family; see the marks in pyproject.toml.
-QUICK_TESTS ?= tests/policy tests/core tests/api tests/builtin_backends/eviction tests/builtin_backends/ngram \
-	tests/builtin_backends/prefix_cache tests/builtin_backends/schedule
+# not the policy tests (make check), the conformance tests with their planted faults, nor what talks to other engines
+QUICK_TESTS ?= tests/core tests/api tests/builtin_backends/eviction tests/builtin_backends/ngram \
+	tests/builtin_backends/prefix_cache tests/builtin_backends/schedule \
+	--ignore=tests/core/testing --ignore=tests/core/clients
 
 # A stamp is newer than pyproject.toml when what it stands for is installed, so a second call installs nothing.
 VENV_STAMP := $(VENV)/.made
@@ -104,7 +106,7 @@ serve: $(SERVE_STAMP) ## Serve a model (the demo, or ARGS="--model-path FOLDER .
 test: $(DEV_STAMP) ## Run the whole suite (or make test ARGS=tests/policy)
 	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-quick: $(DEV_STAMP) ## Run what needs no server, no model family and no interpreted kernel, in about a minute
+test-quick: $(DEV_STAMP) ## Run what needs no server, no model family and no interpreted kernel, in about two minutes
 	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal \
 		-m "not slow and not whole_engine and not interpreted" $(QUICK_TESTS) $(ARGS)
 
