@@ -11,8 +11,8 @@ ARGS ?=
 WORKERS ?= $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 PACKAGES := sglang_plug sglang_plug_models sglang_plug_backends sglang_plug_api
 
-# What needs no server and no model of a family; see the marks in pyproject.toml.
-# not the policy tests (make check), the conformance tests with their planted faults, nor what talks to other engines
+# What needs no server and no model of a family; see the marks in pyproject.toml. Left out are the policy tests
+# (make check), the conformance tests with their planted faults, and what talks to other engines.
 QUICK_TESTS ?= tests/core tests/api tests/builtin_backends/eviction tests/builtin_backends/ngram \
 	tests/builtin_backends/prefix_cache tests/builtin_backends/schedule \
 	--ignore=tests/core/testing --ignore=tests/core/clients

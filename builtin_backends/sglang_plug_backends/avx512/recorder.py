@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,22 +66,16 @@ class CallRecorder(GraphRecorder):
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-class Recording:
-    """The recorded actions and all tensors that must stay alive for them."""
+class OperationRecording(ABC):
+    """Recorded actions; ``TorchOperations`` adds those of torch."""
 
-    def __init__(self, library: Library) -> None:
-        self._replay, self._tape = library.replay, Tape()
-        self._actions: list[Action] = []
-        self._kept: list[Any] = []
+    def __init__(self) -> None:
+        self._actions: list[Any] = []
         self.operations = 0
-
-    def call(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """Record a call of the library."""
-        self._tape.add(name, arguments)
+        """Number of actions other than library calls."""
 
     def operation(self, action: Action) -> None:
         """Record an action other than a library call."""
-        self._end_tape()
         self._actions.append(action)
         self.operations += 1
 
@@ -91,9 +86,31 @@ class Recording:
             self._actions.append(action)
             self.operations = since + 1
 
-    def keep(self, *tensors: Any) -> None:
+    @abstractmethod
+    def keep(self, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        """Keep alive the tensors of an operation, whether it is recorded or has no effect of its own."""
+
+
+class Recording(OperationRecording):
+    """The recorded actions and all tensors that must stay alive for them."""
+
+    def __init__(self, library: Library) -> None:
+        super().__init__()
+        self._replay, self._tape = library.replay, Tape()
+        self._kept: list[Any] = []
+
+    def call(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Record a call of the library."""
+        self._tape.add(name, arguments)
+
+    def operation(self, action: Action) -> None:
+        """Record an action other than a library call."""
+        self._end_tape()
+        super().operation(action)
+
+    def keep(self, inputs: list[Tensor], outputs: list[Tensor]) -> None:
         """Keep alive the tensors that recorded calls may point to."""
-        self._kept.append(tensors)
+        self._kept.append((inputs, outputs))
 
     def finish(self) -> Replay:
         """Return a function that replays everything."""
@@ -112,24 +129,8 @@ class Recording:
         tape, self._tape = self._tape, Tape()
         calls, replay = tape.packed(), self._replay
         address, count = ctypes.addressof(calls), len(tape)
-        self.keep(tape, calls)
+        self._kept.append((tape, calls))
         self._actions.append(lambda: replay(address, count))
-
-
-class OperationRecording(Protocol):
-    """Takes the torch operations of something that is recorded."""
-
-    operations: int
-    """Number of operations recorded so far."""
-
-    def keep(self, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        """Keep alive the tensors of an operation, whether it is recorded or has no effect of its own."""
-
-    def operation(self, action: TorchOperation) -> None:
-        """Record an operation."""
-
-    def merge(self, since: int, action: TorchOperation) -> None:
-        """Replace the operations recorded since ``since`` by ``action``, of which they are parts."""
 
 
 class TorchOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -185,10 +186,12 @@ def _results(func: Any, result: Any) -> list[Tensor]:
 
 
 def tensors_in(values: Any) -> list[Tensor]:
+    """Return the tensors in nested arguments or results."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def storage_of(tensor: Tensor) -> int:
+    """Return a number that tensors share if they share memory."""
     return int(tensor.untyped_storage()._cdata)
 
 

@@ -25,7 +25,8 @@ from sglang_plug import CannotCaptureError, ForwardBatch, TokenReplay
 
 from .calls import AttentionCall, RecordedCall, Tape
 from .library import Library
-from .recorder import TorchOperation, storage_of
+from .memory import LINE
+from .recorder import OperationRecording, TorchOperation, storage_of
 
 RECORDED_TOKENS = 509
 """Tokens of a recorded forward pass, the most that a replay can have. It is a prime number: a dimension that it divides
@@ -43,7 +44,6 @@ POINTERS_AND_ROWS: Mapping[str, tuple[int, int]] = {
 """For each function of the library, how many pointers it takes first, and which of its arguments counts the rows."""
 ATTENTION_POINTERS = ("q", "k", "v", "out")
 """Fields of the structure of ``attend`` that point to intermediate results."""
-LINE = 64
 ReplayAction = TorchOperation | tuple[Tape, ctypes.Array[RecordedCall]]
 
 
@@ -59,12 +59,12 @@ class Buffer:
     """Byte of the common block at which it starts."""
 
 
-class TokenRecording:
+class TokenRecording(OperationRecording):
     """The library calls and torch operations of a forward pass of ``RECORDED_TOKENS`` tokens."""
 
     def __init__(self, library: Library) -> None:
+        super().__init__()
         self._library = library
-        self._actions: list[TorchOperation | tuple[str, tuple[Any, ...]]] = []
         self._buffers: dict[int, Buffer] = {}
         self._addresses: list[tuple[int, int]] = []
         """Address and key of each buffer, ascending."""
@@ -72,7 +72,6 @@ class TokenRecording:
         self._time = 0
         self._attention_time = self._attention_actions = 0
         """When the last layer attended, and the number of actions until then."""
-        self.operations = 0
 
     def call(self, name: str, arguments: tuple[Any, ...]) -> None:
         """Record a call of the library. Raises ``CannotCaptureError`` if its rows are not those of the tokens."""
@@ -94,18 +93,6 @@ class TokenRecording:
         self._actions.append((name, arguments))
         if name == "attend":
             self._attention_time, self._attention_actions = self._time, len(self._actions)
-
-    def operation(self, action: TorchOperation) -> None:
-        """Record a torch operation."""
-        self._actions.append(action)
-        self.operations += 1
-
-    def merge(self, since: int, action: TorchOperation) -> None:
-        """Replace the operations recorded since ``since``, none of them library calls, by ``action``."""
-        if self.operations > since:
-            del self._actions[since - self.operations :]
-            self._actions.append(action)
-            self.operations = since + 1
 
     def keep(self, inputs: list[Tensor], outputs: list[Tensor]) -> None:
         """Note that an operation uses these tensors, and keep their memory until the recording ends."""
@@ -141,7 +128,8 @@ class TokenRecording:
                 args, kwargs, outputs = tree_map(lambda leaf: self._moved(leaf, block), parts)
                 replay.add_operation(TorchOperation(action.func, args, kwargs, outputs, action.fresh))
             else:
-                replay.add_call(*self._moved_call(*action, block.data_ptr()))
+                name, arguments = action
+                replay.add_call(*self._moved_call(name, arguments, block.data_ptr()))
         replay.end_tape()
         return replay
 

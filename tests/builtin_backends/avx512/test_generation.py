@@ -57,6 +57,7 @@ class Engine:
         )
         self.messages: list[ToEngine] = []
         self.outputs: Outputs = {}
+        self.without_logprobs: set[str] = set()
         self.replies: list[Reply] = []
         self.retractions = 0
         self.loop = build_engine(config, Plugins.discover(config.plugins), self, self.hear, Heartbeat())
@@ -74,13 +75,16 @@ class Engine:
             self.replies.append(message)
         for output in message.outputs if isinstance(message, StepOutputs) else ():
             assert output.finish is None or output.finish.reason != "error", output.finish
-            logprobs = [item.logprob for item in output.logprobs] or [0.0] * len(output.tokens)
+            asked = output.id not in self.without_logprobs
+            logprobs = [item.logprob for item in output.logprobs] if asked else [0.0] * len(output.tokens)
             self.outputs.setdefault(output.id, []).extend(zip(output.tokens, logprobs, strict=True))
             self.retractions += output.retractions
 
     def submit(self, name: str, tokens: list[int], count: int, *, logprobs: bool = True, **params: Any) -> None:
         settings = SamplingParams(max_new_tokens=count, **{"temperature": 0.0, **params})
         options = LogprobOptions() if logprobs else None
+        if not logprobs:
+            self.without_logprobs.add(name)
         self.messages.append(Submit(Request(id=name, tokens=tuple(tokens), params=settings, logprobs=options)))
 
     def finish(self) -> Outputs:
