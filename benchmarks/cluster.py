@@ -24,10 +24,10 @@ from typing import Any
 
 from benchmarks.common.report import parser, percentile, table, write_json
 from sglang_plug import EngineClient, Output, Request, RoutingPolicy, StepStats, prefix_digests
-from sglang_plug.clients.replicas.checked_routing import CheckedRouting
-from sglang_plug.clients.replicas.replica import Replica
-from sglang_plug.clients.replicas.router import Router
 from sglang_plug_api.benchmarking.svg import Line, plot
+from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouting
+from sglang_plug_api.engine_clients.replicas.replica import Replica
+from sglang_plug_api.engine_clients.replicas.router import Router
 from sglang_plug_backends.routing.policies import LeastTokens, RoundRobin
 from sglang_plug_backends.routing.prefix_affinity import AffinitySettings, PrefixAffinity
 from sglang_plug_backends.step_time.step_time_model import StepTimeModel, StepWork

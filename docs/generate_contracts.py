@@ -52,7 +52,6 @@ SECTIONS = {
     "clients.remote_server": "Engines for clients on other machines",
     "clients.remote_client": "Clients of engines on other machines",
     "clients.remote_messages": "Launching engines on other machines",
-    "clients.replicas.changing_group": "Engines that a platform starts and stops",
     "contracts.serving.routing": "Routing policies",
     "contracts.serving.cache": "Prefix cache and eviction",
     "contracts.serving.kv_store": "KV stores",

@@ -58,7 +58,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "while_connected",
         "unless_disconnected",
     ),
-    "services": ("Service", "named_options", "engine_group"),
+    "services": ("Service", "named_options", "engine_group", "EngineGroup"),
 }
 """Part of the page -> the names that it describes; those of types of fields are in its text."""
 DEFAULTS = ("sglang_plug_api.text.sampling", "SamplingDefaults")

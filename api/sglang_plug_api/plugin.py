@@ -28,7 +28,7 @@ raising ``ApiError``. Import this module in the file that ``target`` names, neve
 ``Service``        a server without its socket, for a platform that listens by itself: ``start`` returns the ASGI
                    application, ``ready`` warms up; ``drain``, ``drained`` and ``stop`` end it
 ``named_options``  the configuration of a ``Service`` from options of ``sglang-plug serve``, given by name
-``engine_group``   the ``EngineGroup`` of a ``Service`` whose engines a platform starts and stops
+``EngineGroup``    the engines of a ``Service`` that a platform starts and stops; ``engine_group`` makes one
 ``RouteGroup``     a router with the start and stop of what it holds, and the ``ErrorFormat`` of its errors
 ``ApiError``       a refusal; ``from_exception`` converts any exception to one, as the server does
 ================== ==========================================================================================
@@ -37,6 +37,7 @@ raising ``ApiError``. Import this module in the file that ``target`` names, neve
 from __future__ import annotations
 
 from sglang_plug_api.engine_clients.make_client import engine_group
+from sglang_plug_api.engine_clients.replicas.changing_group import EngineGroup
 from sglang_plug_api.http.errors import ApiError, from_exception, json_response
 from sglang_plug_api.http.request_body import read_body, read_query, takes
 from sglang_plug_api.http.streaming import (
@@ -75,6 +76,7 @@ __all__ = [
     "ChatRequest",
     "Effort",
     "Ending",
+    "EngineGroup",
     "ErrorFormat",
     "EventStream",
     "Function",

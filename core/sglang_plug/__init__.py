@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from sglang_plug.clients.remote_client import RemoteClient
     from sglang_plug.clients.remote_messages import decode_launch, encode_launch
     from sglang_plug.clients.remote_server import EngineServer
-    from sglang_plug.clients.replicas.changing_group import EngineGroup
     from sglang_plug.contracts.extension.base import ExtensionContext, StepExtension
     from sglang_plug.contracts.extension.execution import (
         DeviceTokens,
@@ -317,7 +316,6 @@ __all__ = [
     "EngineClient",
     "EngineConfig",
     "EngineError",
-    "EngineGroup",
     "EngineLaunch",
     "EngineServer",
     "Event",

@@ -36,7 +36,6 @@ HOME = {
         "KVTransferStore",
     ),
     "contracts.serving.cache": ("CachedRun", "EvictionPolicy", "Match", "NodeStats", "PrefixCache"),
-    "clients.replicas.changing_group": ("EngineGroup",),
     "clients.remote_client": ("RemoteClient",),
     "clients.remote_messages": ("decode_launch", "encode_launch"),
     "clients.remote_server": ("EngineServer",),

@@ -51,6 +51,12 @@ def test_step_extensions_import_only_public_names(sources: list[Source]) -> None
     assert non_public(source for source in sources if source.folder in folders) == set()
 
 
+def test_groups_of_engines_import_only_public_names(sources: list[Source]) -> None:
+    replicas = [source for source in sources if source.folder.endswith("engine_clients/replicas")]
+    assert len(replicas) > 5
+    assert non_public(replicas) == set()
+
+
 def test_an_import_below_the_package_is_reported(sources: list[Source]) -> None:
     declaring = next(source for source in sources if source.folder.endswith("sglang_plug_backends/lora"))
     text = "from sglang_plug import Model, config\nfrom sglang_plug.layers import Row\nimport sglang_plug.ops"

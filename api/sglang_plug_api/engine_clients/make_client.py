@@ -17,19 +17,19 @@ from sglang_plug import (
     RemoteClient,
     RoutingPolicy,
 )
-from sglang_plug.clients.prefill_servers.decode_group import DecodeGroup
-from sglang_plug.clients.prefill_servers.prefill_group import PrefillGroup
-from sglang_plug.clients.prefill_servers.secret_keys import keys_of
-from sglang_plug.clients.replicas.changing_group import EngineGroup
-from sglang_plug.clients.replicas.checked_routing import CheckedRouting
-from sglang_plug.clients.replicas.cores import shares_of_cores
-from sglang_plug.clients.replicas.group import ReplicaGroup
-from sglang_plug.clients.replicas.paired_group import PairedGroup
-from sglang_plug.clients.replicas.restart import RestartingClient
+from sglang_plug.clients.secret_keys import keys_of
 from sglang_plug.plugins.attribution import make, make_with_settings
 from sglang_plug.plugins.registry import Component
 from sglang_plug_api.options.config import ServerConfig
 
+from .prefill_servers.decode_group import DecodeGroup
+from .prefill_servers.prefill_group import PrefillGroup
+from .replicas.changing_group import EngineGroup
+from .replicas.checked_routing import CheckedRouting
+from .replicas.cores import shares_of_cores
+from .replicas.group import ReplicaGroup
+from .replicas.paired_group import PairedGroup
+from .replicas.restart import RestartingClient
 from .roles import PrefillAddress, check_role, listening_address, prefill_addresses
 from .transfer_secret import TRANSFER, has_secret, new_secret, read_secret, with_secret, with_transfer_store
 

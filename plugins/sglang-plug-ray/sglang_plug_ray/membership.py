@@ -7,7 +7,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_plug import EngineAddress, EngineError, EngineGroup, Plugins, RemoteClient
+from sglang_plug import EngineAddress, EngineError, Plugins, RemoteClient
+from sglang_plug_api.plugin import EngineGroup
 
 from .directory import PERIOD, EngineEntry
 

@@ -12,8 +12,8 @@ from sglang_plug_ray.arguments import Arguments
 from sglang_plug_ray.directory import Directory, EngineEntry
 from sglang_plug_ray.membership import Membership
 
-from sglang_plug import EngineGroup, EngineLaunch, EngineServer, Request, SamplingParams
-from sglang_plug_api.plugin import engine_group
+from sglang_plug import EngineLaunch, EngineServer, Request, SamplingParams
+from sglang_plug_api.plugin import EngineGroup, engine_group
 
 PATIENCE = 90.0
 ARGUMENTS = Arguments(options={"device": "cpu", "max_total_tokens": 2048})

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from sglang_plug import EngineConfig, KVBlockPart, KVTransfer, LogprobOptions, Output, Request, SamplingParams
-from sglang_plug.clients.replicas.prefilled_client import prompt_request
 from sglang_plug.config import CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
+from sglang_plug_api.engine_clients.replicas.prefilled_client import prompt_request
 from sglang_plug_backends.kv_stores.transfer.store import TransferStore
 from sglang_plug_backends.kv_tiers.extension import KVTiers
 from sglang_plug_backends.kv_tiers.layer_transfers import LayerTransfers

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sglang_plug import ReplicaLoad, Request
-from sglang_plug.clients.replicas.checked_routing import CheckedRouting
-from sglang_plug.clients.replicas.replica import Replica
-from sglang_plug.clients.replicas.router import LOOK_EVERY, SILENT_AFTER, Router
+from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouting
+from sglang_plug_api.engine_clients.replicas.replica import Replica
+from sglang_plug_api.engine_clients.replicas.router import LOOK_EVERY, SILENT_AFTER, Router
 
 from .scripted_replica import ScriptedReplica
 

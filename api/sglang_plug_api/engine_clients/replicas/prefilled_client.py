@@ -8,11 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sglang_plug.config import ConfigError
-from sglang_plug.contracts.request import KVTransfer, Output, Request
-from sglang_plug.contracts.sampling_params import SamplingParams
-from sglang_plug.contracts.serving.engine_client import EngineClient
-from sglang_plug.contracts.serving.observer import StepStats
+from sglang_plug import ConfigError, EngineClient, KVTransfer, Output, Request, SamplingParams, StepStats
 
 Prefill = Callable[[Request], Awaitable[Output | None]]
 """Lets a prefill engine serve a request; returns its last output, or ``None`` if no engine could."""

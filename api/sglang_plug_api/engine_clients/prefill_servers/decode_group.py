@@ -8,14 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sglang_plug.clients.replicas.checked_routing import CheckedRouting
-from sglang_plug.clients.replicas.group import ReplicaGroup
-from sglang_plug.clients.replicas.prefill_engines import PrefillEngines
-from sglang_plug.clients.replicas.prefilled_client import PrefilledClient, transfers_of
-from sglang_plug.clients.replicas.replica import PREFILL, Replica
-from sglang_plug.config import ConfigError
-from sglang_plug.contracts.request import Output, Request
-from sglang_plug.contracts.serving.engine_client import EngineClient
+from sglang_plug import ConfigError, EngineClient, Output, Request
+from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouting
+from sglang_plug_api.engine_clients.replicas.group import ReplicaGroup
+from sglang_plug_api.engine_clients.replicas.prefill_engines import PrefillEngines
+from sglang_plug_api.engine_clients.replicas.prefilled_client import PrefilledClient, transfers_of
+from sglang_plug_api.engine_clients.replicas.replica import PREFILL, Replica
 
 from .prefill_connection import PrefillConnection
 

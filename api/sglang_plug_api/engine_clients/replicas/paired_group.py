@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from sglang_plug.contracts.request import Output, Request
-from sglang_plug.contracts.serving.engine_client import EngineClient
+from sglang_plug import EngineClient, Output, Request
 
 from .checked_routing import CheckedRouting
 from .group import ReplicaGroup

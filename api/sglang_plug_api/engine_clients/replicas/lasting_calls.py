@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_plug.contracts.request import RequestError
-from sglang_plug.contracts.serving.engine_client import EngineClient
+from sglang_plug import EngineClient, RequestError
 
 logger = logging.getLogger(__name__)
 

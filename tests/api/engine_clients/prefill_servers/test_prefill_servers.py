@@ -22,12 +22,12 @@ from sglang_plug import (
     RequestError,
     SamplingParams,
 )
-from sglang_plug.clients.prefill_servers.decode_group import DecodeGroup, check_fit
-from sglang_plug.clients.prefill_servers.prefill_group import PrefillGroup
-from sglang_plug.clients.prefill_servers.secret_keys import keys_of
-from sglang_plug.clients.replicas.checked_routing import CheckedRouting
-from tests.core.clients.replicas.scripted_replica import ScriptedReplica
-from tests.core.clients.replicas.test_group import Wanted
+from sglang_plug.clients.secret_keys import keys_of
+from sglang_plug_api.engine_clients.prefill_servers.decode_group import DecodeGroup, check_fit
+from sglang_plug_api.engine_clients.prefill_servers.prefill_group import PrefillGroup
+from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouting
+from tests.api.engine_clients.replicas.scripted_replica import ScriptedReplica
+from tests.api.engine_clients.replicas.test_group import Wanted
 
 PATIENCE = 60.0
 LOCAL = "127.0.0.1"

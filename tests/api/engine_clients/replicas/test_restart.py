@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sglang_plug import Output, Request, RequestError, SamplingParams, StepStats
-from sglang_plug.clients.replicas.restart import RestartingClient
 from sglang_plug.contracts.serving.engine_client import EngineClient, EngineError
+from sglang_plug_api.engine_clients.replicas.restart import RestartingClient
 
 from .scripted_replica import step
 

@@ -8,11 +8,8 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
+from sglang_plug import ConfigError, EngineClient, EngineError, Output, Request, StepStats
 from sglang_plug.clients.remote_client import RefusedError
-from sglang_plug.config import ConfigError
-from sglang_plug.contracts.request import Output, Request
-from sglang_plug.contracts.serving.engine_client import EngineClient, EngineError
-from sglang_plug.contracts.serving.observer import StepStats
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from sglang_plug import ConfigError, EngineError, EngineGroup, Request, StepStats
-from sglang_plug.clients.replicas.checked_routing import CheckedRouting
+from sglang_plug import ConfigError, EngineError, Request, StepStats
+from sglang_plug_api.engine_clients.replicas.changing_group import EngineGroup
+from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouting
 
 from .scripted_replica import ScriptedReplica, step
 

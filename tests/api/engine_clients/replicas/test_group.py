@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, EngineError, ReplicaLoad, Request, RequestError, StepStats
-from sglang_plug.clients.replicas.checked_routing import CheckedRouting
-from sglang_plug.clients.replicas.group import ReplicaGroup
-from sglang_plug.clients.replicas.router import LOOK_EVERY, SILENT_AFTER
+from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouting
+from sglang_plug_api.engine_clients.replicas.group import ReplicaGroup
+from sglang_plug_api.engine_clients.replicas.router import LOOK_EVERY, SILENT_AFTER
 
 from .scripted_replica import REFUSAL, ScriptedReplica, step
 

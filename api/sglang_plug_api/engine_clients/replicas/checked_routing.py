@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
-from sglang_plug.contracts.request import Request
-from sglang_plug.contracts.serving.routing import CacheAwareRouting, ReplicaLoad, RoutingPolicy
+from sglang_plug import CacheAwareRouting, ReplicaLoad, Request, RoutingPolicy
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
-from sglang_plug.contracts.request import Output, Request
-from sglang_plug.contracts.serving.engine_client import EngineClient, EngineError
-from sglang_plug.contracts.serving.observer import StepStats
+from sglang_plug import EngineClient, EngineError, Output, Request, StepStats
 
 from .combined_replies import check_same
 from .lasting_calls import Call, LastingCalls

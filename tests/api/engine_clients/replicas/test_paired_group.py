@@ -20,9 +20,9 @@ from sglang_plug import (
     RequestError,
     SamplingParams,
 )
-from sglang_plug.clients.replicas.checked_routing import CheckedRouting
-from sglang_plug.clients.replicas.paired_group import PairedGroup
-from sglang_plug.clients.replicas.router import LOOK_EVERY, SILENT_AFTER
+from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouting
+from sglang_plug_api.engine_clients.replicas.paired_group import PairedGroup
+from sglang_plug_api.engine_clients.replicas.router import LOOK_EVERY, SILENT_AFTER
 
 from .scripted_replica import REFUSAL, ScriptedReplica, step
 from .test_group import Wanted

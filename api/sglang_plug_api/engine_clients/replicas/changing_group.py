@@ -9,8 +9,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from sglang_plug.contracts.serving.engine_client import EngineClient, ReplicaReply
-from sglang_plug.contracts.serving.observer import StepStats
+from sglang_plug import EngineClient, ReplicaReply, StepStats
 
 from .checked_routing import CheckedRouting
 from .combined_replies import check_alike, combined_info

@@ -12,9 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sglang_plug.contracts.request import Output, Request, RequestError
-from sglang_plug.contracts.serving.engine_client import EngineClient, EngineError, ReplicaReply, ReplicaStatus
-from sglang_plug.contracts.serving.observer import StepStats
+from sglang_plug import EngineClient, EngineError, Output, ReplicaReply, ReplicaStatus, Request, RequestError, StepStats
 
 from .checked_routing import CheckedRouting
 from .combined_replies import check_alike, combined, combined_info

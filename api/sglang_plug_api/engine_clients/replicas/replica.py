@@ -6,9 +6,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from sglang_plug.contracts.request import Output, Request
-from sglang_plug.contracts.serving.engine_client import EngineClient, ReplicaStatus
-from sglang_plug.contracts.serving.observer import StepStats
+from sglang_plug import EngineClient, Output, ReplicaStatus, Request, StepStats
 
 DECODE, PREFILL = "decode", "prefill"
 

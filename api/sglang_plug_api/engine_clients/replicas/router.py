@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from sglang_plug.contracts.request import Request
+from sglang_plug import Request
 
 from .checked_routing import CheckedRouting
 from .replica import Replica

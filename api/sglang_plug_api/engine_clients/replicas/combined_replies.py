@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sglang_plug.config import ConfigError
-from sglang_plug.contracts.serving.engine_client import ReplicaReply
+from sglang_plug import ConfigError, ReplicaReply
 
 SUMMED = ("running", "waiting", "paused", "max_running_requests", "max_queued_requests")
 LEAST = ("max_total_tokens",)

@@ -7,8 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from sglang_plug.contracts.request import Output, Request, RequestError
-from sglang_plug.contracts.serving.engine_client import EngineError
+from sglang_plug import EngineError, Output, Request, RequestError
 
 from .checked_routing import CheckedRouting
 from .group import MAX_ATTEMPTS

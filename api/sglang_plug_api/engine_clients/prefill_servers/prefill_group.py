@@ -6,13 +6,11 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sglang_plug.clients.replicas.checked_routing import CheckedRouting
-from sglang_plug.clients.replicas.group import ReplicaGroup
-from sglang_plug.clients.replicas.prefilled_client import generates, transfers_of
-from sglang_plug.contracts.request import Output, Request, RequestError
-from sglang_plug.contracts.serving.engine_client import EngineClient
-
-from .prompt_server import PromptServer
+from sglang_plug import EngineClient, Output, Request, RequestError
+from sglang_plug.clients.prompt_server import PromptServer
+from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouting
+from sglang_plug_api.engine_clients.replicas.group import ReplicaGroup
+from sglang_plug_api.engine_clients.replicas.prefilled_client import generates, transfers_of
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sglang_plug.clients.replicas.cores import shares_of_cores
+from sglang_plug_api.engine_clients.replicas.cores import shares_of_cores
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no affinity of processes")
 
