@@ -15,7 +15,7 @@ PACKAGES := sglang_plug sglang_plug_models sglang_plug_backends sglang_plug_api
 # (make check), the conformance tests with their planted faults, and what talks to other engines.
 QUICK_TESTS ?= tests/core tests/api tests/builtin_backends/eviction tests/builtin_backends/ngram \
 	tests/builtin_backends/prefix_cache tests/builtin_backends/schedule \
-	--ignore=tests/core/testing --ignore=tests/core/clients
+	--ignore=tests/core/testing --ignore=tests/core/clients --ignore=tests/api/engine_clients
 
 # A stamp is newer than pyproject.toml when what it stands for is installed, so a second call installs nothing.
 VENV_STAMP := $(VENV)/.made
@@ -38,7 +38,7 @@ OLDEST := .venv-oldest
 OLDEST_STAMP := $(OLDEST)/.installed
 # The tests of what dependencies are used for: HTTP, bodies, tokenizers, grammars, messages between processes. Those of
 # model families and of kernels use torch, which is the same, and most others use no dependency.
-OLDEST_TESTS ?= $(addprefix tests/api/,http protocol routes multimodal observers options) tests/core/clients \
+OLDEST_TESTS ?= $(addprefix tests/api/,engine_clients http protocol routes multimodal observers options) tests/core/clients \
 	$(addprefix tests/builtin_backends/,huggingface xgrammar llguidance outlines) \
 	tests/builtin_models/transformers_fallback \
 	$(addprefix tests/e2e/test_,openai.py native.py structured_outputs.py images.py)
