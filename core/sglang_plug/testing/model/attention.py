@@ -16,6 +16,7 @@ from sglang_plug.contracts.model.attention import (
     Attention,
     AttentionBackend,
     GraphCapable,
+    ReplayCapable,
     StoredCapable,
     WeighingCapable,
 )
@@ -23,9 +24,19 @@ from sglang_plug.contracts.model.batch import ForwardBatch, KVPool, narrowed, wi
 from sglang_plug.contracts.model.model import BuildEnv
 from sglang_plug.plugins.registry import Plugins
 
-from .attention_cases import Case, Lengths, decoder_cases, encoder_cases, graph_cases, stored_cases, weighing_cases
+from .attention_cases import (
+    Case,
+    Lengths,
+    decoder_cases,
+    encoder_cases,
+    graph_cases,
+    replay_cases,
+    stored_cases,
+    weighing_cases,
+)
 from .attention_inputs import ShuffledSlots, make_batch
 from .attention_reference import attend
+from .replay import check_replay
 
 TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
     torch.float64: (1e-5, 1e-5),
@@ -57,7 +68,8 @@ def check_attention_backend(
     """Run a backend through decode, prefill, chunks, mixed batches, head layouts, windows, caps and shared prefixes.
 
     A ``GraphCapable`` backend is also tested with a static plan, which on CUDA is captured, refreshed and replayed; a
-    ``StoredCapable`` one with keys and values that are in the pool already; a ``WeighingCapable`` one with sinks.
+    ``ReplayCapable`` one with a recorded forward pass; a ``StoredCapable`` one with keys and values that are in the
+    pool already; a ``WeighingCapable`` one with sinks.
 
     Args:
         name_or_class: the name a plugin declared, or the class itself.
@@ -74,9 +86,12 @@ def check_attention_backend(
     """
     backend, settings = _resolve(name_or_class, settings)
     graphs = graph_cases() if issubclass(backend, GraphCapable) else ()
+    replays = replay_cases() if issubclass(backend, ReplayCapable) else ()
     stored = stored_cases() if issubclass(backend, StoredCapable) else ()
     weighing = weighing_cases(issubclass(backend, GraphCapable)) if issubclass(backend, WeighingCapable) else ()
-    for case in filter(only, chain(decoder_cases(), graphs, stored, weighing, encoder_cases() if encoder else ())):
+    for case in filter(
+        only, chain(decoder_cases(), graphs, replays, stored, weighing, encoder_cases() if encoder else ())
+    ):
         if case.peaked and dtype.itemsize < torch.float32.itemsize:
             continue  # a backend may round its scores to the dtype
         try:
@@ -124,6 +139,9 @@ def _check(
             _check_graph(backend, layer, *_steps(case, device, dtype))
         return
     steps = list(_steps(case, device, dtype))
+    if case.replay:
+        check_replay(case, backend, layers, [step.batch for step in steps], dtype)
+        return
     for step in steps:
         backend.plan(step.batch)
     run = partial(_run_stored, backend) if case.stored else _run

@@ -42,6 +42,8 @@ class Case:
     pool: bool = True
     graph: bool = False
     """The first of two batches is planned once for a CUDA graph, which then runs the second."""
+    replay: bool = False
+    """The batches are computed as replays of a recorded forward pass."""
     stored: bool = False
     """This step's keys and values are in the pool before the backend runs."""
     sinks: bool = False
@@ -126,6 +128,14 @@ def graph_cases() -> Iterator[Case]:
         page_size=4,
         graph=True,
     )
+
+
+def replay_cases() -> Iterator[Case]:
+    """Yield the additional cases of a ``ReplayCapable`` backend."""
+    batches: tuple[Lengths, ...] = (MIXED, ((1, 19),), PREFILL, DECODE, ((9, 40), (16, 17), (3, 80)))
+    yield Case(name="recorded forward pass", batches=batches, replay=True)
+    windows = (LayerOptions(), LayerOptions(window=8), LayerOptions())
+    yield Case(name="recorded forward pass, three layers", batches=batches, layers=windows, page_size=4, replay=True)
 
 
 def stored_cases() -> Iterator[Case]:
