@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -146,6 +147,15 @@ def _calls(chunk: Any) -> list[Any]:
 FORMATS = ["pythonic", "gpt-oss", "mistral", "llama3", "deepseekv3", "qwen3_coder", "kimi_k2"]
 
 
+SAMPLING = [{"seed": seed, "temperature": temperature} for seed, temperature in enumerate((0, 1, 2, 5))]
+
+
+def at_once(client: openai.OpenAI, *requests: dict[str, Any]) -> list[Any]:
+    """Send chat requests at the same time, which the server computes together; return their choices."""
+    with ThreadPoolExecutor(len(requests)) as pool:
+        return [answer.choices[0] for answer in pool.map(lambda options: ask(client, **options), requests)]
+
+
 @pytest.fixture(scope="module", params=FORMATS)
 def other_format(module_launcher: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     """The demo, told to write calls as other models do."""
@@ -154,20 +164,23 @@ def other_format(module_launcher: Any, request: pytest.FixtureRequest) -> Iterat
 
 
 def test_required_calls_are_valid_in_other_formats(other_format: Any) -> None:
+    required = {"tools": [WEATHER], "tool_choice": "required", "max_tokens": 300}
     with openai.OpenAI(base_url=f"{other_format.url}/v1", api_key="None", max_retries=0) as client:
-        for seed in range(4):
-            options = {"tools": [WEATHER], "tool_choice": "required", "seed": seed, "max_tokens": 300}
-            choice = ask(client, temperature=[0, 1, 2, 5][seed], **options).choices[0]
+        named, *others = at_once(
+            client,
+            {"tool_choice": NAMED, "parallel_tool_calls": False},
+            *({**required, **sampling} for sampling in SAMPLING),
+            *({"tools": [STRICT], **sampling} for sampling in SAMPLING),
+        )
+        assert [call.function.name for call in named.message.tool_calls] == ["get_time"]
+        assert json.loads(named.message.tool_calls[0].function.arguments) == {}
+        for choice in others[: len(SAMPLING)]:
             if choice.finish_reason == "length":
                 continue  # a hot model may write a city without end
             assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
             for call in choice.message.tool_calls:
                 check_weather(call.function.name, call.function.arguments)
-        named = ask(client, tool_choice=NAMED, parallel_tool_calls=False).choices[0]
-        assert [call.function.name for call in named.message.tool_calls] == ["get_time"]
-        assert json.loads(named.message.tool_calls[0].function.arguments) == {}
-        for seed in range(4):
-            choice = ask(client, tools=[STRICT], temperature=[0, 1, 2, 5][seed], seed=seed).choices[0]
+        for choice in others[len(SAMPLING) :]:
             assert choice.message.content or choice.message.tool_calls
             for call in choice.message.tool_calls or () if choice.finish_reason != "length" else ():
                 check_weather(call.function.name, call.function.arguments)

@@ -1,10 +1,13 @@
-"""Matrices in oneDNN's blocked layout, if torch has the operators and the CPU has bfloat16 arithmetic.
+"""Matrices in oneDNN's blocked layout, where torch has the operators for the CPU.
 
-Repacked once after loading, a matrix is read at nearly the memory's speed for one row, where ``F.linear`` in
-bfloat16 reaches two thirds of it, and multiplies faster for many rows too (see ``docs/benchmarks.md``).
+Repacked once after loading, a matrix in bfloat16 is read at nearly the memory's speed for one row, where ``F.linear``
+reaches two thirds of it. In float32, two to sixty-four rows are multiplied in a third to two thirds of the time. Many
+rows are faster in both (see ``docs/benchmarks.md``).
 """
 
 from __future__ import annotations
+
+import platform
 
 import torch
 from torch import Tensor
@@ -16,6 +19,11 @@ DEFINITIONS = Kernels()
 """The torch functions that define each operation."""
 ROWS = 32
 """Number of rows for which the layout is chosen; it serves any number."""
+EXACT_ROWS = 64
+"""Number of rows up to which a product is computed for exactly as many: oneDNN compiles code for each number, which
+takes a millisecond. Larger numbers are rounded up, see ``padded_rows``."""
+LEAST_NUMBERS = 1 << 16
+"""Size from which on matrices in float32 are repacked: smaller ones gain less than the compilation costs."""
 
 
 def build() -> Kernels:
@@ -32,16 +40,39 @@ def build() -> Kernels:
 
 def pack_linear(weight: Tensor, bias: Tensor | None) -> LinearFunction:
     """Repack ``weight`` ``[out, in]`` into the blocked layout if that helps; otherwise keep it."""
-    if weight.dtype != torch.bfloat16 or not _has_packed_linear():
+    if not has_packed_product(weight):
         return lambda x: F.linear(x, weight, bias)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS)
     multiply = torch.ops.mkldnn._linear_pointwise.default
 
     def linear(x: Tensor) -> Tensor:
+        rows = len(x)
+        padded = padded_rows(rows)
+        if padded > rows:
+            x = F.pad(x, (0, 0, 0, padded - rows))
         result: Tensor = multiply(x, packed, bias, "none", [], "")
-        return result
+        return result[:rows] if padded > rows else result
 
     return linear
+
+
+def padded_rows(rows: int) -> int:
+    """Return the number of rows for which a product of ``rows`` rows is computed: at most an eighth more."""
+    if rows <= EXACT_ROWS:
+        return rows
+    step = 1 << rows.bit_length() - 4
+    return -(-rows // step) * step
+
+
+def has_packed_product(weight: Tensor) -> bool:
+    """Report whether torch has products with ``weight`` in the blocked layout that are faster than ``F.linear``."""
+    operators = torch.ops.mkldnn
+    if not (hasattr(operators, "_reorder_linear_weight") and hasattr(operators, "_linear_pointwise")):
+        return False
+    if weight.dtype == torch.bfloat16:
+        return bool(operators._is_mkldnn_bf16_supported())
+    is_x86 = platform.machine() in ("x86_64", "AMD64")
+    return weight.dtype == torch.float32 and is_x86 and weight.numel() >= LEAST_NUMBERS
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -74,12 +105,3 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     turned[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-1)
     turned[..., half:].addcmul_(x[..., :half], sin[..., half:])
     return turned
-
-
-def _has_packed_linear() -> bool:
-    operators = torch.ops.mkldnn
-    return (
-        hasattr(operators, "_reorder_linear_weight")
-        and hasattr(operators, "_linear_pointwise")
-        and bool(operators._is_mkldnn_bf16_supported())
-    )

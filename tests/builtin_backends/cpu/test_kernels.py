@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from sglang_plug.contracts.model import kernels as definitions
@@ -24,13 +26,37 @@ def test_linear(rows: int, dtype: torch.dtype, with_bias: bool) -> None:
     torch.testing.assert_close(result.double(), expected, atol=tolerance, rtol=1e-2)
 
 
-def test_bfloat16_is_repacked_where_the_cpu_can() -> None:
-    if not kernels._has_packed_linear():
-        pytest.skip("this CPU or torch has no packed bfloat16 products")
-    weight = torch.randn(64, 64).bfloat16()
-    linear = kernels.pack_linear(weight, None)
-    weight.zero_()
-    assert linear(torch.randn(2, 64).bfloat16()).abs().sum() > 0  # it has its own copy
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [0, 1, 64, 65, 200, 1000])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_repacked_matrices_multiply_any_number_of_rows(rows: int, dtype: torch.dtype, with_bias: bool) -> None:
+    torch.manual_seed(rows)
+    weight = torch.randn(300, 256).to(dtype)
+    if not kernels.has_packed_product(weight):
+        pytest.skip(f"this CPU or torch has no packed products in {dtype}")
+    bias = torch.randn(300).to(dtype) if with_bias else None
+    x = torch.randn(rows, 512).to(dtype)[:, ::2]
+    expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    linear = kernels.pack_linear(weight, bias)
+    weight.zero_()  # it has its own copy
+    result = linear(x)
+    assert result.dtype == dtype and result.shape == (rows, 300)
+    tolerance = 2e-4 if dtype == torch.float32 else 0.5
+    torch.testing.assert_close(result.double(), expected, atol=tolerance, rtol=1e-2)
+
+
+def test_small_matrices_in_float32_and_matrices_in_other_dtypes_keep_their_layout() -> None:
+    for weight in (torch.randn(64, 64), torch.randn(300, 256).half(), torch.randn(300, 256).double()):
+        assert not kernels.has_packed_product(weight)
+
+
+@given(st.integers(0, 1 << 20))
+def test_at_most_an_eighth_of_the_rows_are_added(rows: int) -> None:
+    assert rows <= kernels.padded_rows(rows) <= rows + rows // 8
+
+
+def test_products_are_compiled_for_few_numbers_of_rows() -> None:
+    assert len(set(map(kernels.padded_rows, range(8193)))) < 128
 
 
 TOLERANCE = {torch.float32: {"atol": 1e-5, "rtol": 1e-5}, torch.bfloat16: {"atol": 0.05, "rtol": 0.02}}

@@ -150,7 +150,7 @@ KEPT: list[Any] = []
 )
 def test_a_broken_store_is_named(store: type[KVStore], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_kv_store(store)  # type: ignore[arg-type]
+        check_kv_store(store, settling=0.2)  # type: ignore[arg-type]
 
 
 @pytest.mark.planted_bug("kv-store")
