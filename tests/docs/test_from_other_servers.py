@@ -13,6 +13,7 @@ from sglang_plug.plugins.flags import plugin_flags
 from sglang_plug_api.benchmarking.serve import ServeAction
 from sglang_plug_api.options.option_aliases import alias_hint
 from sglang_plug_api.options.option_table import options
+from tests.parser_flags import flags_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
@@ -40,7 +41,7 @@ def own_flags() -> set[str]:
     plugins = Plugins.discover()
     for name in ("serve", "chat", "complete"):
         plugins.get("command", name).load().arguments(parser, plugins)
-    return {flag for action in parser._actions for flag in action.option_strings}
+    return flags_of(parser)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -68,7 +69,7 @@ def test_every_option_on_the_left_is_accepted_or_answered_with_a_hint(page: str)
 def test_the_flags_of_bench_serve_are_those_of_the_table() -> None:
     parser = argparse.ArgumentParser()
     ServeAction().arguments(parser, Plugins.discover())
-    own = set(parser._option_string_actions)
+    own = flags_of(parser)
     table = [(set(FLAG.findall(left)), right) for left, right in rows("from-vllm", BENCH_SERVE)]
     same = set[str]().union(*(flags for flags, right in table if right != "not offered"))
     absent = set[str]().union(*(flags for flags, right in table if right == "not offered"))

@@ -19,6 +19,7 @@ from sglang_plug.plugins.flags import plugin_flags
 from sglang_plug_api.observers.prometheus import PrometheusObserver
 from sglang_plug_api.options.parsing import add_arguments
 from sglang_plug_backends.lora.extension import LORA_INFO
+from tests.parser_flags import flags_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("operations", "security", "deployment")
@@ -60,7 +61,7 @@ def test_metrics_named_elsewhere_exist() -> None:
 def flags() -> set[str]:
     parser = argparse.ArgumentParser(parents=[plugin_flags()], conflict_handler="resolve")
     add_arguments(parser, Plugins.discover())
-    return {flag for action in parser._actions for flag in action.option_strings}
+    return flags_of(parser)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -11,6 +11,7 @@ import pytest
 
 from sglang_plug import Plugins
 from sglang_plug.plugins.flags import plugin_flags
+from tests.parser_flags import flags_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("docs/*.md"), ROOT / "README.md"])
@@ -77,12 +78,6 @@ def flags() -> set[str]:
         plugins().get("command", name).load().arguments(parser, plugins())
         known |= flags_of(parser)
     return known
-
-
-def flags_of(parser: argparse.ArgumentParser) -> set[str]:
-    known = {flag for action in parser._actions for flag in action.option_strings}
-    actions = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    return known.union(*(flags_of(chosen) for action in actions for chosen in action.choices.values()))
 
 
 def text(page: str) -> str:

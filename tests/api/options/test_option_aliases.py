@@ -15,6 +15,7 @@ from sglang_plug_api import Engine
 from sglang_plug_api.options.option_aliases import EXACT, FAMILIES, alias_hint
 from sglang_plug_api.options.option_table import options
 from sglang_plug_api.options.parsing import add_arguments, server_config
+from tests.parser_flags import flags_of
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_so_is_an_argument_of_the_offline_engine() -> None:
 
 
 def test_every_option_that_an_answer_names_is_there() -> None:
-    ours = {flag for option in options() for flag in option.flags} | set(plugin_flags()._option_string_actions)
+    ours = {flag for option in options() for flag in option.flags} | flags_of(plugin_flags())
     named = {flag for answer in (*EXACT.values(), *FAMILIES.values()) for flag in re.findall(r"--[a-z-]+[a-z]", answer)}
     assert named
     assert named <= ours

@@ -24,6 +24,7 @@ from sglang_plug_api.options.option import Option, config_value
 from sglang_plug_api.options.option_table import by_key
 from sglang_plug_api.options.option_table import options as all_options
 from sglang_plug_api.options.parsing import add_arguments, misspelt_variables, server_config
+from tests.parser_flags import actions_of, flags_of
 
 GOLDEN_FLAGS = Path(__file__).with_name("golden_flags.txt")
 FIELDS = [option for option in all_options() if option.field is not None]
@@ -116,7 +117,7 @@ def test_every_field_has_exactly_one_option() -> None:
 
 def test_flags_are_the_golden_list(plugins: Plugins) -> None:
     """An option that is renamed or removed breaks somebody's script: change the list knowingly."""
-    flags = sorted(flag for flag in parser_of(plugins)._option_string_actions)
+    flags = sorted(flags_of(parser_of(plugins)))
     assert "\n".join(flags) + "\n" == GOLDEN_FLAGS.read_text()
 
 
@@ -285,7 +286,7 @@ def test_an_unknown_option_is_refused(plugins: Plugins) -> None:
 
 
 def test_help_names_the_owner_of_a_strange_component(plugins: Plugins, capsys: pytest.CaptureFixture[str]) -> None:
-    help_of = {action.dest: action.help or "" for action in parser_of(plugins)._actions}
+    help_of = {action.dest: action.help or "" for action in actions_of(parser_of(plugins))}
     assert "one of: fifo, lfu, lru, priority, sample1 (" in help_of["eviction_policy"]
     assert help_of["eviction_policy"].endswith("default: lru")
     assert "one of: auto, none, radix, sample1 (" in help_of["prefix_cache"]
