@@ -57,10 +57,10 @@ def pack_linear(weight: Tensor, bias: Tensor | None) -> LinearFunction:
 
 
 def padded_rows(rows: int) -> int:
-    """Return the number of rows for which a product of ``rows`` rows is computed: at most an eighth more."""
+    """Return the number of rows for which a product of ``rows`` rows is computed: at most a sixteenth more."""
     if rows <= EXACT_ROWS:
         return rows
-    step = 1 << rows.bit_length() - 4
+    step = 1 << rows.bit_length() - 5
     return -(-rows // step) * step
 
 
