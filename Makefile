@@ -12,10 +12,11 @@ WORKERS ?= $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2); ech
 PACKAGES := sglang_plug sglang_plug_models sglang_plug_backends sglang_plug_api
 
 # What needs no server and no model of a family; see the marks in pyproject.toml. Left out are the policy tests
-# (make check), the conformance tests with their planted faults, and what talks to other engines.
+# (make check), the conformance tests with their planted faults, and what talks to other engines or downloads.
 QUICK_TESTS ?= tests/core tests/api tests/builtin_backends/eviction tests/builtin_backends/ngram \
 	tests/builtin_backends/prefix_cache tests/builtin_backends/schedule \
-	--ignore=tests/core/testing --ignore=tests/core/clients --ignore=tests/api/engine_clients
+	--ignore=tests/core/testing --ignore=tests/core/clients --ignore=tests/api/engine_clients \
+	--ignore=tests/api/commands/test_download.py
 
 # A stamp is newer than pyproject.toml when what it stands for is installed, so a second call installs nothing.
 VENV_STAMP := $(VENV)/.made
@@ -106,7 +107,7 @@ serve: $(SERVE_STAMP) ## Serve a model (the demo, or ARGS="--model-path FOLDER .
 test: $(DEV_STAMP) ## Run the whole suite (or make test ARGS=tests/policy)
 	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-quick: $(DEV_STAMP) ## Run what needs no server, no model family and no interpreted kernel, in about two minutes
+test-quick: $(DEV_STAMP) ## Run what needs no server, no model family and no interpreted kernel, in a minute and a half
 	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal \
 		-m "not slow and not whole_engine and not interpreted" $(QUICK_TESTS) $(ARGS)
 

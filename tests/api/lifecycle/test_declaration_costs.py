@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sglang_plug_api.lifecycle.declaration_costs import DeclarationCost, declaration_costs
 
 
@@ -36,6 +38,7 @@ def test_nothing_to_measure_starts_no_process() -> None:
     assert declaration_costs([]) == {}
 
 
+@pytest.mark.slow
 def test_a_plugin_that_waits_is_named_with_the_module(discover: Any, plugin_file: Any, tmp_path: Path) -> None:
     package = tmp_path / "plugins" / "sglang-plug-waits"
     (package / "sglang_plug_waits").mkdir(parents=True)

@@ -14,6 +14,7 @@ from sglang_plug.config import CacheOptions, ModelOptions
 from sglang_plug_api.lifecycle.service import Service
 from sglang_plug_api.options.config import ServerConfig, StorageConfig
 
+pytestmark = pytest.mark.whole_engine
 PATIENCE = 60.0
 
 
