@@ -2,7 +2,7 @@
 
 The rows come from the plugin registry. What was checked comes from the tests themselves: each module under
 ``tests/builtin_models`` has a table ``CASES`` of ``name: (architecture, configuration)``, and ``families()`` of
-``tests/conftest.py`` lists the models that are served end to end. ``FAMILIES`` of ``tests/e2e/vision_families.py``
+``tests/families.py`` lists the models that are served end to end. ``FAMILIES`` of ``tests/e2e/vision_families.py``
 lists the vision-language models, which are compared with and without images, and served.
 
 ``--check`` writes nothing and fails if the page is not what would be written.
@@ -143,7 +143,7 @@ def vision_models() -> dict[str, list[str]]:
 def served() -> dict[str, list[str]]:
     """For each architecture, the names of the models that are served end to end."""
     names: dict[str, list[str]] = {}
-    for name, config in load(TESTS / "conftest.py").families().items():
+    for name, config in load(TESTS / "families.py").families().items():
         architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]
         names.setdefault(architecture, []).append(name)
     return names

@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from tests.conftest import SHARED
 from tests.fake_cuda import flashinfer
 from tests.fake_cuda.device.tensors import clock
 from tests.fake_cuda.engine import Engine
 from tests.fake_cuda.test_engine import submit_all_kinds
+from tests.families import SHARED
 
 BACKEND = "sglang_plug_backends.flashinfer.attention"
 

@@ -12,9 +12,9 @@ import transformers
 
 from sglang_plug import Constraint, LogprobOptions
 from sglang_plug.config import ModelOptions
-from tests.conftest import SHARED
 from tests.fake_cuda.device.tensors import clock
 from tests.fake_cuda.engine import Engine
+from tests.families import SHARED
 
 WHOLE: dict[str, Any] = {**SHARED, "num_attention_heads": 4, "num_hidden_layers": 2, "type_vocab_size": 2}
 RERANKER = transformers.XLMRobertaConfig(**WHOLE, num_labels=1)

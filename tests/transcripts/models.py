@@ -12,10 +12,10 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
-from tests.conftest import families
 from tests.e2e.document_models import demo
 from tests.e2e.vision_families import FAMILIES as VISION_FAMILIES
 from tests.e2e.vision_models import make_vision_model
+from tests.families import families
 from tests.peft_adapters import linears, make_lora
 
 WIDTHS: dict[str, Any] = {
