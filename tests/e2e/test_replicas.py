@@ -55,7 +55,7 @@ def gauge(server: Server, name: str) -> dict[str, float]:
 
 
 def test_both_replicas_serve_and_are_reported(pair: Server) -> None:
-    assert len(pair.engine_pids()) == 2
+    until(lambda: len(pair.engine_pids()) == 2, "two processes of engines")
     before = gauge(pair, "queue_time_seconds_count")
     answers = {pair.post("/v1/chat/completions", PARIS).json()["choices"][0]["message"]["content"] for _ in range(4)}
     assert len(answers) == 1 and "Paris" in answers.pop()
