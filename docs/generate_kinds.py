@@ -47,6 +47,7 @@ CONTRACTS: Mapping[str, tuple[str, ...]] = {
         "GraphRecorder",
         "ReplayCapable",
         "TokenReplay",
+        "UnreadLengths",
     ),
     "checkpoint": ("CheckpointRequest", "Checkpoint", "KVScaleTensor"),
     "command": (),

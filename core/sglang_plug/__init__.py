@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         ReplayCapable,
         StoredCapable,
         TokenReplay,
+        UnreadLengths,
         WeighingCapable,
     )
     from sglang_plug.contracts.model.batch import BidirectionalImage, ForwardBatch, KVPool, KVScale, MultimodalInputs
@@ -497,6 +498,7 @@ __all__ = [
     "TokenizerSpec",
     "ToolParserSpec",
     "UnknownId",
+    "UnreadLengths",
     "Vocabulary",
     "WHOLE_BATCH",
     "Waiting",

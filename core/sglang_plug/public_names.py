@@ -24,6 +24,7 @@ HOME = {
         "ReplayCapable",
         "StoredCapable",
         "TokenReplay",
+        "UnreadLengths",
         "WeighingCapable",
     ),
     "contracts.model.batch": ("ForwardBatch", "KVPool", "KVScale", "MultimodalInputs", "BidirectionalImage"),

@@ -197,12 +197,3 @@ class Capture:
         if known is None or len(known) < len(tensor):
             known = self._zeros[key] = torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         return known[: len(tensor)]
-
-
-class UnreadLengths(list[int]):
-    """A list that a model must not read while it is captured, because its contents differ in each step."""
-
-    def _refuse(self, *arguments: Any) -> Any:
-        raise CannotCaptureError("it looks at the lengths of sequences, not only at tokens")
-
-    __len__ = __getitem__ = __iter__ = __contains__ = __eq__ = _refuse

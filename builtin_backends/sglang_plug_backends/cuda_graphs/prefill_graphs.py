@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_plug import AttentionBackend, ForwardBatch, KVPool, Model, StepExecutor, is_out_of_memory
+from sglang_plug import AttentionBackend, ForwardBatch, KVPool, Model, StepExecutor, UnreadLengths, is_out_of_memory
 from sglang_plug.layers import Router
 from sglang_plug_backends.progress_line import ProgressLine, bar
 
 from .garbage_collection import no_collection
-from .piecewise_graphs import Capture, CudaPieces, Pieces, UnreadLengths
+from .piecewise_graphs import Capture, CudaPieces, Pieces
 
 logger = logging.getLogger(__name__)
 GIB = 1 << 30

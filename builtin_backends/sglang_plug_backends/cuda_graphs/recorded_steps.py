@@ -6,7 +6,6 @@ import logging
 import weakref
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -28,7 +27,6 @@ from sglang_plug import (
 from sglang_plug.layers import Router
 
 from .graph_check import same_bits
-from .piecewise_graphs import UnreadLengths
 
 CHECKS = 3
 """Steps of different numbers of tokens that are computed both ways, and must have the same bits: so many of which all
@@ -95,20 +93,7 @@ class RecordedSteps(StepExecutor):
     def _record(self, model: Model) -> TokenReplay:
         if any(isinstance(module, Router) for module in model.modules()):
             raise CannotCaptureError("the experts of a token depend on its values")
-        (size,) = self.sizes
-        input_ids, positions, slots = torch.zeros(3, size, dtype=torch.int64)
-        whole = ForwardBatch(
-            input_ids=input_ids,
-            positions=positions,
-            slots=slots,
-            tables=slots[None],
-            query_lens=[size],
-            kv_lens=[size],
-            page_size=self._page_size,
-            kv=self._kv,
-        )
-        self._backend.plan(whole)
-        return self._backend.record(model, replace(whole, query_lens=UnreadLengths(), kv_lens=UnreadLengths()))
+        return self._backend.record_largest_step(model, self._kv, self._page_size)
 
     def _check(self, model: Model, batch: ForwardBatch, replayed: Tensor) -> Tensor:
         """Compute a step operation by operation, too; nothing is replayed any more if the bits differ."""

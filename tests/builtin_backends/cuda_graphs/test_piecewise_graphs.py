@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sglang_plug import CannotCaptureError
-from sglang_plug_backends.cuda_graphs.piecewise_graphs import Attended, UnreadLengths
+from sglang_plug import CannotCaptureError, UnreadLengths
+from sglang_plug_backends.cuda_graphs.piecewise_graphs import Attended
 
 
 def test_padding_gets_zeros() -> None:

@@ -129,6 +129,15 @@ class CannotCaptureError(RuntimeError):
     """The recorded work has an operation that the recorder cannot repeat; the message names it."""
 
 
+class UnreadLengths(list[int]):
+    """A list that a model must not read while it is captured, because its contents differ in each step."""
+
+    def _refuse(self, *arguments: Any) -> Any:
+        raise CannotCaptureError("it looks at the lengths of sequences, not only at tokens")
+
+    __len__ = __getitem__ = __iter__ = __contains__ = __eq__ = _refuse
+
+
 class GraphRecorder(ABC):
     """Captures the work of a decode step and replays it as a whole on the same tensors."""
 
@@ -197,6 +206,27 @@ class ReplayCapable(ABC):
 
         Raises ``CannotCaptureError`` if the operations cannot be repeated for another number of tokens.
         """
+
+    def record_largest_step(self, forward: Callable[[ForwardBatch], Tensor], kv: KVPool, page_size: int) -> TokenReplay:
+        """Plan the largest step, hide its lengths, and ``record`` it."""
+        batch = self.largest_step(kv, page_size)
+        self.plan(batch)
+        return self.record(forward, replace(batch, query_lens=UnreadLengths(), kv_lens=UnreadLengths()))
+
+    def largest_step(self, kv: KVPool, page_size: int) -> ForwardBatch:
+        """Return a batch of one sequence of ``recorded_tokens`` tokens, all in slot 0 of ``kv``; it is not planned."""
+        size = self.recorded_tokens
+        input_ids, positions, slots = torch.zeros(3, size, dtype=torch.int64, device=kv.k[0].device)
+        return ForwardBatch(
+            input_ids=input_ids,
+            positions=positions,
+            slots=slots,
+            tables=slots[None],
+            query_lens=[size],
+            kv_lens=[size],
+            page_size=page_size,
+            kv=kv,
+        )
 
 
 class Attention(nn.Module):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,15 +65,6 @@ class ModelThatReadsValues(SmallModel):
         return hidden * 2 if hidden.sum().item() > 0 else hidden
 
 
-class UnreadLengths(list[int]):
-    """Lengths of a step that must not be read while a forward pass is recorded."""
-
-    def _refuse(self, *arguments: Any) -> Any:
-        raise CannotCaptureError("the forward pass reads the lengths of sequences")
-
-    __len__ = __getitem__ = __iter__ = __contains__ = __eq__ = _refuse
-
-
 def check_replay(
     case: Case, backend: AttentionBackend, layers: list[Attention], batches: list[ForwardBatch], dtype: torch.dtype
 ) -> None:
@@ -98,7 +88,7 @@ def check_replay(
     _put_back(kv, before)
     fitting = [batch for batch in batches if len(batch.input_ids) <= size]
     again = [_with_tokens(batch, 5) for batch in reversed(fitting)]
-    for batch in (*(_with_tokens(batch, 3) for batch in fitting), _whole(kv, size, case.page_size), *again):
+    for batch in (*(_with_tokens(batch, 3) for batch in fitting), backend.largest_step(kv, case.page_size), *again):
         for rows in _output_rows(batch):
             _check_step(model, replay, backend, replace(batch, output_rows=rows))
 
@@ -114,26 +104,9 @@ def _check_refused(model: SmallModel, backend: ReplayCapable, kv: KVPool, page_s
 
 
 def _record(model: SmallModel, backend: ReplayCapable, kv: KVPool, page_size: int) -> TokenReplay:
-    batch = _whole(kv, backend.recorded_tokens, page_size)
-    backend.plan(batch)
-    replay = backend.record(model, replace(batch, query_lens=UnreadLengths(), kv_lens=UnreadLengths()))
+    replay = backend.record_largest_step(model, kv, page_size)
     assert isinstance(replay, TokenReplay), f"record() returned {type(replay).__name__}, not a TokenReplay"
     return replay
-
-
-def _whole(kv: KVPool, size: int, page_size: int) -> ForwardBatch:
-    """Return one sequence of ``size`` tokens, all in slot 0."""
-    input_ids, positions, slots = torch.zeros(3, size, dtype=torch.int64, device=kv.k[0].device)
-    return ForwardBatch(
-        input_ids=input_ids,
-        positions=positions,
-        slots=slots,
-        tables=slots[None],
-        query_lens=[size],
-        kv_lens=[size],
-        page_size=page_size,
-        kv=kv,
-    )
 
 
 def _with_tokens(batch: ForwardBatch, factor: int) -> ForwardBatch:
