@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from sglang_plug.config import AUTO, NO_GRAMMARS, ConfigError
 from sglang_plug.plugins.flags import ENVIRONMENT_PREFIX, KEYS, read_config_file, variable_of
@@ -158,13 +152,12 @@ def unknown_hint(name: str, known: Iterable[str]) -> str:
 
 def _validate(sources: OptionSources) -> dict[str, Any]:
     """Map the keys of all options that some source sets to their converted values."""
-    model = settings_model(sources.file)
     try:
-        settings = model(**sources.command_line)
+        options = options_model()(**{**sources.file, **sources.environment, **sources.command_line})
     except ValidationError as error:
         messages = "\n".join(_explain(sources, dict(details)) for details in error.errors())
         raise ConfigError(messages) from error
-    return {key: getattr(settings, key) for key in settings.model_fields_set}
+    return {key: getattr(options, key) for key in options.model_fields_set}
 
 
 def _explain(sources: OptionSources, error: Mapping[str, Any]) -> str:
@@ -188,39 +181,19 @@ def misspelt_variables(environment: Mapping[str, str]) -> list[str]:
     return [f"{name} is no option; did you mean {matches[0]}?" for name, matches in near.items() if matches]
 
 
-def settings_model(file: Mapping[str, Any]) -> type[BaseSettings]:
-    """Return a settings class with one field per option; ``file`` comes after arguments and environment."""
-
-    class Layered(BaseSettings):
-        model_config = SettingsConfigDict(
-            env_prefix=ENVIRONMENT_PREFIX,
-            env_ignore_empty=True,
-            extra="forbid",
-            coerce_numbers_to_str=True,
-            validate_default=False,
-            protected_namespaces=(),
-        )
-
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, env_settings, InitSettingsSource(settings_cls, dict(file))
-
+@functools.cache
+def options_model() -> type[BaseModel]:
+    """Return a model with one field per option, which checks and converts the values of all sources."""
+    config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, protected_namespaces=())
     fields: dict[str, Any] = {option.key: (_annotation(option), None) for option in all_options()}
-    return create_model("Options", __base__=Layered, **fields)
+    return create_model("Options", __config__=config, **fields)
 
 
 def _annotation(option: Option) -> Any:
     if option.kind is dict:
-        return Annotated[dict[str, Any], NoDecode, BeforeValidator(_json_object)]
+        return Annotated[dict[str, Any], BeforeValidator(_json_object)]
     if option.kind is tuple:
-        return Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)]
+        return Annotated[tuple[str, ...], BeforeValidator(_names)]
     if option.choices:
         return Literal[option.choices]
     if option.kind is bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -14,17 +15,28 @@ from sglang_plug.system.hints import nearest_names
 from . import hookspecs
 from .spec import Spec
 
+DECLARING = "register_"
+"""Prefix of the hooks that return specs."""
+
 
 class DeclarationError(ConfigError):
     """A plugin's module violates the plugin API; the message says what to write instead."""
 
 
-def hook_names() -> list[str]:
+@functools.cache
+def hook_names() -> tuple[str, ...]:
     """Return the names of all hooks, in life-cycle order."""
     marker = f"{hookspecs.hookspec.project_name}_spec"
-    return [name for name, value in vars(hookspecs).items() if hasattr(value, marker)]
+    return tuple(name for name, value in vars(hookspecs).items() if hasattr(value, marker))
 
 
+@functools.cache
+def hook_arguments(hook: str) -> tuple[str, ...]:
+    """Return the names of the arguments that a hook is called with."""
+    return tuple(inspect.signature(getattr(hookspecs, hook)).parameters)
+
+
+@functools.cache
 def spec_types(hook: str) -> tuple[type[Spec], ...]:
     """Return the specs that a ``register_*`` hook may return, from its annotation."""
     (item,) = typing.get_args(typing.get_type_hints(getattr(hookspecs, hook))["return"])
@@ -47,10 +59,15 @@ def check_module(module: ModuleType) -> None:
             raise DeclarationError(f"defines {name}() without @hookimpl, so it would never be called; decorate it")
 
 
+def answers_hooks(module: ModuleType) -> bool:
+    """Report whether a module implements a hook that is called later, which no ``register_*`` hook is."""
+    return not all(name.startswith(DECLARING) for name, _ in _implementations(module))
+
+
 def declared_specs(module: ModuleType) -> Iterator[Spec]:
     """Yield the specs of a module's ``register_*`` hooks. Raises ``DeclarationError`` for anything else."""
     for name, function in _implementations(module):
-        if not name.startswith("register_"):
+        if not name.startswith(DECLARING):
             continue
         expected = spec_types(name)
         names = " or ".join(spec_type.__name__ for spec_type in expected)
@@ -74,7 +91,7 @@ def _check_version(version: Any) -> None:
 
 
 def _check_arguments(name: str, function: Callable[..., Any]) -> None:
-    allowed = list(inspect.signature(getattr(hookspecs, name)).parameters)
+    allowed = hook_arguments(name)
     parameters = inspect.signature(function).parameters.values()
     extra = [
         parameter.name

@@ -18,7 +18,7 @@ from sglang_plug.system.hints import nearest_names
 from . import hookspecs
 from .choice import FLAGS, Answer, answers, call_order, disagreement, rivals
 from .component import Component, PluginError, import_target, start_error
-from .declaration import check_module, declared_specs
+from .declaration import answers_hooks, check_module, declared_specs
 from .discovery import DISTRIBUTION, DiscoveredPlugin, find_plugins
 from .hookspecs import Facts
 from .lifecycle import ComponentLifecycle
@@ -265,7 +265,8 @@ class Plugins:
         if not visible and not self._is_allowed(plugin):
             self.blocked.append(plugin)
             return
-        self._manager.register(module, f"{plugin.distribution}:{plugin.name}")
+        if answers_hooks(module):
+            self._manager.register(module, f"{plugin.distribution}:{plugin.name}")
         self.loaded.append(plugin)
         for component in visible:
             self._components.setdefault((component.spec.kind, component.spec.name), []).append(component)
