@@ -286,7 +286,7 @@ class ThreadServer(HttpServer):
         self._shutdown.stop()
 
     def close(self) -> None:
-        """Stop it, and let the garbage collector see again what it was told to ignore."""
+        """Stop it, and collect what is left of it."""
         self._log.close()
         if not self._thread.is_alive():
             return
@@ -294,9 +294,7 @@ class ThreadServer(HttpServer):
         self._shutdown.stop()
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the server does not end"
-        gc.unfreeze()
         gc.collect()
-        gc.freeze()
 
 
 class PatientShutdown(Shutdown):

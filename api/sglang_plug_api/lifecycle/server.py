@@ -39,7 +39,9 @@ GRACE = 1
 """Seconds for sending responses after the last request has ended."""
 
 
-def _print(text: str) -> None:
+def announce_server(text: str) -> None:
+    """Print where the server serves. From now on the garbage collector ignores what has been loaded."""
+    gc.freeze()  # a collection of the long-lived objects would block all requests for tenths of a second
     print(text, flush=True)
 
 
@@ -48,11 +50,12 @@ def serve(
     plugins: Plugins,
     *,
     shutdown: Shutdown | None = None,
-    announce: Callable[[str], None] = _print,
+    announce: Callable[[str], None] = announce_server,
 ) -> int:
     """Serve until a signal; return the exit code. Raises ``ConfigError`` before the server listens.
 
-    ``shutdown`` is for a caller that stops the server otherwise. ``announce`` gets the text that tells where it serves.
+    ``shutdown`` is for a caller that stops the server otherwise. ``announce`` gets the text that tells where it serves,
+    when the server is ready.
     """
     level = config.engine.log_level.upper()
     logging.basicConfig(level=level, format="[%(asctime)s] %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
@@ -186,7 +189,6 @@ class _Server:
         except WarmUpError as error:
             await self._fail(str(error))
             return
-        gc.freeze()  # a collection of the long-lived objects would block all requests for tenths of a second
         engine = self._service.engine
         engine.startup_time = round(time.monotonic() - self._started, 3)
         logger.info("The server is fired up and ready to roll!")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -263,15 +262,14 @@ def numbered_wrongly(follow: Follow) -> Follow:
 class BlockingSends(WrappedGroup):
     """Returns from ``send`` when every worker has received the message."""
 
-    def __init__(self, group: RankGroup, received: list[int], workers: int) -> None:
+    def __init__(self, group: RankGroup, received: threading.Semaphore, workers: int) -> None:
         super().__init__(group)
-        self.received, self.workers, self.sent = received, workers, 0
+        self.received, self.workers = received, workers
 
     def send(self, message: bytes) -> None:
         super().send(message)
-        self.sent += 1
-        while len(self.received) < self.sent * self.workers and self.failure() is None:
-            time.sleep(0.0002)
+        for _ in range(self.workers):
+            self.received.acquire()
 
 
 def start_with(
@@ -375,13 +373,13 @@ def test_an_executor_of_two_ranks_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.planted_bug("executor")
 def test_sending_that_waits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    received = list[int]()
+    received = threading.Semaphore(0)
 
     def counted(follow: Follow) -> Follow:
         def run(rank: int, endpoint: RankEndpoint) -> None:
             def receive() -> bytes:
                 message = endpoint.receive()
-                received.append(rank)
+                received.release()
                 return message
 
             follow(rank, replace(endpoint, receive=receive))
