@@ -44,6 +44,9 @@ EXPECTED = {
 }
 WITH_A_SERVER = {"sglang-plug-postgres"}
 """Distributions whose own tests run the conformance test with a server that they start."""
+WITH_A_CLUSTER = {"sglang-plug-ray"}
+"""Distributions whose own tests start clusters, which takes minutes: ``make test-ray`` runs them."""
+TESTED = [plugin for plugin in PLUGINS if plugin.name not in WITH_A_CLUSTER]
 USED = {"drafter", "eviction", "model"}
 """Kinds that ``/server_info`` lists as in use."""
 
@@ -104,12 +107,12 @@ def outcomes(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[
 
     def make(folder: Path) -> None:
         options = ("-q", "-p", "no:cacheprovider", f"--junitxml={folder / 'report.xml'}")
-        command = (python, "-m", "pytest", *options, *(plugin / "tests" for plugin in PLUGINS))
+        command = (python, "-m", "pytest", *options, *(plugin / "tests" for plugin in TESTED))
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, cwd=ROOT)
         assert done.returncode in (0, 1), f"{done.stdout}\n{done.stderr}"
 
     report = made_once(tmp_path_factory, "own-tests", make) / "report.xml"
-    failures: dict[str, list[str]] = {plugin.name: [] for plugin in PLUGINS}
+    failures: dict[str, list[str]] = {plugin.name: [] for plugin in TESTED}
     for case in ElementTree.parse(report).iter("testcase"):
         _, distribution, *_ = (case.attrib["classname"] or case.attrib["name"]).split(".")
         problems = [f"{case.attrib['name']}: {element.text}" for element in case if element.tag in ("failure", "error")]
@@ -185,7 +188,7 @@ def greedy(model: GPTNeoXForCausalLM, tokens: list[int], count: int) -> list[int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
+@pytest.mark.parametrize("plugin", TESTED, ids=lambda path: path.name)
 def test_its_own_tests_pass_where_it_is_installed(plugin: Path, outcomes: Mapping[str, list[str]]) -> None:
     assert outcomes[plugin.name], "no test was run"
     assert "\n".join(filter(None, outcomes[plugin.name])) == ""
