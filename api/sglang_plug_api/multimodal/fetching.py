@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import httpx
 
@@ -46,6 +45,15 @@ class ByteBudget:
             raise MediaError(f"the images that are to be fetched have more than {self.total} bytes together")
 
 
+Resolve = Callable[[str, int], list[str]]
+"""Returns the IP addresses of a host and a port. Raises ``OSError`` if there is no such host."""
+
+
+def resolve_host(host: str, port: int) -> list[str]:
+    """Return the IP addresses of a host, in the system's order."""
+    return [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
 class Fetcher:
     """Fetches files by URL.
 
@@ -55,10 +63,11 @@ class Fetcher:
     Args:
         rules: the allowed URLs.
         timeout: seconds for one URL, redirects included.
+        resolve: looks up hosts; it is called in threads.
     """
 
-    def __init__(self, rules: UrlRules, timeout: float) -> None:
-        self._rules, self._timeout = rules, timeout
+    def __init__(self, rules: UrlRules, timeout: float, resolve: Resolve = resolve_host) -> None:
+        self._rules, self._timeout, self._resolve = rules, timeout, resolve
         self._lookups = ThreadPoolExecutor(LOOKUP_THREADS, "image-lookup")
         self._trust: ssl.SSLContext | None = None
 
@@ -109,7 +118,7 @@ class Fetcher:
         """Return the IP addresses of a host that a connection may go to, in the system's order."""
         loop = asyncio.get_running_loop()
         try:
-            resolved: list[Any] = await loop.run_in_executor(self._lookups, _resolve, address.host, address.port)
+            resolved = await loop.run_in_executor(self._lookups, self._resolve, address.host, address.port)
         except (OSError, UnicodeError):
             raise MediaError(f"there is no host {address.host!r}") from None
         ips = list(dict.fromkeys(ip for ip in resolved if self._rules.may_connect(ip)))
@@ -130,10 +139,6 @@ class Fetcher:
 
     def _failure(self, address: MediaUrl, error: httpx.HTTPError) -> MediaError:
         return MediaError(f"it cannot be fetched from {address.host!r}: {str(error)[:200] or type(error).__name__}")
-
-
-def _resolve(host: str, port: int) -> list[str]:
-    return [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
 def _check_length(answer: httpx.Response, budget: ByteBudget) -> None:

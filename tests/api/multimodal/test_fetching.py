@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import MediaError
-from sglang_plug_api.multimodal import fetching
-from sglang_plug_api.multimodal.fetching import ByteBudget, Fetcher
+from sglang_plug_api.multimodal.fetching import ByteBudget, Fetcher, Resolve, resolve_host
 from sglang_plug_api.multimodal.url_rules import UrlRules
 
 LOOPBACK = "127.0.0.0/8"
@@ -62,8 +61,19 @@ async def site() -> AsyncIterator[Site]:
         yield site
 
 
-def fetcher(site: Site, *, domains: tuple[str, ...] = (), networks: tuple[str, ...] = (LOOPBACK,)) -> Fetcher:
-    return Fetcher(UrlRules(domains or (f"127.0.0.1:{site.port}",), networks), LONG)
+def fetcher(
+    site: Site,
+    *,
+    domains: tuple[str, ...] = (),
+    networks: tuple[str, ...] = (LOOPBACK,),
+    resolve: Resolve = resolve_host,
+) -> Fetcher:
+    return Fetcher(UrlRules(domains or (f"127.0.0.1:{site.port}",), networks), LONG, resolve)
+
+
+def at(*ips: str) -> Resolve:
+    """Return a resolver for which every host has these addresses."""
+    return lambda host, port: list(ips)
 
 
 def allowance(each: int = 1000, total: int = 10_000) -> ByteBudget:
@@ -83,40 +93,37 @@ async def test_a_file(site: Site) -> None:
     assert "cookie" not in head and "authorization" not in head
 
 
-async def test_names_are_looked_up_once_and_the_number_is_asked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_names_are_looked_up_once_and_the_number_is_asked(site: Site) -> None:
     """A name that means another place at the second look does not lead there."""
     answers = iter(["127.0.0.1", "127.0.0.99"])
-    monkeypatch.setattr(fetching, "_resolve", lambda host, port: [next(answers)])
-    body = await fetcher(site, domains=(f"pictures.test:{site.port}",)).fetch(
-        site.url("/a.png", "Pictures.test"), allowance()
-    )
+    pictures = fetcher(site, domains=(f"pictures.test:{site.port}",), resolve=lambda host, port: [next(answers)])
+    body = await pictures.fetch(site.url("/a.png", "Pictures.test"), allowance())
     assert body == BODY and next(answers) == "127.0.0.99"
     assert f"host: pictures.test:{site.port}\r\n" in site.requests[-1].lower()
 
 
-async def test_connections_to_private_places_are_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_to_private_places_are_refused(site: Site) -> None:
     text = await refused(fetcher(site, networks=()).fetch(site.url("/a.png"), allowance()))
     assert text.startswith("'127.0.0.1' is not at a public address") and "--allowed-media-networks" in text
-    monkeypatch.setattr(fetching, "_resolve", lambda host, port: ["10.0.0.1", "127.0.0.1", "169.254.169.254"])
-    every = fetcher(site, domains=(f"*:{site.port}",))
+    every = fetcher(site, domains=(f"*:{site.port}",), resolve=at("10.0.0.1", "127.0.0.1", "169.254.169.254"))
     assert await every.fetch(site.url("/a.png", "mixed.test"), allowance()) == BODY
     assert len(site.requests) == 1
 
 
-async def test_the_next_number_is_tried(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "_resolve", lambda host, port: ["127.0.0.77", "127.0.0.1"])
-    assert await fetcher(site, domains=(f"*:{site.port}",)).fetch(site.url("/a.png", "two.test"), allowance()) == BODY
-    monkeypatch.setattr(fetching, "_resolve", lambda host, port: ["127.0.0.77"])
-    text = await refused(fetcher(site, domains=(f"*:{site.port}",)).fetch(site.url("/a.png", "one.test"), allowance()))
+async def test_the_next_number_is_tried(site: Site) -> None:
+    any_host = (f"*:{site.port}",)
+    two = fetcher(site, domains=any_host, resolve=at("127.0.0.77", "127.0.0.1"))
+    assert await two.fetch(site.url("/a.png", "two.test"), allowance()) == BODY
+    one = fetcher(site, domains=any_host, resolve=at("127.0.0.77"))
+    text = await refused(one.fetch(site.url("/a.png", "one.test"), allowance()))
     assert text.startswith("it cannot be fetched from 'one.test': ")
 
 
-async def test_hosts_that_are_not_there(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hosts_that_are_not_there(site: Site) -> None:
     def fail(host: str, port: int) -> Any:
         raise socket.gaierror("no such host")
 
-    monkeypatch.setattr(fetching, "_resolve", fail)
-    text = await refused(fetcher(site, domains=("gone.test",)).fetch("http://gone.test/", allowance()))
+    text = await refused(fetcher(site, domains=("gone.test",), resolve=fail).fetch("http://gone.test/", allowance()))
     assert text == "there is no host 'gone.test'"
 
 
@@ -207,10 +214,9 @@ async def test_certificates_are_held_against_the_name(certificate: Path, monkeyp
     trust.load_cert_chain(certificate)
     server = await asyncio.start_server(site.serve, "127.0.0.1", 0, ssl=trust)
     port = server.sockets[0].getsockname()[1]
-    monkeypatch.setattr(fetching, "_resolve", lambda host, port: ["127.0.0.1"])
     rules = UrlRules([f"*:{port}"], [LOOPBACK])
     async with server:
-        trusting, strange = Fetcher(rules, LONG), Fetcher(rules, LONG)
+        trusting, strange = Fetcher(rules, LONG, at("127.0.0.1")), Fetcher(rules, LONG, at("127.0.0.1"))
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         assert await trusting.fetch(f"https://pictures.test:{port}/a.png", allowance()) == BODY
         text = await refused(trusting.fetch(f"https://other.test:{port}/a.png", allowance()))

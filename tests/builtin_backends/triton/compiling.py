@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+
+from sglang_plug_backends.triton import launch
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 * 1024
@@ -35,6 +40,25 @@ BRANCH = re.compile(r"(@!?%?U?P?\w+ +)?(bra|brx|brkpt|call|ret|exit|jmp|bssy|war
 PTX_ACCESS = re.compile(r"\b(ld|st|red|atom|multimem|cp|tensormap)\.(?!param)")
 MACHINE_ACCESS = re.compile(r"\b(LDG|LD|STG|ST|LDL|STL|RED|REDG|ATOM|ATOMG|LDGSTS|UBLKCP|UTMALDG|UTMASTG)\b")
 SPILL = re.compile(r"\b(LDL|STL)\b")
+
+
+def replace_kernels(
+    patch: pytest.MonkeyPatch, modules: Sequence[ModuleType], replacement: Callable[[Any], Any]
+) -> None:
+    """Replace each kernel of ``modules``; tensors count as those of a GPU whose launches may overlap."""
+    patch.setattr(launch, "can_overlap", lambda device: True)
+    for module in modules:
+        for name in [name for name in vars(module) if name.endswith("_kernel")]:
+            patch.setattr(module, name, replacement(getattr(module, name)))
+        patch.setattr(module, "runs", lambda *tensors: True, raising=False)
+
+
+def compile_only(patch: pytest.MonkeyPatch, cache: Path, *modules: ModuleType) -> list[Any]:
+    """Compile the kernels of ``modules`` instead of launching them; return the list of what is compiled from now on."""
+    patch.setenv("TRITON_CACHE_DIR", str(cache))
+    compiled: list[Any] = []
+    replace_kernels(patch, modules, partial(CompileOnly, keep=compiled.append))
+    return compiled
 
 
 class CompileOnly:

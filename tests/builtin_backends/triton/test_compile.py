@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 from sglang_plug_backends.triton import attention  # noqa: E402
 from sglang_plug_backends.triton.settings import TritonSettings  # noqa: E402
 
-from .compiling import SHARED_MEMORY, CompileOnly, assert_waits_first  # noqa: E402
+from .compiling import SHARED_MEMORY, assert_waits_first, compile_only  # noqa: E402
 
 LATENT = AttentionShape(heads=128, kv_heads=1, dim=576, value_dim=512, values_in_keys=True, layers=1)
 
@@ -46,16 +45,13 @@ def test_kernels_compile_for_hopper(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    compiled: dict[str, Any] = {}
-    for name in ("decode_kernel", "merge_kernel", "prefill_kernel"):
-        monkeypatch.setattr(attention, name, CompileOnly(getattr(attention, name), partial(compiled.__setitem__, name)))
-    monkeypatch.setattr("sglang_plug_backends.triton.launch.can_overlap", lambda device: True)
+    kernels = compile_only(monkeypatch, tmp_path, attention)
     with monkeypatch.context() as patch:
         patch.setattr(attention, "INTERPRETED", True)  # only to be let in without a GPU
         backend = attention.TritonAttention(shape, torch.device("cpu"), TritonSettings(splits=4))
     layer = Attention(BuildEnv(attention=backend), 0, scale=1.0, **options)
     launch(layer, backend, dtype)
+    compiled = {kernel.metadata.name: kernel for kernel in kernels}
     assert sorted(compiled) == ["decode_kernel", "merge_kernel", "prefill_kernel"]
     for name, kernel in compiled.items():
         assert kernel.metadata.shared <= SHARED_MEMORY, name

@@ -13,26 +13,23 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 
 from sglang_plug import AttentionShape, KVPool, SamplingOptions, SamplingParams  # noqa: E402
 from sglang_plug_backends.triton import kernel_set as kernels  # noqa: E402
-from sglang_plug_backends.triton import launch, moe  # noqa: E402
 from sglang_plug_backends.triton import matrix_vector as row  # noqa: E402
+from sglang_plug_backends.triton import moe  # noqa: E402
 from sglang_plug_backends.triton import sampling as draw  # noqa: E402
 from sglang_plug_backends.triton.settings import TritonSettings  # noqa: E402
 
-from .compiling import SHARED_MEMORY, CompileOnly, assert_waits_first, assert_waits_first_as_assembled  # noqa: E402
+from .compiling import (  # noqa: E402
+    SHARED_MEMORY,
+    assert_waits_first,
+    assert_waits_first_as_assembled,
+    compile_only,
+)
 
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """Return the kernels that the calls of a test compiled for Hopper."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    results: list[Any] = []
-    for module in (kernels, moe, draw, row):
-        for name in [name for name in vars(module) if name.endswith("_kernel")]:
-            monkeypatch.setattr(module, name, CompileOnly(getattr(module, name), results.append))
-    for module in (kernels, draw):
-        monkeypatch.setattr(module, "runs", lambda *tensors: True)
-    monkeypatch.setattr(launch, "can_overlap", lambda device: True)
-    return results
+    return compile_only(monkeypatch, tmp_path, kernels, moe, draw, row)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,8 @@ from sglang_plug_backends.triton import matrix_vector as row
 from sglang_plug_backends.triton import sampling as draw
 from sglang_plug_backends.triton.settings import TritonSettings
 
+from .compiling import replace_kernels
+
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 
@@ -25,8 +28,8 @@ CPU = torch.device("cpu")
 class Recorded:
     """Stands in for a kernel: a launch records its arguments."""
 
-    def __init__(self, name: str, launches: dict[str, dict[str, Any]]) -> None:
-        self.name, self.launches = name, launches
+    def __init__(self, kernel: Any, launches: dict[str, dict[str, Any]]) -> None:
+        self.name, self.launches = kernel.__name__, launches
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def keep(*arguments: Any, **named: Any) -> None:
@@ -39,13 +42,8 @@ class Recorded:
 def launched(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
     """Return each launched kernel on a device with overlapping launches, and its named arguments."""
     results: dict[str, dict[str, Any]] = {}
-    for module in (kernels, moe, draw, row, attention):
-        for name in [name for name in vars(module) if name.endswith("_kernel")]:
-            monkeypatch.setattr(module, name, Recorded(name, results))
-    for module in (kernels, draw):
-        monkeypatch.setattr(module, "runs", lambda *tensors: True)
+    replace_kernels(monkeypatch, (kernels, moe, draw, row, attention), partial(Recorded, launches=results))
     monkeypatch.setattr(attention, "INTERPRETED", True)  # only to be let in without a GPU
-    monkeypatch.setattr(launch, "can_overlap", lambda device: True)
     return results
 
 

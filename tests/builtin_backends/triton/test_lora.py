@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from sglang_plug.ops import lora as definitions
 from sglang_plug_backends.triton import launch
 from sglang_plug_backends.triton import lora as low_rank
 
-from .compiling import CompileOnly, assert_waits_first, assert_waits_first_as_assembled
+from .compiling import assert_waits_first, assert_waits_first_as_assembled, compile_only
 
 # The interpreter computes with numpy, which warns where a device does not.
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
@@ -89,12 +88,7 @@ def test_adapters_come_and_go() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("rows", "ranks"), [(1, 64), (8, 256)])
 def test_compiled(dtype: torch.dtype, rows: int, ranks: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    kernels: list[Any] = []
-    for name in ("shrink_kernel", "expand_kernel"):
-        monkeypatch.setattr(low_rank, name, CompileOnly(getattr(low_rank, name), kernels.append))
-    monkeypatch.setattr(low_rank, "runs", lambda *tensors: True)
-    monkeypatch.setattr(launch, "can_overlap", lambda device: True)
+    kernels = compile_only(monkeypatch, tmp_path, low_rank)
     table = LowRankTable((slice(0, 4096), slice(4096, 5120)), 4096, places=8, dtype=dtype, device=torch.device("cpu"))
     table.most_ranks = table.most_part_ranks = ranks
     x, y = torch.zeros(rows, 4096, dtype=dtype), torch.zeros(rows, 5120, dtype=dtype)

@@ -13,11 +13,11 @@ from torch import Tensor
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from sglang_plug_backends.triton import kernel_set as kernels
-from sglang_plug_backends.triton import launch, quantized
+from sglang_plug_backends.triton import quantized
 from sglang_plug_backends.triton.quantized import Blocks
 from tests.builtin_backends.quantized_weights import random_weight
 
-from .compiling import SHARED_MEMORY, CompileOnly, assert_waits_first
+from .compiling import SHARED_MEMORY, assert_waits_first, compile_only
 
 # The interpreter computes with numpy, which warns where a device does not.
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
@@ -92,12 +92,7 @@ class _Shaped:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["4", "8", "e4m3"])
 def test_compiled_for_hopper(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    results: list[Any] = []
-    for name in ("quantized_kernel", "dense_kernel"):
-        monkeypatch.setattr(quantized, name, CompileOnly(getattr(quantized, name), results.append))
-    monkeypatch.setattr(quantized, "runs", lambda *tensors: True)
-    monkeypatch.setattr(launch, "can_overlap", lambda device: True)
+    results = compile_only(monkeypatch, tmp_path, quantized)
     linear = quantized.pack_coded(random_weight(kind, 256, 4096, 128), None, torch.bfloat16, overlap=True)
     assert linear is not None
     for rows in (1, 60, 65):

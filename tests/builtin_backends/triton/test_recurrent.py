@@ -15,7 +15,7 @@ from sglang_plug.testing import check_recurrence
 from sglang_plug.testing.model.recurrence import SIZES, recurrence_cases
 from sglang_plug_backends.triton import launch, recurrent
 
-from .compiling import CompileOnly, assert_waits_first, assert_waits_first_as_assembled
+from .compiling import assert_waits_first, assert_waits_first_as_assembled, compile_only
 
 # The interpreter computes with numpy, which warns where a device does not.
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
@@ -40,12 +40,7 @@ def test_interpreted_kernels(kernel: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_compiled_for_hopper(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In the shape of Qwen3-Next, and of a Mamba."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(launch, "can_overlap", lambda device: True)
-    monkeypatch.setattr(recurrent, "runs", lambda *tensors: True)
-    results: list[Any] = []
-    for name in [name for name in vars(recurrent) if name.endswith("_kernel")]:
-        monkeypatch.setattr(recurrent, name, CompileOnly(getattr(recurrent, name), results.append))
+    results = compile_only(monkeypatch, tmp_path, recurrent)
     runs = Runs.of([2, 3], [1, 1], torch.device("cpu"))
     x = torch.zeros(2, 8192, dtype=dtype)
     recurrent.causal_conv(
