@@ -41,7 +41,7 @@ class SourceTree:
 
     Args:
         root: folder of the checkout.
-        public: modules with ``__all__``, in the order in which a name that several export is attributed.
+        public: modules with ``__all__`` or a stub file, in the order in which a name that several export is attributed.
     """
 
     def __init__(self, root: Path, public: Sequence[str]) -> None:
@@ -69,13 +69,20 @@ class SourceTree:
 
     def _path(self, module: str) -> Path:
         path = self.root / FOLDERS[module.partition(".")[0]] / module.replace(".", "/")
-        return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if not path.is_dir():
+            return path.with_suffix(".py")
+        stub = path / "__init__.pyi"
+        return stub if stub.exists() else path / "__init__.py"
 
     def _module(self, module: str) -> ast.Module:
         return ast.parse(self._path(module).read_text(encoding="utf-8"))
 
     def _exported(self, module: str) -> list[str]:
-        return list(_literal(self.module(module), "__all__"))
+        """Return the names in ``__all__``, or those that a stub file exports, which are imported under a name."""
+        if self._path(module).suffix == ".py":
+            return list(_literal(self.module(module), "__all__"))
+        imports = (node for node in self.module(module).body if isinstance(node, ast.ImportFrom))
+        return sorted(alias.asname for node in imports for alias in node.names if alias.asname)
 
     def _find(self, module: str, name: str) -> Definition | None:
         """Find the definition of a name that a module of ours defines or imports."""
@@ -96,7 +103,7 @@ class SourceTree:
         """Return the full name of the module that is imported from."""
         if not node.level:
             return node.module or ""
-        is_package = self._path(module).name == "__init__.py"
+        is_package = self._path(module).stem == "__init__"
         parts = module.split(".")
         parts = parts[: len(parts) - node.level + is_package]
         return ".".join([*parts, *([node.module] if node.module else [])])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from inspect import cleandoc
 from itertools import pairwise
 
-from generate_hooks import ROOT, docstring, kind_of, parse, text_of
+from generate_hooks import CORE, ROOT, docstring, kind_of, parse, text_of
 from generated_page import escape, write_or_check
 
 PAGE = ROOT / "docs" / "contracts.md"
@@ -115,10 +115,11 @@ UNDOCUMENTED = ("plugins.registry.Plugins",)
 
 def public() -> dict[str, list[str]]:
     """Module -> its public names, as ``sglang_plug`` says."""
-    for node in parse("public_names").body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HOME":
-            return {module: list(names) for module, names in ast.literal_eval(node.value).items()}
-    raise LookupError("HOME")
+    names: dict[str, list[str]] = {}
+    for node in ast.parse((CORE / "__init__.pyi").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom):
+            names.setdefault(node.module or "", []).extend(alias.name for alias in node.names)
+    return names
 
 
 def sections() -> Iterator[str]:
