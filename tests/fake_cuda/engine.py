@@ -45,7 +45,10 @@ class Engine:
             model=ModelOptions(path=str(path), device=device, dtype=dtype, task=task, context_length=context),
             cache=CacheOptions(max_total_tokens=pool, kv_dtype=kv_dtype),
             schedule=ScheduleOptions(
-                chunked_prefill_size=chunk, max_running_requests=running, disable_overlap_schedule=not overlap
+                chunked_prefill_size=chunk,
+                max_running_requests=running,
+                disable_overlap_schedule=not overlap,
+                target_itl_ms=0.0,  # the speed of the machine must not decide on the batches
             ),
             backends=BackendOptions(attention=attention, kernels=kernels, quantization=quantization, **backends),
             adapters=AdapterOptions(paths=adapters),

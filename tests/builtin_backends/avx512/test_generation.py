@@ -49,7 +49,8 @@ class Engine:
         config = EngineConfig(
             model=ModelOptions(path=str(path), device="cpu", dtype="bfloat16", **model),
             cache=CacheOptions(max_total_tokens=pool),
-            schedule=ScheduleOptions(chunked_prefill_size=32, max_running_requests=16),
+            # without a target, which would let the speed of the machine decide on the batches
+            schedule=ScheduleOptions(chunked_prefill_size=32, max_running_requests=16, target_itl_ms=0.0),
             backends=BackendOptions(
                 attention="avx512", kernels="avx512", quantization=quantization, disable_cuda_graph=not graphs
             ),

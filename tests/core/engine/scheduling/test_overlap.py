@@ -52,7 +52,8 @@ class Engine:
         config = EngineConfig(
             plugins=plugins or PluginOptions(),
             cache=CacheOptions(max_total_tokens=pool),
-            schedule=ScheduleOptions(chunked_prefill_size=64, max_running_requests=running),
+            # without a target, which would let the speed of the machine decide on the batches
+            schedule=ScheduleOptions(chunked_prefill_size=64, max_running_requests=running, target_itl_ms=0.0),
             backends=BackendOptions(disable_cuda_graph=not graphs),
             log_level="warning",
         )
