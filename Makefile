@@ -6,9 +6,9 @@ BIN := $(VENV)/bin
 HOST ?= 127.0.0.1
 PORT ?= 30000
 ARGS ?=
-# Processes that share the tests; each has servers of its own, so more cores than this need much memory. nproc obeys
-# OMP_NUM_THREADS, which tests set to 1.
-WORKERS ?= $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
+# Processes that share the tests: one more than there are cores, because many tests wait. Each has servers of its own, so
+# more than four need much memory. nproc obeys OMP_NUM_THREADS, which tests set to 1.
+WORKERS ?= $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n + 1 : 4)))
 PACKAGES := sglang_plug sglang_plug_models sglang_plug_backends sglang_plug_api
 
 # What needs no server and no model of a family; see the marks in pyproject.toml. Left out are the policy tests
