@@ -58,8 +58,12 @@ WHOLE_ENGINE = frozenset({"serve", "tiny_model", "app", "apps", "vision_model", 
 """Fixtures that serve a model, or make one of a family."""
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Mark the tests that ``make test-quick`` leaves out because of what they serve."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that ``make test-quick`` leaves out because of what they serve, and run the longest ones first.
+
+    Those of plugins install them; at the end, one worker would run them while the others have nothing to do.
+    """
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/plugins/"))
     for item in items:
         if not WHOLE_ENGINE.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("whole_engine")
