@@ -36,6 +36,12 @@ class Definition:
     node: ast.stmt
 
 
+def stub_exports(stub: ast.Module) -> dict[str, str]:
+    """Return the names that a stub file exports, which are imported under a name, and the module of each."""
+    imports = (node for node in stub.body if isinstance(node, ast.ImportFrom))
+    return {alias.asname: node.module or "" for node in imports for alias in node.names if alias.asname}
+
+
 class SourceTree:
     """A checkout, whose public names are those that the modules ``public`` list.
 
@@ -81,8 +87,7 @@ class SourceTree:
         """Return the names in ``__all__``, or those that a stub file exports, which are imported under a name."""
         if self._path(module).suffix == ".py":
             return list(_literal(self.module(module), "__all__"))
-        imports = (node for node in self.module(module).body if isinstance(node, ast.ImportFrom))
-        return sorted(alias.asname for node in imports for alias in node.names if alias.asname)
+        return sorted(stub_exports(self.module(module)))
 
     def _find(self, module: str, name: str) -> Definition | None:
         """Find the definition of a name that a module of ours defines or imports."""

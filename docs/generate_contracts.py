@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from inspect import cleandoc
 from itertools import pairwise
 
+from contract_source import stub_exports
 from generate_hooks import CORE, ROOT, docstring, kind_of, parse, text_of
 from generated_page import escape, write_or_check
 
@@ -116,9 +117,8 @@ UNDOCUMENTED = ("plugins.registry.Plugins",)
 def public() -> dict[str, list[str]]:
     """Module -> its public names, as ``sglang_plug`` says."""
     names: dict[str, list[str]] = {}
-    for node in ast.parse((CORE / "__init__.pyi").read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom):
-            names.setdefault(node.module or "", []).extend(alias.name for alias in node.names)
+    for name, module in stub_exports(ast.parse((CORE / "__init__.pyi").read_text(encoding="utf-8"))).items():
+        names.setdefault(module, []).append(name)
     return names
 
 
