@@ -22,6 +22,8 @@ from .contracts.extension.memory_phases import MemoryRequest as MemoryRequest
 from .contracts.extension.memory_phases import ProfilingPhase as ProfilingPhase
 from .contracts.extension.memory_phases import StatePhase as StatePhase
 from .contracts.extension.places import PlacesPhase as PlacesPhase
+from .contracts.extension.queueing import QueuePhase as QueuePhase
+from .contracts.extension.queueing import QueueView as QueueView
 from .contracts.extension.request_phases import AdmissionPhase as AdmissionPhase
 from .contracts.extension.request_phases import OutputPhase as OutputPhase
 from .contracts.extension.request_phases import PlanningPhase as PlanningPhase

@@ -1,4 +1,4 @@
-"""Schedule policies: the order of admission; and time slices, which apply to all of them."""
+"""Schedule policies: the order of admission; and time slices and deadlines, which apply to all of them."""
 
 from __future__ import annotations
 
@@ -43,6 +43,12 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
         name="time-slices",
         target="sglang_plug_backends.schedule.time_slices:build",
         summary="sequences that run for long give their places to requests that wait for long",
+    )
+    yield StepExtensionSpec(
+        name="deadlines",
+        target="sglang_plug_backends.schedule.deadlines:build",
+        summary="requests that would miss their deadlines are refused before anything is computed for them",
+        serves=("deadline",),
     )
 
 

@@ -14,8 +14,8 @@ from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
 from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, StepStats
 from sglang_plug.engine.admission.activity import activity
-from sglang_plug.engine.admission.deadlines import Deadlines
 from sglang_plug.engine.admission.open_requests import OpenRequests, RequestChecks
+from sglang_plug.engine.admission.queue import Queue
 from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
@@ -105,12 +105,11 @@ class EngineLoop:
         self.info, self.heartbeat = {**info, **self.extensions.all_info()}, heartbeat
         self.longest = min(info["context_length"], scheduler.pool.capacity)
         self._checks = RequestChecks(info, self.longest, max_queued, max_queued_per_caller)
-        self.deadlines = Deadlines()
         self._load_weights, self._model_controls = update_weights, model_controls
         self.pipeline = Pipeline(
             scheduler, runner, overlap=overlap, shortage=shortage, describe=describe, shared=ranks is not None
         )
-        self.ranks = ranks
+        self.ranks, self._queue_view = ranks, Queue(scheduler)
         self.requests, self.held = OpenRequests(), HeldSequences(self.extensions)
         self.processors = LogitsProcessors() if processors is None else processors
         self._closed, self._next_totals = False, 0.0
@@ -156,7 +155,7 @@ class EngineLoop:
         self.pipeline.forget_dropped()
         if len(self.held):
             self._release()
-        for sequence, refusal in self.deadlines.passed():
+        for sequence, refusal in self.extensions.end_waiting():
             self._refuse_waiting(sequence, refusal)
         if self.scheduler.busy:
             self._advance()
@@ -170,7 +169,6 @@ class EngineLoop:
                 if output.finish is not None:
                     self.requests.end(output.id)
             stats = self._stats(time.perf_counter() - started)
-            self.deadlines.observe(stats)
             for step_done in self.extensions.step_done:
                 step_done(stats)
             self.send(StepOutputs(outputs, stats))
@@ -199,7 +197,6 @@ class EngineLoop:
 
     def _submit(self, request: Request) -> None:
         try:
-            self.deadlines.check(request.deadline)
             self._checks.check(request, self.requests, self.scheduler, held=len(self.held))
             constrained = self.extensions.is_constrained(request)
             processors = self.processors.admit(request, constrained=constrained) if request.task == "generate" else ()
@@ -210,9 +207,7 @@ class EngineLoop:
             self._end(request.id, _refused(error))
             return
         self.requests.add(request)
-        if is_held:
-            self.deadlines.watch(sequence)
-        else:
+        if not is_held:
             self._queue(sequence)
 
     def _release(self) -> None:
@@ -225,16 +220,18 @@ class EngineLoop:
             self._end(sequence.request.id, finish if isinstance(finish, Finish) else _refused(finish))
 
     def _queue(self, sequence: Sequence) -> None:
-        """Queue a sequence, unless it would miss its deadline."""
+        """Queue a sequence, unless a step extension refuses it."""
         self.scheduler.add(sequence)
-        if sequence.deadline is not None and (refusal := self.deadlines.add(sequence, self.scheduler)) is not None:
+        try:
+            self.extensions.sequence_queued(sequence, self._queue_view)
+        except RequestError as refusal:
             self._refuse_waiting(sequence, refusal)
 
     def _refuse_waiting(self, sequence: Sequence, refusal: RequestError) -> None:
-        """End a request that waits in the queue, or is held, with an error."""
-        if self.held.abort(sequence.request.id):
-            sequence.service.ended = True
-        else:
+        """End a request that waits in the queue, or is held, with an error; do nothing if it has begun, or is over."""
+        if not sequence.is_untouched:
+            return
+        if not self.held.abort(sequence.request.id):
             self.scheduler.abort(sequence.request.id)
         self.requests.end(sequence.request.id)
         self._end(sequence.request.id, _refused(refusal))

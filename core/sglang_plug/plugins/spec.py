@@ -16,6 +16,7 @@ Auth = Literal["public", "user", "admin"]
 EXTENSION_FIELDS: Mapping[str, str] = {
     "adapter": "lora",
     "constraint": "structured-outputs",
+    "deadline": "deadlines",
     "media": "multimodal",
     "reasoning_prefix": "structured-outputs",
 }

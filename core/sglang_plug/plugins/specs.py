@@ -150,8 +150,8 @@ class StepExtensionSpec(Spec):
     after: tuple[str, ...] = ()
     """Names of extensions that come before this one at every extension point."""
     serves: tuple[str, ...] = ()
-    """Fields of ``Request`` that it serves, some of ``adapter``, ``constraint``, ``media`` and ``reasoning_prefix``.
-    Where nobody serves one, requests with it are refused."""
+    """Fields of ``Request`` that it serves, some of ``adapter``, ``constraint``, ``deadline``, ``media`` and
+    ``reasoning_prefix``. Where nobody serves one, requests with it are refused."""
     worker_ranks: bool = False
     """True if it is also built on worker ranks, for a model that several ranks share."""
 

@@ -1,11 +1,12 @@
-"""Without time slices, an engine serves the same outputs."""
+"""Without time slices, an engine serves the same outputs; without deadlines, it refuses requests that have one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from sglang_plug import EngineConfig, PluginOptions, Request, SamplingParams
+from sglang_plug import EngineConfig, PluginOptions, Request, RequestError, SamplingParams
 from sglang_plug.config import CacheOptions, ModelOptions, ScheduleOptions
 
 
@@ -25,3 +26,19 @@ def test_outputs_are_the_same(tiny_model: Callable[[str], Any], serve: Callable[
         )
         served.append([output.tokens for output in engine.outputs(requests)])
     assert served[0] == served[1] and all(len(tokens) == 8 for tokens in served[0])
+
+
+def test_deadlines_are_refused_by_name(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
+    engine = serve(
+        EngineConfig(
+            model=ModelOptions(path=str(tiny_model("llama-3.2-1b").path), device="cpu"),
+            plugins=PluginOptions(block=("step-extension:deadlines",)),
+        )
+    )
+    params = SamplingParams(max_new_tokens=2, stop_token_ids=())
+    plain = Request(id="plain", tokens=(5, 6), params=params)
+    served, refused = engine.outcomes([plain, replace(plain, id="late", deadline=1.0)])
+    assert served.finish.reason == "length"
+    assert isinstance(refused, RequestError) and refused.status == 400
+    assert "deadline: no step extension that serves this field" in str(refused)
+    assert "'deadlines' serves it" in str(refused)

@@ -22,7 +22,6 @@ from sglang_plug import (
     StepExtension,
     TokenDecision,
 )
-from sglang_plug.engine.admission.deadlines import Deadlines
 from sglang_plug.engine.execution.in_flight_step import LaunchedStep
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
 from sglang_plug.engine.loop import EngineLoop
@@ -33,6 +32,7 @@ from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepRe
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.none import NoCache
+from sglang_plug_backends.schedule.deadlines import Deadlines
 from sglang_plug_backends.schedule.policies import FirstCome
 
 
@@ -100,8 +100,8 @@ class Bench:
     def __init__(self) -> None:
         self.messages: list[ToEngine] = []
         self.sent: list[FromEngine] = []
-        self.gate = Gate()
-        extensions = extension_points({"gate": self.gate})
+        self.gate, self.now = Gate(), 10.0
+        extensions = extension_points({"deadlines": Deadlines(lambda: self.now), "gate": self.gate})
         self.scheduler = Scheduler(
             SlotPool(64, 1),
             NoCache(1, LeastRecentlyUsed(), lambda: 0.0),
@@ -186,13 +186,11 @@ def test_held_requests_count_as_waiting(bench: Bench) -> None:
 
 
 def test_a_deadline_that_passes_while_a_request_is_held_ends_it(bench: Bench) -> None:
-    now = 10.0
-    bench.loop.deadlines = Deadlines(lambda: now)
     bench.submit("late", "3", deadline=11.0)
     bench.submit("timely", "3", deadline=100.0)
     bench.loop.step()
     assert bench.outputs("late") == []
-    now = 11.0
+    bench.now = 11.0
     bench.loop.step()
     assert bench.end("late").status == 504 and len(bench.outputs("late")) == 1
     assert [sequence.request.id for sequence in bench.gate.held] == ["timely"]
@@ -203,7 +201,6 @@ def test_a_deadline_that_passes_while_a_request_is_held_ends_it(bench: Bench) ->
 
 
 def test_a_request_whose_deadline_has_passed_is_not_held_at_all(bench: Bench) -> None:
-    bench.loop.deadlines = Deadlines(lambda: 10.0)
     bench.submit("late", "3", deadline=9.0)
     bench.loop.step()
     assert bench.end("late").status == 504 and "before the request reached the engine" in bench.end("late").message

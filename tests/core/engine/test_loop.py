@@ -14,7 +14,6 @@ import pytest
 
 from sglang_plug import LogprobOptions, Request, RequestError, SamplingParams, ServicePhase, StepExtension, StepStats
 from sglang_plug.config import ConfigError
-from sglang_plug.engine.admission.deadlines import Deadlines
 from sglang_plug.engine.execution.in_flight_step import LaunchedStep
 from sglang_plug.engine.execution.pipeline import FAILURES_IN_A_ROW
 from sglang_plug.engine.extensions.points import extension_points
@@ -26,6 +25,7 @@ from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepRe
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
+from sglang_plug_backends.schedule.deadlines import Deadlines
 from sglang_plug_backends.schedule.policies import FirstCome
 from tests.core.engine.execution.pipeline_bench import Box
 
@@ -303,7 +303,7 @@ def test_running_sequences_do_not_count_as_queued() -> None:
 
 
 def test_a_request_whose_deadline_has_passed_costs_nothing(make: Make) -> None:
-    bench = make()
+    bench = make(extensions={"deadlines": Deadlines()})
     bench.submit("late", deadline=time.time() - 1.0)
     bench.submit("early", deadline=time.time() + 1000.0)
     bench.run()
@@ -315,9 +315,8 @@ def test_a_request_whose_deadline_has_passed_costs_nothing(make: Make) -> None:
 
 
 def test_a_request_whose_deadline_passes_in_the_queue_is_refused(make: Make) -> None:
-    bench = make(max_queued=5)
     clock = [100.0]
-    bench.loop.deadlines = Deadlines(lambda: clock[0])
+    bench = make(max_queued=5, extensions={"deadlines": Deadlines(lambda: clock[0])})
     for id in ("first", "second", "third"):  # two run, one waits
         bench.submit(id, deadline=150.0, params={"max_new_tokens": 40})
     bench.loop.step()
@@ -327,16 +326,18 @@ def test_a_request_whose_deadline_passes_in_the_queue_is_refused(make: Make) -> 
     assert bench.end("first")[0] == bench.end("second")[0] == "length"
 
 
+class TenTokensPerSecond(Deadlines):
+    """Believes that each step computes ten tokens of prompts in a second."""
+
+    def step_done(self, stats: StepStats) -> None:
+        super().step_done(replace(stats, prefill_tokens=10, cached_tokens=0, seconds=1.0))
+
+
 def test_a_deadline_that_the_queue_does_not_allow_is_refused_at_once() -> None:
-    bench = Bench(max_queued=10)
-    clock = [100.0]
-    bench.loop.deadlines = Deadlines(lambda: clock[0])
+    bench = Bench(max_queued=10, extensions={"deadlines": TenTokensPerSecond(lambda: 100.0)})
     bench.submit("running", params={"max_new_tokens": 40})
     bench.submit("other", params={"max_new_tokens": 40})
     bench.loop.step()
-    slow = replace(bench.stats(), prefill_tokens=10, cached_tokens=0, seconds=1.0)
-    bench.loop.deadlines = Deadlines(lambda: clock[0])
-    bench.loop.deadlines.observe(slow)  # ten tokens a second
     bench.submit("before", tokens=[1] * 30, arrived=1.0)
     bench.submit("impossible", tokens=[1] * 5, deadline=103.0, arrived=2.0)
     bench.submit("possible", tokens=[1] * 5, deadline=104.0, arrived=2.0)
@@ -346,9 +347,8 @@ def test_a_deadline_that_the_queue_does_not_allow_is_refused_at_once() -> None:
 
 
 def test_an_aborted_request_is_not_refused_later(make: Make) -> None:
-    bench = make(max_queued=5)
     clock = [100.0]
-    bench.loop.deadlines = Deadlines(lambda: clock[0])
+    bench = make(max_queued=5, extensions={"deadlines": Deadlines(lambda: clock[0])})
     for id in ("first", "second", "third"):
         bench.submit(id, deadline=150.0, params={"max_new_tokens": 40})
     bench.loop.step()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .execution import ExecutionPhase
 from .memory_phases import CachePhase, MemoryPhase, ProfilingPhase, StatePhase
 from .places import PlacesPhase
+from .queueing import QueuePhase
 from .request_phases import AdmissionPhase, OutputPhase, PlanningPhase, ServicePhase
 from .sampling_phases import HoldPhase, SamplingPhase, WatchdogPhase
 from .step_budget import StepBudgetPhase
@@ -13,6 +14,7 @@ from .step_phases import ForwardPhase, GraphPhase, InputPhase, ModelPhase, RankP
 PHASES: tuple[type, ...] = (
     AdmissionPhase,
     HoldPhase,
+    QueuePhase,
     PlanningPhase,
     StepBudgetPhase,
     PlacesPhase,

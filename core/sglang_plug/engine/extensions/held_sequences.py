@@ -67,7 +67,7 @@ class HeldSequences:
                     continue
                 del self._held[held.sequence.request.id]
                 if ready.finish is not None:
-                    self._extensions.end_sequence(held.sequence)
+                    self._end(held.sequence)
                 released.append((held.sequence, ready.finish))
         return released
 
@@ -75,5 +75,9 @@ class HeldSequences:
         """Drop a held sequence; return False if there is none."""
         held = self._held.pop(id, None)
         if held is not None:
-            self._extensions.end_sequence(held.sequence)
+            self._end(held.sequence)
         return held is not None
+
+    def _end(self, sequence: Sequence) -> None:
+        sequence.service.ended = True
+        self._extensions.end_sequence(sequence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.extension.base import StepExtension
@@ -13,6 +13,7 @@ from sglang_plug.contracts.extension.execution import ExecutionPhase
 from sglang_plug.contracts.extension.memory_phases import MemoryPhase, StatePhase
 from sglang_plug.contracts.extension.phases import PHASES
 from sglang_plug.contracts.extension.places import PlacesPhase
+from sglang_plug.contracts.extension.queueing import QueuePhase, QueueView
 from sglang_plug.contracts.extension.request_phases import AdmissionPhase, PlanningPhase
 from sglang_plug.contracts.extension.sampling_phases import BlockingRequest, HoldPhase, PendingMask, TokenDecision
 from sglang_plug.contracts.extension.step_budget import StepBudgetPhase
@@ -37,6 +38,7 @@ OBJECTS: Mapping[type, str] = {
     GraphPhase: "graphs",
     HoldPhase: "holders",
     StaticInputPhase: "static_inputs",
+    QueuePhase: "queueing",
     StatePhase: "states",
     MemoryPhase: "memory",
 }
@@ -64,6 +66,8 @@ class ExtensionPoints:
     finished: tuple[Callable[[SequenceView], None], ...] = ()
     holders: tuple[HoldPhase, ...] = ()
     """The extensions that may hold requests."""
+    queueing: tuple[QueuePhase, ...] = ()
+    """The extensions that decide which requests may wait."""
     order: tuple[Callable[[list[Any], Sequence[Any]], list[Any]], ...] = ()
     plan: tuple[Callable[[StepPlan], None], ...] = ()
     step_budget: StepBudgetPhase = DEFAULT_STEP_BUDGET
@@ -164,6 +168,15 @@ class ExtensionPoints:
         """Tell the extensions that the request of ``sequence``, which was admitted, is over; called once for each."""
         for finished in self.finished:
             finished(sequence)
+
+    def sequence_queued(self, sequence: EngineSequence, queue: QueueView) -> None:
+        """Tell the extensions that ``sequence`` is queued. Raises ``RequestError`` if one of them refuses it."""
+        for extension in self.queueing:
+            extension.queued(sequence, queue)
+
+    def end_waiting(self) -> list[tuple[EngineSequence, RequestError]]:
+        """Return the sequences that should wait no longer, and the errors that end their requests."""
+        return [cast(Any, ended) for extension in self.queueing for ended in extension.end_waiting()]
 
     def _prompt_layout(self, sequence: EngineSequence) -> PromptLayout | None:
         """Return the layout of a prompt. Raises ``RequestError`` if two extensions have one."""

@@ -156,6 +156,11 @@ class Sequence:
         return self.request.caller
 
     @property
+    def is_untouched(self) -> bool:
+        """True if nothing has been computed for the request yet, and it is still open."""
+        return self.service.cached is None and not self.service.ended
+
+    @property
     def deadline(self) -> float | None:
         """The time at which the output should be complete, from ``time.time()``."""
         return self.request.deadline

@@ -17,6 +17,7 @@ from sglang_plug.contracts.extension.step_phases import GraphPhase, ModelPhase
 from sglang_plug.contracts.model.kernels import TORCH, Kernels
 from sglang_plug.contracts.request import Output, Request, RequestError
 from sglang_plug.contracts.sampling_params import SamplingParams
+from sglang_plug.engine.admission.queue import Queue
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points, overrides
 from sglang_plug.engine.memory.kv_slots import SlotPool
@@ -32,6 +33,7 @@ from sglang_plug.testing.service_phase import ServiceReports
 
 from .held_requests import CheckedHolder
 from .places import CheckedPlaces
+from .queueing import CheckedQueueing
 from .step_budgets import CheckedStepBudget, check_prompts_advance, observe_step
 from .step_inputs import (
     CheckedStates,
@@ -69,15 +71,15 @@ def check_step_extension(
     It inherits from each phase of which it has methods, the tokens of all outputs that it does not limit are the same
     as without it, KV slots are neither lost nor owned twice, no step of text is larger than its budget, and
     ``finished`` is called exactly once for each admitted request, also where another extension refuses it. Held
-    requests are named as ready, once, and not after their end. Each mask allows a token or has an error; decisions are
-    about constrained outputs, and forced tokens fit their limits. While nothing blocks, no request is said to block.
-    Layouts cover their prompts, states of sequences are taken back, and come back from the host as they were, as do
-    tensors of other extensions, the inputs of steps change nothing else of the batch, and a step of a sequence that was
-    never admitted can be computed, as in the profiling run. Prompts advance beside sequences that decode, and places
-    are exchanged between the given sequences. Where the extension surrounds the forward pass, plain graphs are not used
-    for the step, and worker ranks are told of it. It is built for a vocabulary of 16 tokens, and installed in a model
-    if it needs one; it must not refuse the requests, nor end them with errors. Memory does not grow with the number of
-    requests that have ended. It is started and closed.
+    requests are named as ready, once, and not after their end; waiting requests are not ended. Each mask allows a token
+    or has an error; decisions are about constrained outputs, and forced tokens fit their limits. While nothing blocks,
+    no request is said to block. Layouts cover their prompts, states of sequences are taken back, and come back from the
+    host as they were, as do tensors of other extensions, the inputs of steps change nothing else of the batch, and a
+    step of a sequence that was never admitted can be computed, as in the profiling run. Prompts advance beside
+    sequences that decode, and places are exchanged between the given sequences. Where the extension surrounds the
+    forward pass, plain graphs are not used for the step, and worker ranks are told of it. It is built for a vocabulary
+    of 16 tokens, and installed in a model if it needs one; it must not refuse the requests, nor end them with errors.
+    Memory does not grow with the number of requests that have ended. It is started and closed.
     Raises ``AssertionError`` that names the rule that was broken.
 
     Args:
@@ -154,6 +156,7 @@ class _Run:
             states=(*self._states, SometimesFull()) if self._states else (),
             step_budget=CheckedStepBudget(points.step_budget),
             places=CheckedPlaces(points.places),
+            queueing=tuple(map(CheckedQueueing, points.queueing)),
         )
         self._held, self._sampling = HeldSequences(points), CheckedSampling(points)
         self._patience, self._waited = patience, 0.0
@@ -243,7 +246,7 @@ class _Run:
             if isinstance(finish, RequestError):
                 raise AssertionError(f"request {sequence.request.id} was ended with an error: {finish}")
             if finish is None:
-                self._scheduler.add(sequence)
+                self._queue(sequence)
             else:
                 outputs.setdefault(sequence.request.id, [])
 
@@ -253,6 +256,15 @@ class _Run:
             assert timeout is None or timeout > 0, f"idle_timeout() must return more than 0 seconds, not {timeout}"
         for between_steps in self._points.between_steps:
             between_steps()
+        for sequence, error in self._points.end_waiting():
+            assert not sequence.is_untouched, f"request {sequence.request.id} was ended while it waited: {error}"
+
+    def _queue(self, sequence: EngineSequence) -> None:
+        self._scheduler.add(sequence)
+        try:
+            self._points.sequence_queued(sequence, Queue(self._scheduler))
+        except RequestError as error:
+            raise AssertionError(f"request {sequence.request.id} was refused when it was queued: {error}") from error
 
     def _wait(self) -> None:
         """Give the extension time, as nothing but held requests is left."""
@@ -282,7 +294,7 @@ class _Run:
         if sequence.layout is not None:
             check_layout(sequence.layout, sequence)
         if not is_held:
-            self._scheduler.add(sequence)
+            self._queue(sequence)
         self._refuse(replace(request, id=f"{REFUSED}{request.id}"))
 
     def _admit(self, request: Request) -> None:

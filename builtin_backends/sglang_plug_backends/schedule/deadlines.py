@@ -1,0 +1,112 @@
+"""Deadlines: requests that would miss theirs are refused before anything is computed for them."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+
+from sglang_plug import (
+    AdmissionPhase,
+    ExtensionContext,
+    QueuePhase,
+    QueueView,
+    RequestError,
+    SequenceView,
+    ServicePhase,
+    StepExtension,
+    StepStats,
+)
+
+GATEWAY_TIMEOUT = 504
+LEAST_KEPT = 256
+"""Number of deadlines up to which those of requests that are over are not looked for."""
+RATE_DECAY = 0.99
+"""Factor by which the highest rate of prefill decays with every step that has some."""
+
+
+class Deadlines(StepExtension, AdmissionPhase, QueuePhase, ServicePhase):
+    """Ends waiting requests whose deadlines have passed, and estimates when a new request can begin.
+
+    Args:
+        now: the time, as ``time.time`` returns it.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._heap: list[tuple[float, int, SequenceView]] = []
+        self._serial = itertools.count()
+        self._most = LEAST_KEPT
+        self._rate = 0.0
+        """Prompt tokens per second, those from the prefix cache included: the highest rate of the last steps."""
+
+    def admit(self, sequence: SequenceView) -> None:
+        """Refuse a request whose deadline has passed, and note the deadline of any other one."""
+        deadline = sequence.request.deadline
+        if deadline is None:
+            return
+        if deadline <= self._now():
+            raise _refusal("it passed before the request reached the engine")
+        if len(self._heap) >= self._most:
+            self._forget_finished()
+        sequence.extras[self] = deadline
+        heapq.heappush(self._heap, (deadline, next(self._serial), sequence))
+
+    def finished(self, sequence: SequenceView) -> None:
+        """Forget the deadline."""
+        sequence.extras.pop(self, None)
+
+    def queued(self, sequence: SequenceView, queue: QueueView) -> None:
+        """Refuse a request whose deadline cannot be met.
+
+        Even if every prompt before it is computed at the highest rate, its first token would come too late.
+        """
+        deadline = sequence.extras.get(self)
+        if deadline is None:
+            return
+        now = self._now()
+        if deadline <= now:
+            raise _refusal("it passed before the request was queued")
+        seconds = self._estimate(sequence, queue)
+        if now + seconds > deadline:
+            raise _refusal(f"the prompts in the queue before this one take about {seconds:.1f} seconds")
+
+    def end_waiting(self) -> list[tuple[SequenceView, RequestError]]:
+        """Return the sequences whose deadlines have passed since the last call."""
+        passed = []
+        while self._heap and self._heap[0][0] <= self._now():
+            sequence = heapq.heappop(self._heap)[2]
+            if self in sequence.extras:
+                passed.append((sequence, _refusal("it passed while the request waited to be computed")))
+        return passed
+
+    def step_done(self, stats: StepStats) -> None:
+        """Learn from a step how long prompts take."""
+        tokens = stats.prefill_tokens + stats.cached_tokens
+        if tokens and stats.seconds > 0:
+            self._rate = max(self._rate * RATE_DECAY, tokens / stats.seconds)
+
+    def _forget_finished(self) -> None:
+        """Forget the sequences whose requests are over, as their deadlines may be far away."""
+        self._heap = [entry for entry in self._heap if self in entry[2].extras]
+        heapq.heapify(self._heap)
+        self._most = max(LEAST_KEPT, 2 * len(self._heap))
+
+    def _estimate(self, sequence: SequenceView, queue: QueueView) -> float:
+        """Return the seconds until the prompt of ``sequence`` is computed: a lower bound, and 0 if nothing is known."""
+        if not self._rate:
+            return 0.0
+        tokens = len(sequence.tokens)
+        if not queue.preempts:  # running prompts cannot be overtaken
+            tokens += sum(len(other.tokens) - other.computed for other in queue.running if other.generated == 0)
+        return (tokens + sum(len(other.tokens) for other in queue.ahead_of(sequence))) / self._rate
+
+
+def _refusal(reason: str) -> RequestError:
+    return RequestError(f"The deadline of the request cannot be met: {reason}.", GATEWAY_TIMEOUT)
+
+
+def build(context: ExtensionContext) -> Deadlines:
+    """Return the extension."""
+    return Deadlines()

@@ -1,0 +1,84 @@
+"""Step extensions that decide which requests may wait in the queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from sglang_plug import AdmissionPhase, QueuePhase, QueueView, RequestError, SequenceView, StepExtension
+from sglang_plug.engine.processes.messages import Abort, Pause, Resume
+from tests.core.engine.test_loop import Bench
+
+
+class LongestQueue(StepExtension, AdmissionPhase, QueuePhase):
+    """Refuses a request if more prompt tokens are before it than allowed, and ends those that are named."""
+
+    def __init__(self, most_tokens: int = 100) -> None:
+        self.most_tokens = most_tokens
+        self.open: list[SequenceView] = []
+        self.unwanted: list[SequenceView] = []
+        self.finished_ids: list[str] = []
+
+    def queued(self, sequence: SequenceView, queue: QueueView) -> None:
+        if sum(len(other.tokens) for other in queue.ahead_of(sequence)) > self.most_tokens:
+            raise RequestError("too many tokens wait", 503)
+        self.open.append(sequence)
+
+    def finished(self, sequence: SequenceView) -> None:
+        self.finished_ids.append(sequence.request.id)
+
+    def end_waiting(self) -> list[tuple[SequenceView, RequestError]]:
+        return [(sequence, RequestError("closing", 503)) for sequence in self.unwanted]
+
+
+@pytest.fixture
+def queue() -> LongestQueue:
+    return LongestQueue()
+
+
+@pytest.fixture
+def bench(queue: LongestQueue) -> Bench:
+    bench = Bench(max_queued=9, extensions={"queue": queue})
+    for id in ("first", "second"):  # two places
+        bench.submit(id, params={"max_new_tokens": 10})
+    bench.loop.step()
+    return bench
+
+
+def test_a_request_may_be_refused_for_what_waits_before_it(bench: Bench, queue: LongestQueue) -> None:
+    queue.most_tokens = 10
+    bench.submit("third", tokens=[1] * 8, arrived=1.0)
+    bench.submit("fourth", tokens=[1] * 8, arrived=2.0)
+    bench.submit("fifth", tokens=[1] * 8, arrived=3.0)
+    bench.run()
+    assert bench.end("fifth") == ("error", 503, "too many tokens wait")
+    assert bench.tokens("fifth") == [] and queue.finished_ids.count("fifth") == 1
+    assert all(bench.end(id)[0] == "length" for id in ("first", "second", "third", "fourth"))
+
+
+def test_only_those_that_wait_are_ended(bench: Bench, queue: LongestQueue) -> None:
+    for id in ("third", "fourth", "paused"):
+        bench.submit(id)
+    bench.loop.step()
+    bench.box.messages.append(Pause(("paused",)))
+    bench.box.messages.append(Abort(("fourth",)))
+    bench.loop.step()
+    queue.unwanted = queue.open
+    bench.run()
+    assert bench.end("third") == bench.end("paused") == ("error", 503, "closing")
+    assert bench.end("fourth")[0] == "abort" and bench.end("first")[0] == bench.end("second")[0] == "length"
+    assert sorted(queue.finished_ids) == ["first", "fourth", "paused", "second", "third"]
+    bench.box.messages.append(Resume(("paused",)))
+    bench.loop.step()
+    assert not bench.loop.busy
+
+
+def test_a_new_request_with_the_id_of_one_that_is_over_is_not_ended(bench: Bench, queue: LongestQueue) -> None:
+    bench.submit("third")
+    bench.loop.step()
+    bench.box.messages.append(Abort(("third",)))
+    bench.loop.step()
+    bench.run()
+    queue.unwanted = [*queue.open]
+    bench.submit("third", params={"max_new_tokens": 2})
+    bench.run()
+    assert bench.tokens("third") == [5, 5]
