@@ -29,16 +29,26 @@ from .rejection import RemainingTokens
 
 PATIENCE = 2.0
 """Seconds that one call may take before its request is given up."""
-QUICK, QUICK_BY_CLOCK = 0.001, 0.01
-"""Seconds of computing, and by the clock, within which a call of a grammar counts as quick."""
-BUDGET, BUDGET_PER_TOKEN = 2.0, 0.05
-"""Seconds of computing in its grammar that one output may use: in total, plus this much per token."""
 TOO_SLOW = "following the output takes its grammar too long: it is too ambiguous; simplify it"
 Filled = Literal[True]
 """The result of a call that filled a mask."""
 FILLED: Filled = True
 NOTHING_ALLOWED = "no token of the vocabulary can continue the output under its constraint"
 NOTHING_MORE = TokenDecision()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimits:
+    """Limits of the time that grammars take, in seconds."""
+
+    quick: float = 0.001
+    """Computing within which a call of a grammar counts as quick."""
+    quick_by_clock: float = 0.01
+    """Time by the clock within which a call of a grammar counts as quick."""
+    budget: float = 2.0
+    """Computing in its grammar that one output may use in total, besides ``budget_per_token``."""
+    budget_per_token: float = 0.05
+    """Computing in its grammar that one output may use for each generated token."""
 
 
 class Filling:
@@ -49,6 +59,7 @@ class Filling:
         states: the grammars of those that have one, by row, in ascending order.
         vocab_words: words in a row of a mask.
         threads: call the grammars that are not quick.
+        limits: of the time that grammars take.
         guarded: see ``Grammars``.
     """
 
@@ -58,10 +69,11 @@ class Filling:
         states: Mapping[int, GrammarState],
         vocab_words: int,
         threads: Threads,
+        limits: TimeLimits,
         *,
-        guarded: bool = True,
+        guarded: bool,
     ) -> None:
-        self._sequences, self._guarded = sequences, guarded
+        self._sequences, self._limits, self._guarded = sequences, limits, guarded
         self._rows, self._states = list(states), list(states.values())
         with torch.inference_mode(False):  # other threads write to it
             self._mask = torch.zeros(len(states), vocab_words, dtype=torch.int32)
@@ -94,7 +106,7 @@ class Filling:
 
     def _fill(self, place: int) -> RequestError | Filled:
         sequence = self._sequences[self._rows[place]]
-        return _fill(sequence, self._states[place], self._mask, place, guarded=self._guarded)
+        return _fill(sequence, self._states[place], self._mask, place, self._limits, guarded=self._guarded)
 
 
 class Grammars:
@@ -103,15 +115,24 @@ class Grammars:
     Args:
         vocab_size: width of the logits.
         patience: seconds that one call may take.
+        limits: of the time that the grammar of one output takes.
         jump: look for forced tokens (jump-forward decoding).
         guarded: True if a ``GrammarGuard`` interrupts direct calls that hang; otherwise all calls are made in threads.
     """
 
-    def __init__(self, vocab_size: int, *, patience: float = PATIENCE, jump: bool = True, guarded: bool = True) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        *,
+        patience: float = PATIENCE,
+        limits: TimeLimits | None = None,
+        jump: bool = True,
+        guarded: bool = True,
+    ) -> None:
         self._words, self._guarded = -(-vocab_size // MASK_BITS), guarded
-        self._threads = Threads(patience)
-        self._follow = partial(_follow, jump=jump, words=self._words)
-        self._open = partial(_open, jump=jump)
+        self._threads, self._limits = Threads(patience), limits or TimeLimits()
+        self._follow = partial(_follow, limits=self._limits, jump=jump, words=self._words)
+        self._open = partial(_open, limits=self._limits, jump=jump)
 
     def open(self, begun: Ordered[tuple[SequenceView, GrammarState]]) -> list[TokenDecision]:
         """Advance the grammars of new outputs by the tokens forced at the beginning; return one decision for each.
@@ -128,7 +149,7 @@ class Grammars:
 
         ``asynchronous``: the forward pass will be running when the result is requested, so quick masks wait for that.
         """
-        filling = Filling(sequences, states, self._words, self._threads, guarded=self._guarded)
+        filling = Filling(sequences, states, self._words, self._threads, self._limits, guarded=self._guarded)
         if not asynchronous:
             filling.fill_quick()
         return filling
@@ -189,10 +210,10 @@ def _failed(grammar: Grammar, error: BaseException) -> RequestError:
 
 
 def _fill(
-    sequence: SequenceView, state: GrammarState, mask: Tensor, place: int, *, guarded: bool
+    sequence: SequenceView, state: GrammarState, mask: Tensor, place: int, limits: TimeLimits, *, guarded: bool
 ) -> RequestError | Filled:
     """Fill one row; return ``FILLED`` or the error."""
-    grammar, call = state.grammar, CallTimer()
+    grammar, call = state.grammar, CallTimer(limits)
     try:
         if state.remaining_tokens is None:
             grammar.fill(mask, place)
@@ -213,7 +234,9 @@ def _fill(
         return _failed(grammar, error)
 
 
-def _follow(sequence: SequenceView, state: GrammarState, token: int, *, jump: bool, words: int) -> TokenDecision:
+def _follow(
+    sequence: SequenceView, state: GrammarState, token: int, *, limits: TimeLimits, jump: bool, words: int
+) -> TokenDecision:
     """Advance a grammar by ``token``; with ``jump``, also by the tokens forced after it.
 
     A stop token counts as content unless the output may end there. Log-probabilities of forced tokens, if requested,
@@ -223,7 +246,7 @@ def _follow(sequence: SequenceView, state: GrammarState, token: int, *, jump: bo
     room = sequence.limit - len(sequence.tokens) - 1
     if room < 0:  # there is no room for the token
         return NOTHING_MORE
-    call = CallTimer()
+    call = CallTimer(limits)
     forced: tuple[int, ...] = ()
     try:
         if token in sequence.request.params.stop_token_ids and grammar.may_end:
@@ -259,12 +282,12 @@ def _rejected(state: GrammarState, token: int, words: int) -> TokenDecision:
     return TokenDecision(error=_failed(grammar, ValueError("it accepts none of the tokens that its mask allows")))
 
 
-def _open(sequence: SequenceView, state: GrammarState, *, jump: bool) -> TokenDecision:
+def _open(sequence: SequenceView, state: GrammarState, *, limits: TimeLimits, jump: bool) -> TokenDecision:
     """Return the tokens forced at the beginning of an output, except the last, which is left to a step.
 
     ``finish`` is set if no token may follow the prompt.
     """
-    grammar, call = state.grammar, CallTimer()
+    grammar, call = state.grammar, CallTimer(limits)
     forced: tuple[int, ...] = ()
     try:
         if jump:
@@ -312,16 +335,17 @@ def _forced(
 class CallTimer:
     """The start of a call of a grammar, by the thread's own time and by the clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: TimeLimits) -> None:
+        self._limits = limits
         self._computed, self.begun = time.thread_time(), time.monotonic()
 
     def too_much(self, sequence: SequenceView, state: GrammarState) -> bool:
         """Add the time since the start to the grammar's; return True if the output has used too much."""
         computed = time.thread_time() - self._computed
         state.seconds += computed
-        if computed > QUICK or time.monotonic() - self.begun > QUICK_BY_CLOCK:
+        if computed > self._limits.quick or time.monotonic() - self.begun > self._limits.quick_by_clock:
             state.quick = False
-        return state.seconds > BUDGET + BUDGET_PER_TOKEN * sequence.generated
+        return state.seconds > self._limits.budget + self._limits.budget_per_token * sequence.generated
 
 
 def _allow_stops(sequence: SequenceView, grammar: Grammar, row: Any) -> None:

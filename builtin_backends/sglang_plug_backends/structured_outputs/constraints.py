@@ -37,24 +37,30 @@ from .reasoning_prefix import DeferredConstraint, Ends
 logger = logging.getLogger(__name__)
 
 ALL_KINDS: tuple[ConstraintKind, ...] = get_args(ConstraintKind)
-CACHE_BYTES = 256 << 20
-"""Largest total size of compiled grammars and refusals in the cache."""
-MOST_WAITING = 256
-"""Largest number of different constraints that wait for the compiler."""
-MOST_CHARACTERS = 1 << 20
-"""Length of the longest constraint, in characters."""
-WORKERS = 3
-"""Largest number of constraints that are compiled at once."""
-LONG = 0.5
-"""Seconds that a constraint is queued before another helper is started, which takes seconds and memory."""
-IDLE = 60.0
-"""Seconds after which an idle helper ends."""
 CLOSE_TIMEOUT = 5.0
 """Seconds to wait for a thread when closing."""
 STACK = 16 << 20
 """Stack bytes of a thread that loads grammars: twice the stack that compiling them can use."""
 ENTRY_BYTES = 1024
 """Bytes of a cache entry besides its text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompilerLimits:
+    """Limits of the queue and the cache of constraints, and of the helpers that compile them."""
+
+    cache_bytes: int = 256 << 20
+    """Largest total size of compiled grammars and refusals in the cache."""
+    most_waiting: int = 256
+    """Largest number of different constraints that wait for the compiler."""
+    most_characters: int = 1 << 20
+    """Length of the longest constraint, in characters."""
+    workers: int = 3
+    """Largest number of constraints that are compiled at once."""
+    long_wait: float = 0.5
+    """Seconds that a constraint is queued before another helper is started, which takes seconds and memory."""
+    idle: float = 60.0
+    """Seconds after which an idle helper ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +127,7 @@ class Constraints:
     Args:
         compiler: compiles them once ``start`` is called.
         forms: kinds of constraints that it can enforce.
-        cache_bytes: largest total size of cached grammars.
+        limits: of the queue, the cache and the helpers.
         clock: the time in seconds, used to decide when to start helpers.
         start_delay: seconds after ``start`` when the compiler is started, unless a constraint arrives earlier.
     """
@@ -131,14 +137,14 @@ class Constraints:
         compiler: Compiler,
         *,
         forms: Container[ConstraintKind] = ALL_KINDS,
-        cache_bytes: int = CACHE_BYTES,
+        limits: CompilerLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
         start_delay: float = 0.0,
     ) -> None:
         self._forms, self._start_delay = forms, start_delay
-        self._compiler = compiler
+        self._compiler, self._limits = compiler, limits or CompilerLimits()
         self._refusal: str | None = None
-        self._cache = _Cache(cache_bytes)
+        self._cache = _Cache(self._limits.cache_bytes)
         self._waiting: dict[Constraint, list[SequenceView]] = {}
         self._requested = set[Constraint]()
         self._ready: list[tuple[SequenceView, GrammarState | RequestError]] = []
@@ -164,16 +170,17 @@ class Constraints:
             raise RequestError(self._refusal, about="constraint")
         if constraint.kind not in self._forms:
             raise RequestError(f"{constraint.kind}: the grammar backend cannot enforce this kind", about="constraint")
-        if len(constraint.source) > MOST_CHARACTERS:
+        limits = self._limits
+        if len(constraint.source) > limits.most_characters:
             raise RequestError(
-                f"{constraint.kind}: at most {MOST_CHARACTERS} characters are allowed", about="constraint"
+                f"{constraint.kind}: at most {limits.most_characters} characters are allowed", about="constraint"
             )
         cached = self._cache.get(constraint)
         if cached is not None:
             self._ready.append(_begin(sequence, cached))
             return
-        if constraint not in self._waiting and len(self._waiting) >= MOST_WAITING:
-            raise RequestError(f"{MOST_WAITING} grammars wait for the compiler; try again later", 503)
+        if constraint not in self._waiting and len(self._waiting) >= limits.most_waiting:
+            raise RequestError(f"{limits.most_waiting} grammars wait for the compiler; try again later", 503)
         self._waiting.setdefault(constraint, []).append(sequence)
         self._ask(constraint)
 
@@ -189,7 +196,7 @@ class Constraints:
             if size:
                 self._cache.put(constraint, result, size)
             self._ready += [_begin(sequence, result) for sequence in self._waiting.pop(constraint, [])]
-        if self._jobs.longest_wait() > LONG:
+        if self._jobs.longest_wait() > self._limits.long_wait:
             self._help()
         ready, self._ready = self._ready, []
         yield from ready
@@ -231,7 +238,7 @@ class Constraints:
     def _help(self) -> None:
         """Start another thread, if the limit allows it and all others have started."""
         self._workers = [worker for worker in self._workers if worker.thread.is_alive()]
-        if 0 < len(self._workers) < WORKERS and all(worker.ready.is_set() for worker in self._workers):
+        if 0 < len(self._workers) < self._limits.workers and all(worker.ready.is_set() for worker in self._workers):
             logger.info("Constraints wait to be compiled: starting one more process")
             self._work(self._workers[0].compiler.helper(), self._serve_too)
 
@@ -267,7 +274,7 @@ class Constraints:
 
     def _serve_too(self, worker: _Worker) -> None:
         try:
-            self._serve(worker, IDLE)
+            self._serve(worker, self._limits.idle)
         except _NotStarted as error:
             if not self._closing:
                 logger.warning("no further process to compile grammars: %s", error)

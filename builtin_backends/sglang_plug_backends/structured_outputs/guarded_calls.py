@@ -20,15 +20,20 @@ Result = TypeVar("Result")
 
 
 class Run(Generic[Result]):
-    """A batch of calls, made one after the other in one thread."""
+    """A batch of calls, made one after the other in one thread.
 
-    def __init__(self, calls: Ordered[tuple[int, Callable[[], Result]]]) -> None:
-        self.calls = calls
+    Args:
+        calls: with the number of each.
+        now: the clock, in seconds.
+    """
+
+    def __init__(self, calls: Ordered[tuple[int, Callable[[], Result]]], now: Callable[[], float]) -> None:
+        self.calls, self._now = calls, now
         self.results: list[Result] = []
         self.error: BaseException | None = None
         self.left_behind = False
         self.started = 0.0
-        """The start of the current call, from ``time.monotonic()``; 0: none has started yet."""
+        """The start of the current call; 0: none has started yet."""
         self._working = threading.Lock()
         self._working.acquire()
 
@@ -38,7 +43,7 @@ class Run(Generic[Result]):
             for _, call in self.calls:
                 if self.left_behind:
                     return
-                self.started = time.monotonic()
+                self.started = self._now()
                 self.results.append(call())
         except BaseException as error:
             self.error = error
@@ -62,10 +67,16 @@ Jobs = queue.SimpleQueue[Run[Any] | None]
 
 
 class Threads:
-    """A pool of threads, which is abandoned and replaced when a call keeps a thread for too long."""
+    """A pool of threads, which is abandoned and replaced when a call keeps a thread for too long.
 
-    def __init__(self, patience: float) -> None:
-        self.patience = patience
+    Args:
+        patience: seconds that one call may take.
+        most: largest number of threads.
+        now: the clock, in seconds.
+    """
+
+    def __init__(self, patience: float, most: int = THREADS, now: Callable[[], float] = time.monotonic) -> None:
+        self.patience, self._most, self.now = patience, most, now
         self._renew()
 
     def begin(self, calls: Ordered[Callable[[], Result]]) -> Calls[Result]:
@@ -74,7 +85,7 @@ class Threads:
 
     def submit(self, run: Run[Any]) -> None:
         """Queue ``run``, whose calls are made as soon as a thread is free."""
-        if self._started < THREADS:
+        if self._started < self._most:
             self._started += 1
             threading.Thread(target=_work, args=(self._jobs,), name="grammar", daemon=True).start()
         self._jobs.put(run)
@@ -95,7 +106,7 @@ class Threads:
     def _renew(self) -> None:
         self._jobs: Jobs = queue.SimpleQueue()
         self._started = 0
-        self._end = weakref.finalize(self, _end, self._jobs)
+        self._end = weakref.finalize(self, _end, self._jobs, self._most)
 
 
 def _work(jobs: Jobs) -> None:
@@ -104,8 +115,8 @@ def _work(jobs: Jobs) -> None:
         del run  # and the objects that its calls hold
 
 
-def _end(jobs: Jobs) -> None:
-    for _ in range(THREADS):
+def _end(jobs: Jobs, threads: int) -> None:
+    for _ in range(threads):
         jobs.put(None)
 
 
@@ -126,14 +137,14 @@ class Calls(Generic[Result]):
             if self._runs[0].wait(LOOK):
                 self._take(self._runs.pop(0))
                 continue
-            since = time.monotonic() - self._threads.patience
+            since = self._threads.now() - self._threads.patience
             late = [run for run in self._runs if not run.wait(0) and run.is_late(since)]
             if late:
                 self._leave(late)
         return self._results
 
     def _submit(self, calls: Ordered[tuple[int, Callable[[], Result]]]) -> None:
-        run = Run(calls)
+        run = Run(calls, self._threads.now)
         self._runs.append(run)
         self._threads.submit(run)
 

@@ -18,7 +18,12 @@ from sglang_plug import LogprobOptions, Request, SamplingParams, TokenDecision, 
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.ops.sampling import mask_bias
 from sglang_plug_backends.grammars.token_mask import word_and_bit
-from sglang_plug_backends.structured_outputs import batch_grammars as module
+from sglang_plug_backends.structured_outputs.batch_grammars import (
+    NOTHING_ALLOWED,
+    NOTHING_MORE,
+    TOO_SLOW,
+    TimeLimits,
+)
 from sglang_plug_backends.structured_outputs.forced_tokens import ForcedTokenizer
 from sglang_plug_backends.structured_outputs.rejection import MOST_SAMPLED
 from tests.core.engine.sampling.sampling_cases import sample
@@ -76,7 +81,7 @@ def test_an_empty_mask_and_a_broken_grammar_are_errors_of_their_rows_alone() -> 
     structured = extension()
     rows = [sequence(Words()), sequence(Broken()), sequence(Words((5,)))]
     nothing, broken, fine = allowed_tokens(structured, rows)
-    assert (nothing, fine) == (module.NOTHING_ALLOWED, {5})
+    assert (nothing, fine) == (NOTHING_ALLOWED, {5})
     assert "KeyError" in str(broken)
     logits = torch.arange(VOCABULARY, dtype=torch.float32).repeat(3, 1)
     filling = start(structured, rows)
@@ -152,12 +157,12 @@ def test_a_grammar_that_takes_for_ever_is_left_behind() -> None:
         assert isinstance(grammar, Words)
         grammar.gate = gate
     try:
-        assert allowed_tokens(structured, rows) == [module.TOO_SLOW, {5}] * 12
+        assert allowed_tokens(structured, rows) == [TOO_SLOW, {5}] * 12
         verdicts = follow(structured, rows, [5] * 24)
         emitted_len = [
             None if (error := verdicts[row].error) is None else (str(error), error.status) for row in range(24)
         ]
-        assert emitted_len == [(module.TOO_SLOW, 400), None] * 12
+        assert emitted_len == [(TOO_SLOW, 400), None] * 12
     finally:
         gate.set()
 
@@ -182,27 +187,24 @@ class Noting(Words):
         return super().accept(token)
 
 
-def test_grammars_that_are_quick_are_asked_without_threads_once_they_have_shown_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "QUICK", 0.05)  # a first call in a new process may be slow
-    monkeypatch.setattr(module, "QUICK_BY_CLOCK", 10.0)
-    structured, here = extension(), threading.current_thread()
+def test_grammars_that_are_quick_are_asked_without_threads_once_they_have_shown_it() -> None:
+    quick = 0.05  # a first call in a new process may be slow
+    limits = TimeLimits(quick=quick, quick_by_clock=10.0)
+    structured, here = extension(limits=limits), threading.current_thread()
     grammar = Noting((5, 6, 7, 8))
     row = sequence(grammar)
     for token in (5, 6, 7):
         assert allowed_tokens(structured, [row]) == [{token}]
         follow(structured, [row], [token])
         row.tokens.append(token)
-        grammar.pause = 2 * module.QUICK if token == 6 else 0.0  # for good
+        grammar.pause = 2 * quick if token == 6 else 0.0  # for good
     assert [thread is here for thread in grammar.fillers] == [False, True, True]
     assert [thread is here for thread in grammar.followers] == [True, True, False]
 
 
-def test_quick_masks_are_filled_while_an_asynchronous_device_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("QUICK", "QUICK_BY_CLOCK"):  # a first call in a new process may be slow
-        monkeypatch.setattr(module, limit, 10.0)
-    structured, grammar = extension(), Noting((5, 6))
+def test_quick_masks_are_filled_while_an_asynchronous_device_computes() -> None:
+    limits = TimeLimits(quick=10.0, quick_by_clock=10.0)  # a first call in a new process may be slow
+    structured, grammar = extension(limits=limits), Noting((5, 6))
     row = sequence(grammar)
     assert allowed_tokens(structured, [row]) == [{5}]
     waiting = start(structured, [row], asynchronous=True)
@@ -215,7 +217,7 @@ def test_quick_masks_are_filled_while_an_asynchronous_device_computes(monkeypatc
     assert len(grammar.fillers) == 3
 
 
-def test_an_output_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_has_a_budget() -> None:
     class Slow(Words):
         def fill(self, mask: Tensor, row: int) -> None:
             super().fill(mask, row)
@@ -223,12 +225,10 @@ def test_an_output_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
             while time.thread_time() < until:
                 pass
 
-    monkeypatch.setattr(module, "BUDGET", 0.05)
-    monkeypatch.setattr(module, "BUDGET_PER_TOKEN", 0.0)
-    structured = extension()
+    structured = extension(limits=TimeLimits(budget=0.05, budget_per_token=0.0))
     row = sequence(Slow((5,)))
     masks = [allowed_tokens(structured, [row])[0] for _ in range(4)]
-    assert masks[0] == {5} and masks[-1] == module.TOO_SLOW
+    assert masks[0] == {5} and masks[-1] == TOO_SLOW
 
 
 class Spoken(Words):
@@ -302,7 +302,7 @@ def test_an_output_that_its_grammar_ends_at_once_has_no_tokens() -> None:
         ended, failed, going = opened([sequence(Words(())), sequence(Failing((5,))), sequence(Words((5,)))], jump=jump)
         assert ended.finish is not None and ended.finish.reason == "stop" and ended.forced == ()
         assert failed.error is not None and "KeyError" in str(failed.error)
-        assert going == module.NOTHING_MORE
+        assert going == NOTHING_MORE
 
 
 def test_jumping_can_be_switched_off() -> None:
@@ -321,7 +321,7 @@ def test_what_a_grammar_forces_and_then_rejects_is_left_to_the_model() -> None:
     state(row).grammar = Confused(tuple(b"1, 2, 3"))
     structured = extension()
     assert opened([row])[0].forced == ()
-    assert follow(structured, [row], [49])[0] == module.NOTHING_MORE
+    assert follow(structured, [row], [49])[0] == NOTHING_MORE
     row.tokens.append(49)
     assert allowed_tokens(structured, [row]) == [{ord(",")}]
 
@@ -340,7 +340,7 @@ def test_a_rejected_token_is_not_allowed_again_at_its_position() -> None:
     for token in (7, 8):
         assert follow(structured, [row], [token])[0] == TokenDecision(rejected=True)
     assert allowed_tokens(structured, [row]) == [everything - {7, 8}]
-    assert follow(structured, [row], [3])[0] == module.NOTHING_MORE
+    assert follow(structured, [row], [3])[0] == NOTHING_MORE
     row.tokens.append(3)
     assert allowed_tokens(structured, [row]) == [everything]
 
@@ -350,7 +350,7 @@ def test_after_some_rejections_only_what_the_grammar_accepts_is_left() -> None:
     for token in range(10, 10 + MOST_SAMPLED):
         assert follow(structured, [row], [token])[0].rejected
     assert allowed_tokens(structured, [row]) == [{3, 40}]
-    assert follow(structured, [row], [3])[0] == module.NOTHING_MORE
+    assert follow(structured, [row], [3])[0] == NOTHING_MORE
 
 
 @pytest.mark.parametrize(("word", "reason"), [((), "stop"), ((3,), "error")])

@@ -11,8 +11,7 @@ import pytest
 
 from sglang_plug import ConfigError, Constraint, ConstraintError, Grammar, Request, RequestError, Vocabulary
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug_backends.structured_outputs import constraints as module
-from sglang_plug_backends.structured_outputs.constraints import Constraints
+from sglang_plug_backends.structured_outputs.constraints import ENTRY_BYTES, CompilerLimits, Constraints
 from sglang_plug_backends.structured_outputs.grammar_process import CompilerUnavailable
 
 PATIENCE = 240.0
@@ -173,7 +172,7 @@ def test_errors_reach_every_waiting_request_and_lasting_ones_are_remembered(make
 
 
 def test_the_least_recently_used_are_forgotten(make: Make, gate: Gate) -> None:
-    held = make(cache_bytes=2 * (gate.bytes_each + 1 + module.ENTRY_BYTES))
+    held = make(limits=CompilerLimits(cache_bytes=2 * (gate.bytes_each + 1 + ENTRY_BYTES)))
     gate.opened.set()
     for source in ("a", "b", "a", "c", "a", "b", "b"):
         held.hold(sequence(source, source))
@@ -213,14 +212,12 @@ def test_one_that_comes_back_while_its_compiling_is_given_up(make: Make, gate: G
     assert wait(held, 1) == {"b": "grammar of a"}
 
 
-def test_what_is_refused_at_once(make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_at_once(make: Make, gate: Gate) -> None:
     with pytest.raises(RequestError, match="ebnf: .* cannot enforce"):
         make(forms={"regex"}).hold(sequence("a", kind="ebnf"))
-    monkeypatch.setattr(module, "MOST_CHARACTERS", 5)
     with pytest.raises(RequestError, match="at most 5 characters"):
-        make().hold(sequence("a", "abcdef"))
-    monkeypatch.setattr(module, "MOST_WAITING", 2)
-    held = make()
+        make(limits=CompilerLimits(most_characters=5)).hold(sequence("a", "abcdef"))
+    held = make(limits=CompilerLimits(most_waiting=2))
     for source in ("a", "b", "a"):
         held.hold(sequence(source, source))
     with pytest.raises(RequestError) as caught:
@@ -251,7 +248,7 @@ class Clock:
 
     def wait_long(self) -> None:
         """Longer than anybody waits without help."""
-        self.now += 2 * module.LONG
+        self.now += 2 * CompilerLimits().long_wait
 
 
 @pytest.fixture
@@ -291,14 +288,14 @@ def test_there_are_at_most_so_many_at_once(make: Make, gate: Gate, clock: Clock)
     for id in "abcdef":
         held.hold(sequence(id, id))
     deadline = time.monotonic() + PATIENCE
-    while len(gate.helpers) < module.WORKERS - 1 or not all(helper.begun.is_set() for helper in gate.helpers):
+    while len(gate.helpers) < CompilerLimits().workers - 1 or not all(helper.begun.is_set() for helper in gate.helpers):
         clock.wait_long()
         assert time.monotonic() < deadline and list(held.release()) == []
         time.sleep(0.005)
     for _ in range(10):
         clock.wait_long()
         assert list(held.release()) == []
-    assert len(gate.helpers) == module.WORKERS - 1
+    assert len(gate.helpers) == CompilerLimits().workers - 1
     for compiler in (gate, *gate.helpers):
         compiler.opened.set()
     assert len(wait(held, 6)) == 6
@@ -316,11 +313,8 @@ def test_many_quick_constraints_are_helped_when_the_last_has_waited_long(make: M
     assert len(wait(held, 4)) == 4
 
 
-def test_an_aborted_request_frees_its_place_in_the_queue(
-    make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING", 2)
-    held = make()
+def test_an_aborted_request_frees_its_place_in_the_queue(make: Make, gate: Gate) -> None:
+    held = make(limits=CompilerLimits(most_waiting=2))
     held.hold(sequence("a", "endless"))
     gate.begun.wait()
     for number in range(20):
@@ -358,11 +352,8 @@ def test_a_helper_that_becomes_unavailable_gives_its_work_back(make: Make, gate:
     assert wait(held, 2) == {"a": "grammar of slow", "b": "grammar of b"}
 
 
-def test_a_helper_without_work_ends_and_another_may_come(
-    make: Make, gate: Gate, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "IDLE", 0.02)
-    held = make(clock=clock.monotonic)
+def test_a_helper_without_work_ends_and_another_may_come(make: Make, gate: Gate, clock: Clock) -> None:
+    held = make(clock=clock.monotonic, limits=CompilerLimits(idle=0.02))
     held.hold(sequence("a", "endless"))
     gate.begun.wait()
     for id in "bc":

@@ -5,11 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
-from sglang_plug_backends.structured_outputs import guarded_calls as patience
 from sglang_plug_backends.structured_outputs.guarded_calls import THREADS, TOGETHER, Threads
 
 
@@ -76,14 +74,13 @@ def test_a_run_that_is_left_behind_makes_no_more_calls() -> None:
     assert len(made) == 1
 
 
-def test_waiting_in_a_queue_is_not_being_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "THREADS", 1)
-    monkeypatch.setattr(patience, "TOGETHER", 1)
+def test_waiting_in_a_queue_is_not_being_late() -> None:
     pause, now = threading.Event(), [1.0]
-    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def take_three_seconds() -> bool:
         now[0] += 3.0
         return pause.wait(0.06)  # somebody looks meanwhile
 
-    assert Threads(5.0).begin([take_three_seconds] * 8).results() == [False] * 8
+    one_batch = [take_three_seconds, *[lambda: False] * (TOGETHER - 1)]
+    threads = Threads(5.0, most=1, now=lambda: now[0])
+    assert threads.begin(one_batch * 8).results() == [False] * 8 * TOGETHER
