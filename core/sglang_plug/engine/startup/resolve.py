@@ -27,16 +27,10 @@ from sglang_plug.plugins.spec import Task
 from sglang_plug.plugins.specs import AttentionSpec, ExecutorSpec, KernelSpec, ModelSpec, QuantizationSpec
 
 from .checkpoint_formats import Choice, open_checkpoint, tokenizer_source
+from .device import choose_device, choose_dtype, describe_device
 from .state_shapes import state_shapes
 
 NATIVE = "native"
-DTYPES = {
-    "float32": torch.float32,
-    "float": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "half": torch.float16,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +104,8 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     Raises ``ConfigError`` (or ``PluginError``) if a named component is unknown or does not fit.
     """
     choices: dict[str, Choice] = {}
-    device = _device(config.model.device, config.parallel.replica * config.parallel.tp_size)
-    facts = Facts(device=device.type, platform=_platform(device))
+    device = choose_device(config.model.device, config.parallel.replica * config.parallel.tp_size)
+    facts = Facts(device=device.type, platform=describe_device(device))
 
     choose = partial(_choose, plugins, choices)
     checkpoint, choices["checkpoint"], choices["weights"] = open_checkpoint(config, plugins, facts)
@@ -119,7 +113,7 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     model = choices["model"].component
     causal = model.spec_as(ModelSpec).causal
     model_class: type[Model] = model.load_class(Model)
-    dtype = _dtype(config.model.dtype, checkpoint.config, model_class.text_config(checkpoint.config), device)
+    dtype = choose_dtype(config.model.dtype, checkpoint.config, model_class.text_config(checkpoint.config), device)
     shape = _shape(model, model_class, checkpoint, plugins, kv_dtype(config.cache.kv_dtype, dtype, checkpoint.kv_dtype))
     shape = of_rank(shape, model, config)
     facts = replace(
@@ -271,49 +265,6 @@ def _nearest(architecture: str, plugins: Plugins) -> str:
     native, _ = _models(plugins)
     near = get_close_matches(architecture, native, 3, 0.4) or native
     return f"the nearest architectures with a plugin are {', '.join(near)}" if near else "no plugin declares a model"
-
-
-def _device(name: str, offset: int = 0) -> torch.device:
-    """Return the device called ``name``, or the one ``offset`` devices after it, if it is an accelerator."""
-    try:
-        device = torch.device(name if name != AUTO else "cuda" if torch.cuda.is_available() else "cpu")
-    except RuntimeError as error:
-        raise ConfigError(f"--device {name!r} is not a device that torch knows") from error
-    if device.type != "cpu" and offset:
-        device = torch.device(device.type, (device.index or 0) + offset)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"--device {name}: torch sees no CUDA device here; use --device cpu")
-    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        needed = f"--device {name}" + (f" with this many --replicas needs {device}" if offset else "")
-        raise ConfigError(f"{needed}: torch sees {count} CUDA devices here; the last is cuda:{count - 1}")
-    if device.type not in ("cpu", "cuda"):
-        try:
-            torch.zeros(1, device=device).tolist()
-        except (RuntimeError, AssertionError) as error:  # NotImplementedError is a RuntimeError
-            raise ConfigError(f"--device {name}: torch cannot compute there: {str(error).splitlines()[0]}") from error
-    return device
-
-
-def _platform(device: torch.device) -> dict[str, Any]:
-    if device.type != "cuda":
-        return {"cpu_capability": torch.backends.cpu.get_cpu_capability()}
-    return {"capability": torch.cuda.get_device_capability(device), "name": torch.cuda.get_device_name(device)}
-
-
-def _dtype(name: str, config: Any, text: Any, device: torch.device) -> torch.dtype:
-    """Return the dtype that ``--dtype`` names, or else the checkpoint's, stated for the model or its decoder."""
-    if name != AUTO:
-        if name not in DTYPES:
-            raise ConfigError(f"--dtype {name!r} is unknown; known: auto, {', '.join(DTYPES)}")
-        return DTYPES[name]
-    stated = (getattr(section, name, None) for section in (config, text) for name in ("dtype", "torch_dtype"))
-    stored = next(filter(None, stated), torch.float32)
-    dtype = DTYPES.get(stored.removeprefix("torch."), torch.float32) if isinstance(stored, str) else stored
-    if dtype == torch.float16 and device.type == "cpu":  # arithmetic in float16 is emulated on most CPUs
-        return (
-            torch.float32 if stored_quantization(config) is None else torch.bfloat16
-        )  # quantized weights are rounded far more anyway
-    return dtype if isinstance(dtype, torch.dtype) else torch.float32
 
 
 def _check_device(component: Component, device: torch.device) -> None:

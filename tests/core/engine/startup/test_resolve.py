@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from sglang_plug import Checkpoint, ConfigError, Facts, ModelSpec, PluginError, PluginOptions, Plugins
-from sglang_plug.engine.startup.resolve import _device as found_device
-from sglang_plug.engine.startup.resolve import _dtype as found_dtype
+from sglang_plug.engine.startup.device import choose_device, choose_dtype
 from sglang_plug.engine.startup.resolve import _tasks as served_tasks
 from sglang_plug.engine.startup.resolve import choose_model
 from sglang_plug.plugins.discovery import DiscoveredPlugin
@@ -118,29 +117,25 @@ def test_two_plugins_of_one_architecture_still_clash(tmp_path: Path) -> None:
         ("xpu", 0, "--device xpu: torch cannot compute there"),
     ],
 )
-def test_devices_that_are_not_there(name: str, devices: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: devices > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+def test_devices_that_are_not_there(name: str, devices: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        found_device(name)
+        choose_device(name, cuda_devices=devices)
 
 
-def test_devices_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert [found_device(name).type for name in ("cpu", "cuda", "cuda:0", "cuda:1")] == ["cpu", *["cuda"] * 3]
+def test_devices_that_are_there() -> None:
+    names = ("cpu", "cuda", "cuda:0", "cuda:1")
+    assert [choose_device(name, cuda_devices=2).type for name in names] == ["cpu", *["cuda"] * 3]
 
 
-def test_each_replica_has_devices_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert [str(found_device(name, 2)) for name in ("cpu", "auto", "cuda", "cuda:1")] == [
+def test_each_replica_has_devices_of_its_own() -> None:
+    names = ("cpu", "auto", "cuda", "cuda:1")
+    assert [str(choose_device(name, 2, cuda_devices=4)) for name in names] == [
         "cpu",
         *["cuda:2"] * 2,
         "cuda:3",
     ]
     with pytest.raises(ConfigError, match="--device cuda with this many --replicas needs cuda:4: torch sees 4"):
-        found_device("cuda", 4)
+        choose_device("cuda", 4, cuda_devices=4)
 
 
 @pytest.mark.parametrize(
@@ -193,5 +188,5 @@ def test_the_dtype_is_that_of_the_whole_or_of_the_decoder(
     whole: dict[str, Any], decoder: dict[str, Any], device: str, expected: torch.dtype
 ) -> None:
     configs = SimpleNamespace(**whole), SimpleNamespace(**decoder)
-    assert found_dtype("auto", *configs, torch.device(device)) == expected
-    assert found_dtype("float32", *configs, torch.device(device)) == torch.float32
+    assert choose_dtype("auto", *configs, torch.device(device)) == expected
+    assert choose_dtype("float32", *configs, torch.device(device)) == torch.float32
