@@ -20,8 +20,8 @@ from sglang_plug import (
 )
 
 GATEWAY_TIMEOUT = 504
-LEAST_KEPT = 256
-"""Number of deadlines up to which those of requests that are over are not looked for."""
+SPARE = 64
+"""Deadlines of requests that are over, besides one for each open one, up to which they are not looked for."""
 RATE_DECAY = 0.99
 """Factor by which the highest rate of prefill decays with every step that has some."""
 
@@ -35,9 +35,11 @@ class Deadlines(StepExtension, AdmissionPhase, QueuePhase, ServicePhase):
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
-        self._heap: list[tuple[float, int, SequenceView]] = []
-        self._serial = itertools.count()
-        self._most = LEAST_KEPT
+        self._heap: list[tuple[float, int]] = []
+        """The deadlines of requests, with their numbers; also of some that are over."""
+        self._open: dict[int, SequenceView] = {}
+        """The sequences whose requests are open, by number."""
+        self._numbers = itertools.count()
         self._rate = 0.0
         """Prompt tokens per second, those from the prefix cache included: the highest rate of the last steps."""
 
@@ -48,24 +50,25 @@ class Deadlines(StepExtension, AdmissionPhase, QueuePhase, ServicePhase):
             return
         if deadline <= self._now():
             raise _refusal("it passed before the request reached the engine")
-        if len(self._heap) >= self._most:
-            self._forget_finished()
-        sequence.extras[self] = deadline
-        heapq.heappush(self._heap, (deadline, next(self._serial), sequence))
+        number = sequence.extras[self] = next(self._numbers)
+        self._open[number] = sequence
+        heapq.heappush(self._heap, (deadline, number))
 
     def finished(self, sequence: SequenceView) -> None:
-        """Forget the deadline."""
-        sequence.extras.pop(self, None)
+        """Forget the deadline, which may be far away."""
+        self._open.pop(sequence.extras.get(self, -1), None)
+        if len(self._heap) > 2 * len(self._open) + SPARE:
+            self._heap = [entry for entry in self._heap if entry[1] in self._open]
+            heapq.heapify(self._heap)
 
     def queued(self, sequence: SequenceView, queue: QueueView) -> None:
         """Refuse a request whose deadline cannot be met.
 
         Even if every prompt before it is computed at the highest rate, its first token would come too late.
         """
-        deadline = sequence.extras.get(self)
+        deadline, now = sequence.request.deadline, self._now()
         if deadline is None:
             return
-        now = self._now()
         if deadline <= now:
             raise _refusal("it passed before the request was queued")
         seconds = self._estimate(sequence, queue)
@@ -76,8 +79,8 @@ class Deadlines(StepExtension, AdmissionPhase, QueuePhase, ServicePhase):
         """Return the sequences whose deadlines have passed since the last call."""
         passed = []
         while self._heap and self._heap[0][0] <= self._now():
-            sequence = heapq.heappop(self._heap)[2]
-            if self in sequence.extras:
+            sequence = self._open.get(heapq.heappop(self._heap)[1])
+            if sequence is not None:
                 passed.append((sequence, _refusal("it passed while the request waited to be computed")))
         return passed
 
@@ -86,12 +89,6 @@ class Deadlines(StepExtension, AdmissionPhase, QueuePhase, ServicePhase):
         tokens = stats.prefill_tokens + stats.cached_tokens
         if tokens and stats.seconds > 0:
             self._rate = max(self._rate * RATE_DECAY, tokens / stats.seconds)
-
-    def _forget_finished(self) -> None:
-        """Forget the sequences whose requests are over, as their deadlines may be far away."""
-        self._heap = [entry for entry in self._heap if self in entry[2].extras]
-        heapq.heapify(self._heap)
-        self._most = max(LEAST_KEPT, 2 * len(self._heap))
 
     def _estimate(self, sequence: SequenceView, queue: QueueView) -> float:
         """Return the seconds until the prompt of ``sequence`` is computed: a lower bound, and 0 if nothing is known."""

@@ -161,10 +161,16 @@ class EngineProcess:
 
     async def _listen(self, outputs: zmq.asyncio.Socket) -> None:
         while True:
-            message = self._decoder.decode(await outputs.recv())
-            self._serves |= isinstance(message, Ready)
-            self._failed |= isinstance(message, Failed)
-            self._dispatch(message)
+            data = await outputs.recv()
+            try:
+                message = self._decoder.decode(data)
+                self._serves |= isinstance(message, Ready)
+                self._failed |= isinstance(message, Failed)
+                self._dispatch(message)
+            except Exception as error:  # requests that are never answered would wait for ever
+                logger.exception("a message of the engine could not be handled")
+                self._end_with(EngineError(f"a message of the engine could not be handled: {error}"))
+                return
 
     async def _watch(self) -> None:
         """Watch for the end of the process, by polling: child watchers need the main thread's loop."""

@@ -108,10 +108,13 @@ def _serve(
     describe: Callable[[BaseException], str] = repr
     try:
         engine = build_engine(config, plugins, inbox, tell, heartbeat, lost=lambda text: tell(Failed(text)))
-        plugins.lifecycle.start(engine.info)
-        tell(Ready(engine.info))
+
+        def begin() -> None:
+            plugins.lifecycle.start(engine.info)
+            tell(Ready(engine.info))
+
         describe = engine.describe
-        engine.run()
+        engine.run(begin)
     except ConfigError as error:
         tell(Failed(str(error), configuration=True))
     except BaseException as error:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Protocol
 
+import msgspec
+
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
@@ -115,9 +117,13 @@ class EngineLoop:
         self._closed, self._next_totals = False, 0.0
         self._controls = self._all_controls()
 
-    def run(self) -> None:
-        """Serve until ``Close`` arrives. Raises the error of a step if steps fail several times in a row."""
+    def run(self, begin: Callable[[], None] = lambda: None) -> None:
+        """Call ``begin``, and serve until ``Close`` arrives; release everything at the end, also after an error.
+
+        Raises the error of a step if steps fail several times in a row.
+        """
         try:
+            begin()
             while not self._closed:
                 self.step()
         except Exception as error:
@@ -203,8 +209,8 @@ class EngineLoop:
             sequence = Sequence.of(request, self.longest, constrained=constrained, processors=processors)
             self.extensions.admit_sequence(sequence)
             is_held = self.held.hold(sequence)
-        except RequestError as error:
-            self._end(request.id, _refused(error))
+        except Exception as error:
+            self._end(request.id, _refused(self._refusal(request.id, error)))
             return
         self.requests.add(request)
         if not is_held:
@@ -224,8 +230,15 @@ class EngineLoop:
         self.scheduler.add(sequence)
         try:
             self.extensions.sequence_queued(sequence, self._queue_view)
-        except RequestError as refusal:
-            self._refuse_waiting(sequence, refusal)
+        except Exception as error:
+            self._refuse_waiting(sequence, self._refusal(sequence.request.id, error))
+
+    def _refusal(self, id: str, error: Exception) -> RequestError:
+        """Return the refusal of a request whose admission failed: an internal error unless it is a ``RequestError``."""
+        if isinstance(error, RequestError):
+            return error
+        logger.error("request %s could not be admitted", id, exc_info=error)
+        return RequestError(self.describe(error), 500)
 
     def _refuse_waiting(self, sequence: Sequence, refusal: RequestError) -> None:
         """End a request that waits in the queue, or is held, with an error; do nothing if it has begun, or is over."""
@@ -263,7 +276,9 @@ class EngineLoop:
         if call is None:
             return Reply(message.number, error=f"no control call named {message.name!r}", status=404)
         try:
-            return Reply(message.number, call(**message.arguments))
+            value = call(**message.arguments)
+            msgspec.msgpack.encode(value)  # or the reply could not be sent
+            return Reply(message.number, value)
         except Exception as error:
             status = error.status if isinstance(error, RequestError) else 500
             if status == 500:

@@ -126,8 +126,12 @@ def _one_file(file: Path) -> DiscoveredPlugin:
     if not file.is_file():
         raise ConfigError(f"--plugin: there is no file {str(file)!r}")
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
-    module = "sglang_plug_file_" + re.sub(r"\W", "_", file.stem)
-    return DiscoveredPlugin(file.stem, str(file), digest, module, file=str(file.resolve()))
+    path = str(file.resolve())
+    # other files may have the same name
+    module = (
+        f"sglang_plug_file_{re.sub(r'[^0-9A-Za-z_]', '_', file.stem)}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+    )
+    return DiscoveredPlugin(file.stem, str(file), digest, module, file=path)
 
 
 def _in_folder(folder: Path) -> Iterator[DiscoveredPlugin]:

@@ -46,11 +46,11 @@ class PrivateFolder:
         self.close()
 
     def close(self) -> None:
-        """Remove the folder and its contents."""
+        """Remove the folder and its contents; may be called by two threads."""
+        lock, self._lock = self._lock, None
         shutil.rmtree(self.path, ignore_errors=True)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if lock is not None:
+            os.close(lock)
 
 
 def private_folder(prefix: str) -> PrivateFolder:

@@ -168,3 +168,30 @@ async def longest_silence(client: ProcessClient, pid: int) -> tuple[float, str]:
         longest = max(longest, client.silent_for)
         await asyncio.sleep(0.02)
     return longest, failing.result()
+
+
+UNREADABLE = """
+from sglang_plug import MetricTotal, ServicePhase, StepExtension, StepExtensionSpec, hookimpl
+
+@hookimpl
+def register_step_extensions():
+    yield StepExtensionSpec(name="numbers", target=f"{__name__}:build")
+
+class Numbers(StepExtension, ServicePhase):
+    def totals(self):
+        return [MetricTotal("numbers_total", "Numbers", (("label", 3),), 1.0)]
+
+def build(context):
+    return Numbers()
+"""
+
+
+def test_a_message_that_cannot_be_read_fails_the_requests(
+    tiny_model: Callable[..., Any], serve: Callable[..., Any], tmp_path: Path
+) -> None:
+    plugin = tmp_path / "numbers_plugin.py"
+    plugin.write_text(UNREADABLE)
+    options = PluginOptions(files=(str(plugin),))
+    engine = serve(config(tiny_model("llama-3.2-1b").path, plugins=options), ProcessClient)
+    with pytest.raises(EngineError, match=r"could not be handled: .*Expected `str`, got `int`"):
+        engine.outputs([request("a", max_new_tokens=4)])

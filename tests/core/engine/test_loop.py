@@ -8,11 +8,25 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sglang_plug import LogprobOptions, Request, RequestError, SamplingParams, ServicePhase, StepExtension, StepStats
+from sglang_plug import (
+    AdmissionPhase,
+    HoldPhase,
+    LogprobOptions,
+    QueuePhase,
+    QueueView,
+    Request,
+    RequestError,
+    SamplingParams,
+    SequenceView,
+    ServicePhase,
+    StepExtension,
+    StepStats,
+)
 from sglang_plug.config import ConfigError
 from sglang_plug.engine.execution.in_flight_step import LaunchedStep
 from sglang_plug.engine.execution.pipeline import FAILURES_IN_A_ROW
@@ -396,3 +410,74 @@ def test_an_engine_without_such_extensions_waits_for_messages() -> None:
     bench = Bench(extensions={"a": Housekeeping(None)})
     with pytest.raises(AssertionError, match="wait for ever"):
         bench.loop.step()
+
+
+class Faulty(StepExtension, AdmissionPhase, HoldPhase, QueuePhase):
+    """Fails in the method that a request names as its caller, and counts the open requests."""
+
+    def __init__(self) -> None:
+        self.open = self.closed = 0
+
+    def admit(self, sequence: SequenceView) -> None:
+        self.open += 1
+        if sequence.request.caller == "admit":
+            self.open -= 1
+            raise KeyError("in admit")
+
+    def hold(self, sequence: SequenceView) -> bool:
+        if sequence.request.caller == "hold":
+            raise KeyError("in hold")
+        return False
+
+    def queued(self, sequence: SequenceView, queue: QueueView) -> None:
+        if sequence.request.caller == "queued":
+            raise KeyError("in queued")
+
+    def finished(self, sequence: SequenceView) -> None:
+        self.open -= 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Answers(StepExtension, ServicePhase):
+    """Has control calls, of which two return what no message can contain."""
+
+    def controls(self) -> Mapping[str, Callable[..., Any]]:
+        return {"path": lambda: {"folder": Path("/tmp")}, "number": lambda: 2**70, "text": lambda: "ok"}
+
+
+@pytest.mark.parametrize("method", ["admit", "hold", "queued"])
+def test_an_extension_that_fails_to_admit_a_request_ends_that_request_only(method: str) -> None:
+    first, faulty = Faulty(), Faulty()
+    bench = Bench(max_queued=9, extensions={"first": first, "faulty": faulty})
+    bench.submit("good")
+    bench.submit("bad", caller=method)
+    bench.submit("other")
+    bench.run()
+    assert bench.end("bad")[:2] == ("error", 500) and f"in {method}" in bench.end("bad")[2]
+    assert bench.end("good")[0] == bench.end("other")[0] == "length"
+    assert first.open == faulty.open == 0 and not bench.loop.busy
+
+
+@pytest.mark.parametrize(("name", "message"), [("path", "PosixPath"), ("number", "int")])
+def test_a_result_of_a_control_call_that_cannot_be_sent_is_an_error_of_the_call(name: str, message: str) -> None:
+    bench = Bench(extensions={"answers": Answers()})
+    for call in (name, "text"):
+        bench.box.messages.append(Control(1, call, {}))
+    bench.loop.step()
+    failed, fine = [reply for reply in bench.sent if isinstance(reply, Reply)]
+    assert failed.status == 500 and message in str(failed.error)
+    assert fine.value == "ok"
+
+
+def test_extensions_are_closed_if_the_start_fails() -> None:
+    faulty = Faulty()
+    bench = Bench(extensions={"faulty": faulty})
+
+    def fail() -> None:
+        raise RuntimeError("a component does not start")
+
+    with pytest.raises(RuntimeError, match="does not start"):
+        bench.loop.run(fail)
+    assert faulty.closed == 1

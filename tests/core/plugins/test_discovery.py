@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,16 @@ def test_a_file_is_a_plugin_whose_version_is_its_content(tmp_path: Path) -> None
     assert plugin.explicit and plugin.load().x == 1
     file.write_text("x = 2")
     assert discovered(files=(str(file),))["my-policy"].version != plugin.version
+
+
+def test_two_files_of_one_name_keep_their_own_code(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "policy.py" for folder in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(f"owner = {file.parent.name!r}\ndef own(): return owner")
+    first, second = [plugin for plugin in find_plugins(PluginOptions(files=tuple(map(str, files)))) if plugin.explicit]
+    assert [plugin.load().own() for plugin in (first, second)] == ["a", "b"]
+    assert importlib.import_module(first.module).owner == "a"
 
 
 def test_a_file_that_is_not_there_is_named() -> None:

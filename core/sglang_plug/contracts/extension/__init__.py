@@ -14,6 +14,8 @@ methods of ``RankPhase``.
 The profiling run at the start computes sequences of text that were never admitted and own nothing: an extension must
 be able to prepare and compute such a step, and to tell its graph inputs.
 
-An extension keeps what it knows of a sequence in ``sequence.extras[self]``. An exception of ``admit`` that is a
-``RequestError`` ends that request; any other exception fails the step, and the error names the extension.
+An extension keeps what it knows of a sequence in ``sequence.extras[self]``. An exception while a request is admitted,
+held or queued ends that request: a ``RequestError`` is what the client is told, and any other one is an internal error
+that names the extension. An exception while a step is planned or computed fails the step; any other one ends the
+engine.
 """

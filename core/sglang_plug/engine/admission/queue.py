@@ -30,5 +30,5 @@ class Queue:
 
     def ahead_of(self, sequence: SequenceView) -> Iterator[Sequence]:
         """Yield the waiting sequences that the schedule policy would admit before ``sequence`` now."""
-        order = self.scheduler.policy.order(self.scheduler.waiting, self.scheduler.allocator.match)
+        order = self.scheduler.policy.order([*self.scheduler.waiting], self.scheduler.allocator.match)
         return itertools.takewhile(lambda other: other is not sequence, order)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,6 @@ from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.contracts.model.checkpoint import Checkpoint, CheckpointReader, CheckpointRequest
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import RequestError
-from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
 from sglang_plug.system.out_of_memory import is_out_of_memory
 
 from .rank_components import RankComponents
@@ -27,6 +27,10 @@ NO_ROOM = (
 )
 
 
+def announce_nothing(source: str, revision: str | None) -> None:
+    """Announce a weight update to nobody: there is only one rank."""
+
+
 @dataclass(frozen=True, slots=True)
 class WeightUpdater:
     """Builds a second model beside the served one, so that a failed update leaves the old weights in place.
@@ -36,32 +40,41 @@ class WeightUpdater:
 
     parts: RankComponents
     kv: KVPool | None = None
-    ranks: Ranks | None = None
+    announce: Callable[[str, str | None], None] = announce_nothing
+    """Lets the other ranks begin to load the weights of a source and revision."""
+    vote: Callable[[bool], bool] = bool
+    """Returns True if every rank succeeded; takes whether this one did."""
 
     def __call__(self, source: str, revision: str | None = None) -> Model:
         """Return the model with the weights of ``source``; set the pool's scales, which makes its contents invalid.
 
-        All ranks load the weights. Raises ``RequestError`` if they do not fit: then nothing has changed.
+        All ranks load the weights. Raises ``RequestError`` if they do not fit, and the error of a reader that fails:
+        then nothing has changed, on any rank.
         """
         logger.info("Start update_weights. source=%s", source)
-        if self.ranks is None:
-            model = self.load(source, revision)
-        else:
-            model = self._load_together(self.ranks, source, revision)
-        self.parts.use(model)
+        self.announce(source, revision)
+        served, problem = self.parts.model, None
+        try:
+            self._use(source, revision)
+        except Exception as error:  # the other ranks wait for the vote
+            problem = error
+        if not self.vote(problem is None):
+            if self.parts.model is not served:
+                self.parts.use(served)
+            raise problem or RequestError(f"Failed to get weights iterator: {source} (another rank could not).")
         self.parts.use_scales(self.kv)
         logger.info("Update weights end.")
-        return model
+        return self.parts.model
 
-    def load(self, source: str, revision: str | None = None) -> Model:
-        """Load this rank's part of the weights of ``source``. Raises ``RequestError`` if they do not fit."""
+    def _use(self, source: str, revision: str | None) -> None:
+        """Compute with the weights of ``source``. Raises ``RequestError`` if they do not fit."""
         resolved = self.parts.resolved
         request = CheckpointRequest(source=source, revision=revision, overrides=resolved.config.model.overrides)
         reader: CheckpointReader = resolved.choices["checkpoint"].component.factory()
         try:
             checkpoint = reader(request)
             self._compare(checkpoint)
-            return self.parts.load(replace(resolved, checkpoint=checkpoint))
+            self.parts.use(self.parts.load(replace(resolved, checkpoint=checkpoint)))
         except CheckpointNotFoundError as error:
             logger.warning("%s", error)
             raise RequestError(f"Failed to get weights iterator: {source} (repository not found).") from error
@@ -72,18 +85,6 @@ class WeightUpdater:
                 raise
             logger.error("Update weights failed: %s", error)
             raise RequestError(f"{NO_ROOM} ({error}).") from error
-
-    def _load_together(self, ranks: Ranks, source: str, revision: str | None) -> Model:
-        """Load the weights on all ranks, or on none; see ``load``."""
-        ranks.weights(source, revision)
-        model, problem = None, RequestError(f"Failed to get weights iterator: {source} (another rank could not).")
-        try:
-            model = self.load(source, revision)
-        except RequestError as error:
-            problem = error
-        if not ranks.agreed(model is not None, self.parts.device) or model is None:
-            raise problem
-        return model
 
     def _compare(self, checkpoint: Checkpoint) -> None:
         """Raise ``ConfigError`` if the checkpoint's configuration differs from the served one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -83,8 +84,18 @@ def build_extensions(
     """Build the extensions that the configuration uses, in their declared order; on worker ranks those made for them.
 
     ``collectives`` are this rank's; ``command`` sends commands to the worker ranks. Raises ``ConfigError`` for options
-    that no loaded extension serves, and whatever an extension refuses.
+    that no loaded extension serves, and whatever an extension refuses: those that were built are closed then.
     """
+    with ExitStack() as unless_built:
+        built = _build_extensions(resolved, plugins, unless_built, collectives, command)
+        unless_built.pop_all()
+    return built
+
+
+def _build_extensions(
+    resolved: Resolved, plugins: Plugins, unless_built: ExitStack, collectives: Collectives, command: SendCommand
+) -> BuiltExtensions:
+    """Build the extensions; ``unless_built`` closes them."""
     components = ordered_extensions([candidate for candidate in plugins.all(KIND) if not candidate.unavailable()])
     refuse_unserved_options(resolved.config, {component.spec.name for component in components})
     chosen: dict[str, Choice] = {}
@@ -101,6 +112,7 @@ def build_extensions(
         if extension is None:
             continue
         _check(component, extension, collectives.size)
+        unless_built.callback(extension.close)
         component.lifecycle.add(component, extension)
         for name in spec.serves:
             if (other := served.setdefault(name, component)) is not component:

@@ -37,13 +37,13 @@ class HeldSequences:
         return [held.sequence for held in self._held.values()]
 
     def hold(self, sequence: Sequence) -> bool:
-        """Let the extensions hold ``sequence``; return False if none does. Raises ``RequestError``."""
+        """Let the extensions hold ``sequence``; return False if none does. Raises the error of one that fails."""
         holders = set[int]()
         try:
             for number, holder in enumerate(self._extensions.holders):
                 if holder.hold(sequence):
                     holders.add(number)
-        except RequestError:
+        except Exception:
             self._extensions.end_sequence(sequence)
             raise
         if holders:

@@ -143,7 +143,8 @@ class ExtensionPoints:
     def admit_sequence(self, sequence: EngineSequence) -> None:
         """Let the extensions admit ``sequence``, lay it out, and separate it in the prefix cache.
 
-        Raises ``RequestError`` if one of them refuses it; those that had admitted it know then that it is over.
+        Raises ``RequestError`` if one of them refuses it, and the error of one that fails; those that had admitted it
+        know then that it is over.
         """
         for name, message in self.refusals.items():
             if getattr(sequence.request, name) not in (None, ()):
@@ -159,7 +160,7 @@ class ExtensionPoints:
             for cache_key in self.cache_key:
                 key = cache_key(sequence)
                 sequence.salt = f"{len(key)}:{key}{sequence.salt}"  # the length, so that no other two join to the same
-        except RequestError:
+        except Exception:
             for extension in admitted:
                 extension.finished(sequence)
             raise

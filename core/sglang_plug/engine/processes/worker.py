@@ -123,11 +123,14 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWat
             look=partial(let_look, engine.extensions),
             alive=alive,
         )
-        lifecycle.start(engine.info)
-        gc.freeze()  # objects that exist by now stay: scanning them takes as long as many steps
-        outbox.send(Ready(engine.info))
+
+        def begin() -> None:
+            lifecycle.start(engine.info)
+            gc.freeze()  # objects that exist by now stay: scanning them takes as long as many steps
+            outbox.send(Ready(engine.info))
+
         describe = engine.describe
-        engine.run()
+        engine.run(begin)
     except ConfigError as error:
         if isinstance(error, PluginError) and error.__cause__ is not None:
             logger.error("%s", error, exc_info=error.__cause__)

@@ -79,13 +79,16 @@ def build_engine(
         if ranks is not None:
             unless_built.callback(ranks.close)
         ledger = MemoryLedger(memory_of(resolved.device))
-        engine = _build(resolved, plugins, inbox, send, heartbeat, ledger, ranks)
+        built = _extensions(resolved, plugins, ranks)
+        for close in built.points.close:
+            unless_built.callback(close)
+        engine = _build(built, plugins, inbox, send, heartbeat, ledger, ranks)
         unless_built.pop_all()
     return engine
 
 
 def _build(
-    resolved: Resolved,
+    built: BuiltExtensions,
     plugins: Plugins,
     inbox: Inbox,
     send: Callable[[FromEngine], None],
@@ -93,8 +96,8 @@ def _build(
     ledger: MemoryLedger,
     ranks: Ranks | None,
 ) -> EngineLoop:
+    extensions, resolved = built.points, built.resolved
     scheduling = build_scheduling_components(resolved)
-    extensions, resolved = (built := _extensions(resolved, plugins, ranks)).points, built.resolved
     processors = _logits_processors(resolved, plugins, built.vocabulary)
     config = resolved.config
     with ledger.stage(WEIGHTS, advice(WEIGHTS, resolved)):
@@ -105,7 +108,7 @@ def _build(
     allocate_requests(capacity, ledger)
     executors = StepExecutors() if kv is None else _executors(parts, kv, pool.capacity, ledger)
     runner = _runner(parts, kv, executors, ranks)
-    updater = WeightUpdater(parts, kv, ranks)
+    updater = _weight_updater(parts, kv, ranks)
     scheduler = _scheduler(resolved, scheduling, pool, extensions)
     engine = EngineLoop(
         scheduler,
@@ -159,6 +162,12 @@ def _loaded_parts(resolved: Resolved, extensions: ExtensionPoints, ranks: Ranks 
         ranks.agreed(True, parts.device)  # wait until all ranks have loaded their weights
     parts.use(parts.model)
     return parts
+
+
+def _weight_updater(parts: RankComponents, kv: KVPool | None, ranks: Ranks | None) -> WeightUpdater:
+    if ranks is None:
+        return WeightUpdater(parts, kv)
+    return WeightUpdater(parts, kv, announce=ranks.weights, vote=partial(ranks.agreed, device=parts.device))
 
 
 def _runner(

@@ -215,8 +215,10 @@ class Ranks:
         """End the worker ranks."""
         if not self._closed.is_set():
             self._closed.set()
-            self._tell(End())
-            self._group.close()
+            try:
+                self._tell(End())
+            finally:
+                self._group.close()
 
     def _tell(self, message: ToWorkerRank) -> None:
         self._group.send(self._encoder.encode(message))

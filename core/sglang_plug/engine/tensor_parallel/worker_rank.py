@@ -11,6 +11,7 @@ import sys
 from array import array
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 import torch
@@ -165,15 +166,13 @@ class WorkerRank:
 
     def _update(self, source: str, revision: str | None) -> None:
         """Load weights, and use them if every rank could."""
-        updater, model = WeightUpdater(self.parts), None
+        collectives = self.endpoint.collectives
+        vote = partial(agreed, collectives=collectives, device=self.parts.device)
         try:
             with torch.inference_mode(False), torch.no_grad():
-                model = updater.load(source, revision)
-        except RequestError as error:
-            logger.error("rank %d: %s", self.endpoint.collectives.rank, error)
-        if agreed(model is not None, self.endpoint.collectives, self.parts.device) and model is not None:
-            self.parts.use(model)
-            self.parts.use_scales(self.kv)
+                WeightUpdater(self.parts, self.kv, vote=vote)(source, revision)
+        except Exception as error:
+            logger.error("rank %d: %s", collectives.rank, error, exc_info=not isinstance(error, RequestError))
         self.hidden = None
 
     def _numbers(self, numbers: bytes) -> Tensor:

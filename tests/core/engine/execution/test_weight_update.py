@@ -1,0 +1,88 @@
+"""Weight updates: every rank uses the new weights, or none does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sglang_plug import RequestError
+from sglang_plug.engine.execution.weight_update import WeightUpdater
+
+
+@dataclass
+class Resolved:
+    """The choices that a weight update reads."""
+
+    checkpoint: Any
+    choices: Any
+    config: Any
+
+
+class Parts:
+    """A rank whose models are names; stands in for ``RankComponents``."""
+
+    def __init__(self, *, reading: Exception | None = None, installing: Exception | None = None) -> None:
+        self.model, self.used = "old", ["old"]
+        self.scales_of: list[str] = []
+        self._installing = installing
+
+        def read(request: Any) -> Any:
+            if reading is not None:
+                raise reading
+            return SimpleNamespace(config=SimpleNamespace(), architecture="A", source=request.source)
+
+        component = SimpleNamespace(factory=lambda: read)
+        self.resolved = Resolved(
+            checkpoint=SimpleNamespace(config=SimpleNamespace(), architecture="A"),
+            choices={"checkpoint": SimpleNamespace(component=component)},
+            config=SimpleNamespace(model=SimpleNamespace(overrides={})),
+        )
+
+    def load(self, resolved: Any) -> str:
+        return f"weights of {resolved.checkpoint.source}"
+
+    def use(self, model: str) -> None:
+        self.model = model
+        self.used.append(model)
+        if model != "old" and self._installing is not None:
+            raise self._installing
+
+    def use_scales(self, kv: Any) -> None:
+        self.scales_of.append(self.model)
+
+
+def update(parts: Parts, others: bool = True) -> tuple[list[bool], Any]:
+    """Update the weights of a rank; return its votes, and the model or the error."""
+    votes: list[bool] = []
+
+    def vote(done: bool) -> bool:
+        votes.append(done)
+        return done and others
+
+    try:
+        return votes, WeightUpdater(parts, vote=vote)("new")  # type: ignore[arg-type]
+    except Exception as error:
+        return votes, error
+
+
+def test_all_ranks_use_the_new_weights() -> None:
+    parts = Parts()
+    assert update(parts) == ([True], "weights of new")
+    assert parts.model == "weights of new" and parts.scales_of == ["weights of new"]
+
+
+@pytest.mark.parametrize("parts", [Parts(reading=KeyError("a bug")), Parts(installing=MemoryError("no room"))])
+def test_a_rank_that_fails_votes_and_keeps_the_old_weights(parts: Parts) -> None:
+    votes, error = update(parts)
+    assert votes == [False] and isinstance(error, Exception)
+    assert parts.model == "old" and parts.used[-1] == "old" and parts.scales_of == []
+
+
+def test_a_rank_that_could_gives_up_the_new_weights_if_another_one_could_not() -> None:
+    parts = Parts()
+    votes, error = update(parts, others=False)
+    assert votes == [True] and isinstance(error, RequestError) and "another rank could not" in str(error)
+    assert parts.used == ["old", "weights of new", "old"] and parts.scales_of == []
