@@ -22,7 +22,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from sglang_plug import ConfigError, EngineError, Plugins, RequestError, RouteSpec, __version__
-from sglang_plug.plugins.attribution import make_with_settings
+from sglang_plug.plugins.attribution import attributed, make_with_settings
 from sglang_plug.plugins.registry import Component
 from sglang_plug.plugins.request_fields import RequestFields
 from sglang_plug_api.protocol.processor_fields import add_processor_fields
@@ -35,6 +35,7 @@ from .errors import ApiError, error_response, from_exception
 from .hosts import CheckHost, HostPolicy
 from .middleware import REQUEST_ID, AnswerHead, BodyLimit, CatchAllErrors, Gate, GateState, RequestIds, failure
 from .origins import CheckOrigin, reading_with_effects
+from .plugin_routes import PluginRoute, guard_plain_routes, plugin_routes
 from .request_body import Endpoint
 from .route_ownership import RouteOwner, refuse_clashes, route_owners
 
@@ -57,7 +58,7 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
     Raises ``ConfigError``, naming both plugins, if two register one method and path or if one route hides another.
     """
     config = engine.config
-    limits: dict[str, int] = {}
+    limits: dict[str, int] = {}  # of the bodies, by path
     hosts = HostPolicy(config.allowed_hosts, config.host)
     effects: list[re.Pattern[str]] = []
     owners: list[RouteOwner] = []
@@ -96,14 +97,17 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
             others.append(component)
             continue
         group = as_route_group(component, make_with_settings(component, engine))
-        router, own = group.router, route_owners(group.router, component)
+        own, routes = route_owners(group.router, component), list(plugin_routes(group.router))
         owners += own
         formats.add(component, group, own)
-        bodies |= _body_models(router)
-        app.state.endpoints.update(_body_endpoints(router))
-        limits.update(_body_limits(router))
-        effects += reading_with_effects(router.routes)
-        app.include_router(router, dependencies=[Depends(guard(spec.auth, config))])
+        bodies |= {route.endpoint.body_model for route in routes if hasattr(route.endpoint, "body_model")}
+        app.state.endpoints.update(_body_endpoints(routes))
+        limits |= {route.path: route.endpoint.body_limit for route in routes if hasattr(route.endpoint, "body_limit")}
+        effects += reading_with_effects(routes)
+        check = guard(spec.auth, config)
+        with attributed(component, "to give its routes"):
+            guard_plain_routes(group.router, check)
+        app.include_router(group.router, dependencies=[Depends(check)])
     refuse_clashes(owners)
     heads += [owner for owner in owners if owner.mounted or "HEAD" in owner.methods]
     for component in others:
@@ -210,25 +214,13 @@ async def _error_response(request: Request, error: Exception) -> Response:
     return failure(request.scope, error)  # Starlette handles unexpected errors outside all middlewares
 
 
-def _body_models(router: APIRouter) -> set[type[BaseModel]]:
-    """Return the body models that a router's routes read themselves, see ``request_body.takes``."""
-    endpoints = [route.endpoint for route in router.routes if isinstance(route, APIRoute)]
-    return {endpoint.body_model for endpoint in endpoints if hasattr(endpoint, "body_model")}
-
-
-def _body_endpoints(router: APIRouter) -> dict[str, Endpoint]:
+def _body_endpoints(routes: Iterable[PluginRoute]) -> dict[str, Endpoint]:
     """Map each POST path to its endpoint if that reads its body itself; a batch calls these for its lines."""
     return {
         route.path: route.endpoint
-        for route in router.routes
-        if isinstance(route, APIRoute) and "POST" in (route.methods or ()) and hasattr(route.endpoint, "body_model")
+        for route in routes
+        if "POST" in route.methods and hasattr(route.endpoint, "body_model")
     }
-
-
-def _body_limits(router: APIRouter) -> dict[str, int]:
-    """Map each path to the body limit in bytes that its endpoint declares (``body_limit``)."""
-    routes = [route for route in router.routes if isinstance(route, APIRoute)]
-    return {route.path: route.endpoint.body_limit for route in routes if hasattr(route.endpoint, "body_limit")}
 
 
 def _openapi(app: FastAPI, bodies: Iterable[type[BaseModel]], fields: RequestFields) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from fastapi import Request
+from starlette.exceptions import WebSocketException
+from starlette.requests import HTTPConnection
+from starlette.status import WS_1008_POLICY_VIOLATION
 
 from sglang_plug.plugins.spec import Auth
 from sglang_plug_api.options.config import ServerConfig
@@ -14,7 +16,7 @@ from .callers import Callers, set_caller
 from .errors import ApiError
 
 
-def guard(level: Auth, config: ServerConfig) -> Callable[[Request], Coroutine[Any, Any, None]]:
+def guard(level: Auth, config: ServerConfig) -> Callable[[HTTPConnection], Coroutine[Any, Any, None]]:
     """Return a dependency that refuses callers without a key for ``level`` with 401, and records the caller.
 
     It is asynchronous although it never waits: FastAPI would run a plain function in a thread for every request.
@@ -30,10 +32,12 @@ def guard(level: Auth, config: ServerConfig) -> Callable[[Request], Coroutine[An
             keys = own or config.api_keys
     callers = Callers(config)
 
-    async def check(request: Request) -> None:
+    async def check(request: HTTPConnection) -> None:
         known = callers.known_keys(_sent_keys(request))
         set_caller(callers.of_keys(known))
         if keys and not set(keys) & set(known):
+            if request.scope["type"] == "websocket":
+                raise WebSocketException(WS_1008_POLICY_VIOLATION, "a valid API key is needed")
             raise ApiError(
                 "Unauthorized: a valid API key is needed, as 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'",
                 401,
@@ -44,7 +48,7 @@ def guard(level: Auth, config: ServerConfig) -> Callable[[Request], Coroutine[An
     return check
 
 
-def _sent_keys(request: Request) -> Iterator[bytes]:
+def _sent_keys(request: HTTPConnection) -> Iterator[bytes]:
     """Yield every key in the request's headers, as the bytes that were sent."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":

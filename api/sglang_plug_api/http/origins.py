@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from re import Pattern
 
 from starlette.datastructures import Headers
-from starlette.routing import BaseRoute, Route
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .errors import SHOWN, ApiError, error_response
 from .hosts import Host, HostPolicy
+from .plugin_routes import PluginRoute
 
 READING = frozenset({"GET", "HEAD"})
 SAFE = READING | {"OPTIONS"}
@@ -87,10 +88,6 @@ def is_same(origin: str, host: Host | None, site: str | None) -> bool:
     return page is not None and host is not None and page.without_default_port == host.without_default_port
 
 
-def reading_with_effects(routes: Iterable[BaseRoute]) -> list[Pattern[str]]:
+def reading_with_effects(routes: Iterable[PluginRoute]) -> list[Pattern[str]]:
     """Return the paths of routes that are read with GET and also take a method that changes something."""
-    return [
-        route.path_regex
-        for route in routes
-        if isinstance(route, Route) and route.methods and route.methods & READING and route.methods - SAFE
-    ]
+    return [compile_path(route.path)[0] for route in routes if route.methods & READING and route.methods - SAFE]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastapi import APIRouter
-from starlette.routing import Mount, compile_path
+from starlette.routing import compile_path
 
 from sglang_plug import ConfigError
 from sglang_plug.plugins.registry import Component
+
+from .plugin_routes import plugin_routes
 
 PARAMETER = re.compile(r"\{[^}]*\}")
 SAMPLE = "0"
@@ -34,18 +36,11 @@ class RouteOwner:
 
 def route_owners(router: APIRouter, component: Component) -> list[RouteOwner]:
     """Return the routes of a component's router, nested routers included."""
-    return list(_owners(router, component))
-
-
-def _owners(router: APIRouter, component: Component) -> Iterator[RouteOwner]:
-    for route in router.routes:
-        nested = getattr(route, "effective_route_contexts", None)  # a nested router, in recent FastAPI
-        for context in [route] if nested is None else nested():
-            inner = getattr(context, "starlette_route", None) or context
-            mounted = isinstance(inner, Mount)
-            methods = frozenset(getattr(inner, "methods", None) or ())
-            if methods or mounted:
-                yield RouteOwner(component, getattr(inner, "path", ""), methods, mounted)
+    return [
+        RouteOwner(component, route.path, route.methods, route.is_mounted)
+        for route in plugin_routes(router)
+        if route.methods or route.is_mounted
+    ]
 
 
 def refuse_clashes(owners: Sequence[RouteOwner]) -> None:
