@@ -16,6 +16,7 @@ from typing import Any
 from sglang_plug import Plugins
 from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.flags import ENVIRONMENT_PREFIX
+from sglang_plug_api.options.hidden_values import shown
 
 from .version import installed_version, versions
 
@@ -39,7 +40,6 @@ VARIABLES = (
     *("CUDA_", "HF_", "NCCL_", "OMP_", "TORCH_", "TRITON_", "TRANSFORMERS_", "LD_LIBRARY_PATH"),
 )
 """Beginnings of the names of environment variables that change what the server does."""
-SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "PROXY")
 GIB = 1 << 30
 DRIVER_SECONDS = 20
 Report = dict[str, dict[str, str]]
@@ -135,8 +135,7 @@ def _driver() -> Iterator[tuple[str, str]]:
 def _variables(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name in sorted(variables):
         if name.startswith(VARIABLES):
-            secret = any(word in name.upper() for word in SECRET_WORDS) or "@" in variables[name]
-            yield name, "******** (hidden)" if secret and variables[name] else variables[name]
+            yield name, shown(name, variables[name])
 
 
 command = EnvCommand()

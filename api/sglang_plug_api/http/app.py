@@ -35,9 +35,8 @@ from .errors import ApiError, error_response, from_exception
 from .hosts import CheckHost, HostPolicy
 from .middleware import REQUEST_ID, AnswerHead, BodyLimit, CatchAllErrors, Gate, GateState, RequestIds, failure
 from .origins import CheckOrigin, reading_with_effects
-from .plugin_routes import PluginRoute, guard_plain_routes, plugin_routes
+from .plugin_routes import PluginRoute, RouteOwner, guard_plain_routes, plugin_routes, refuse_clashes, route_owners
 from .request_body import Endpoint
-from .route_ownership import RouteOwner, refuse_clashes, route_owners
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from sglang_plug.system.library_panics import is_error
 from sglang_plug_api.text.job import new_id
 
 from .errors import ApiError, error_line, error_response, from_exception
-from .route_ownership import RouteOwner
+from .plugin_routes import RouteOwner
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class CatchAllErrors:
 def failure(scope: Scope, error: BaseException) -> Response:
     """Log an error that is not the client's fault, and return the response to it with the request id."""
     id = (client_request_id(scope) or new_id().encode()).decode("ascii")
-    logger.error("%s %s failed, request %s", scope["method"], scope["path"], id, exc_info=error)
+    logger.error("%s %r failed, request %s", scope["method"], scope["path"], id, exc_info=error)
     response = error_response(scope, from_exception(error))
     response.headers[REQUEST_ID] = id
     return response

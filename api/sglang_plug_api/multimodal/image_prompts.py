@@ -30,7 +30,7 @@ class PreparedBytes:
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._lock = limit, threading.Lock()
+        self._limit, self._lock = limit, threading.RLock()  # images may be freed while it is held
         self.bytes = 0
 
     def check(self) -> None:

@@ -58,7 +58,8 @@ class Generation:
             refuse(params, "custom_params", remedy="there is no custom logits processor")
         engine.check_sequences(sum(engine.defaults.outputs(params.sampling()) for params in samplings))
         ids, adapters = prompt_ids(body), prompt_adapters(engine, body)
-        prompts = await gather(starmap(partial(_encode, engine), zip(body.inputs(), images, strict=True)))
+        tokens_of_inputs = await _tokenized(engine, body.inputs())
+        prompts = await gather(starmap(partial(_media_prompt, engine), zip(tokens_of_inputs, images, strict=True)))
         jobs = []
         for index, (prompt, params) in enumerate(zip(prompts, samplings, strict=True)):
             tokens = prompt.tokens
@@ -123,16 +124,20 @@ LOGPROB_FIELDS = ("return_logprob", "logprob_start_len", "top_logprobs_num", "to
 PER_PROMPT_FIELDS = ("sampling_params", *LOGPROB_FIELDS)
 
 
-async def _encode(
-    engine: TextEngine, prompt: str | list[int] | Sequence[list[float]], images: Sequence[RequestImage]
-) -> MediaPrompt:
-    if isinstance(prompt, str):
-        tokens = await engine.encode(prompt)
-    elif isinstance(prompt[0], list):
+Input = list[int] | Sequence[list[float]]
+"""A prompt of tokens, or of input embeddings."""
+
+
+async def _tokenized(engine: TextEngine, inputs: Sequence[str | Input]) -> list[Input]:
+    """Return ``inputs`` with the tokens of those that are texts."""
+    tokens = iter(await engine.encode_each([prompt for prompt in inputs if isinstance(prompt, str)]))
+    return [next(tokens) if isinstance(prompt, str) else prompt for prompt in inputs]
+
+
+async def _media_prompt(engine: TextEngine, prompt: Input, images: Sequence[RequestImage]) -> MediaPrompt:
+    if isinstance(prompt[0], list):
         return await asyncio.to_thread(_embeds_prompt, prompt)
-    else:
-        tokens = cast(list[int], prompt)
-    return await engine.with_images(tokens, images)
+    return await engine.with_images(cast(list[int], prompt), images)
 
 
 def _check_fields_beside_embeds(body: GenerateBody, logprob_starts: Sequence[int | None]) -> None:

@@ -184,12 +184,15 @@ class Engine:
         self.shutdown()
 
     async def _answer(self, body: GenerateBody) -> Answer:
+        set_terms(ServiceTerms(deadline_ms=deadline_of(body)))
         return await (await Generation.prepare(self._engine, body)).answer()
 
     async def _pool(self, body: PoolBody) -> Answer:
+        set_terms(ServiceTerms(deadline_ms=deadline_of(body)))
         return await pool_prompts(self._engine, body, "embed", "classify")
 
     async def _events(self, body: GenerateBody) -> AsyncGenerator[dict[str, Any], None]:
+        set_terms(ServiceTerms(deadline_ms=deadline_of(body)))
         generation = await Generation.prepare(self._engine, body)
         events = generation.events()
         try:
@@ -232,7 +235,12 @@ class Engine:
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         if threading.current_thread() is self._thread:
             raise RuntimeError("called from the engine's own thread")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # such as KeyboardInterrupt: the engine would go on with the request
+            future.cancel()
+            raise
 
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -259,8 +267,6 @@ class Engine:
             name = {GenerateBody: "generate", PoolBody: "encode"}[kind]
             raise ApiError(f"{name} has no field {unknown[0]!r}", param=unknown[0])
         try:
-            body = kind.model_validate(values, context=validation_context(self._engine.request_fields))
+            return kind.model_validate(values, context=validation_context(self._engine.request_fields))
         except ValidationError as error:
             raise from_validation(error) from None
-        set_terms(ServiceTerms(deadline_ms=deadline_of(body)))
-        return body

@@ -12,7 +12,7 @@ from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import TextEngine
 from sglang_plug_api.text.truncation import Truncation
 
-from .pooling import Pair, check_count, check_lengths, fitting_pair, sigmoid
+from .pooling import Pair, check_count, fitting, fitting_pair, sigmoid
 
 INSTRUCT = "Given a web search query, retrieve relevant passages that answer the query"
 SYSTEM = (
@@ -64,13 +64,13 @@ async def scoring_jobs(
         return len(encode(first, second))
 
     def work() -> list[list[int]]:
-        return [encode(*fitting_pair(engine, pair, length, truncation)) for pair in pairs]
+        prompts = (encode(*fitting_pair(engine, pair, length, truncation)) for pair in pairs)
+        return fitting(engine, prompts, len(pairs), param)
 
     try:
         prompts = await engine.in_chat_thread(work)
     except TemplateError:
         raise ScoringUnsupported("it has no chat template for a question") from None
-    check_lengths(engine, prompts, param)
     options = LogprobOptions(ids=tuple(answer[0] for answer in answers))
     return [
         Job(

@@ -10,6 +10,7 @@ from fastapi import Response
 from sglang_plug.plugins.spec import Task
 from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.native.generate import prompt_adapters, prompt_ids
+from sglang_plug_api.pooling.large_responses import large_list_response
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.native import PoolBody
 from sglang_plug_api.text.job import Job
@@ -20,7 +21,8 @@ from .pooling import encode_all, meta_info, pool_all, pooling_task, truncate_vec
 
 async def pool_response(engine: TextEngine, body: PoolBody, *tasks: Task) -> Response:
     """Answer a request with the result of ``pool_prompts``. Raises ``ApiError``."""
-    return json_response(await pool_prompts(engine, body, *tasks))
+    answer = await pool_prompts(engine, body, *tasks)
+    return await large_list_response(answer) if isinstance(answer, list) else json_response(answer)
 
 
 async def pool_prompts(engine: TextEngine, body: PoolBody, *tasks: Task) -> dict[str, Any] | list[dict[str, Any]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, chain
 from typing import Any
 
 from sglang_plug.plugins.spec import Task
@@ -49,26 +50,21 @@ async def encode_all(
         special: add the special tokens that the model expects around a text.
     """
     check_count(engine, len(prompts), param)
-    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    tokenizer = engine.tokenizer if texts else None
-    for text in texts:
-        engine.check_text(text)
 
     def encoded_one(prompt: str | Sequence[int]) -> list[int]:
-        if tokenizer is None or not isinstance(prompt, str):
+        if not isinstance(prompt, str):
             tokens = [int(token) for token in prompt]
             return tokens if truncation is None else truncation.cut(tokens)
-        tokens = tokenizer.encode(prompt, special=special)
+        engine.check_text(prompt)
+        tokens = engine.tokenizer.encode(prompt, special=special)
         if truncation is None or len(tokens) <= truncation.most:
             return tokens
-        return truncation.cut_between(tokens, tokenizer.encode(prompt, special=False))
+        return truncation.cut_between(tokens, engine.tokenizer.encode(prompt, special=False))
 
     def work() -> list[list[int]]:
-        return [encoded_one(prompt) for prompt in prompts]
+        return fitting(engine, map(encoded_one, prompts), len(prompts), param)
 
-    encoded = await _encode_inline_or_in_thread(work, sum(map(len, texts)))
-    check_lengths(engine, encoded, param)
-    return encoded
+    return await _encode_inline_or_in_thread(work, (prompt for prompt in prompts if isinstance(prompt, str)))
 
 
 async def encode_pairs(
@@ -80,20 +76,17 @@ async def encode_pairs(
     """
     check_count(engine, len(pairs), param)
     encode = engine.tokenizer.encode_pair
-    for first, second in pairs:
-        engine.check_text(first)
-        engine.check_text(second)
+    for text in chain.from_iterable(pairs):
+        engine.check_text(text)
 
     def length(first: str, second: str) -> int:
         return len(encode(first, second))
 
     def work() -> list[list[int]]:
-        return [encode(*fitting_pair(engine, pair, length, truncation)) for pair in pairs]
+        encoded = (encode(*fitting_pair(engine, pair, length, truncation)) for pair in pairs)
+        return fitting(engine, encoded, len(pairs), param)
 
-    characters = sum(len(first) + len(second) for first, second in pairs)
-    encoded = await _encode_inline_or_in_thread(work, characters)
-    check_lengths(engine, encoded, param)
-    return encoded
+    return await _encode_inline_or_in_thread(work, chain.from_iterable(pairs))
 
 
 def fitting_pair(
@@ -118,9 +111,10 @@ def pooling_truncation(engine: TextEngine, body: TruncatedBody, *, room: int = 0
     return truncation_of(body.truncate_prompt_tokens, body.truncation_side, longest=longest, default="right")
 
 
-async def _encode_inline_or_in_thread(work: Callable[[], list[list[int]]], characters: int) -> list[list[int]]:
-    """Run ``work``; in a thread if it tokenizes many characters, so that other requests are served meanwhile."""
-    return work() if characters <= MAX_INLINE_CHARACTERS else await asyncio.to_thread(work)
+async def _encode_inline_or_in_thread(work: Callable[[], list[list[int]]], texts: Iterable[str]) -> list[list[int]]:
+    """Run ``work``; in a thread if it tokenizes long ``texts``, so that other requests are served meanwhile."""
+    is_long = any(characters > MAX_INLINE_CHARACTERS for characters in accumulate(map(len, texts)))
+    return await asyncio.to_thread(work) if is_long else work()
 
 
 def check_count(engine: TextEngine, count: int, param: str) -> None:
@@ -130,16 +124,18 @@ def check_count(engine: TextEngine, count: int, param: str) -> None:
         raise ApiError(f"{param} has {count} entries; the most is {limit}", param=param)
 
 
-def check_lengths(engine: TextEngine, prompts: Sequence[Sequence[int]], param: str) -> None:
-    """Raise ``ApiError``, naming the text, if one is too long; the whole request is refused then."""
-    limit = engine.info["context_length"]
+def fitting(engine: TextEngine, prompts: Iterable[list[int]], count: int, param: str) -> list[list[int]]:
+    """Return the ``count`` prompts. Raises ``ApiError`` at the first that is too long, before the next is made."""
+    limit, fit = engine.info["context_length"], list[list[int]]()
     for index, tokens in enumerate(prompts):
         if len(tokens) > limit:
-            where = f"{param}[{index}]: " if len(prompts) > 1 else ""
+            where = f"{param}[{index}]: " if count > 1 else ""
             raise ApiError(
                 f"{where}The input ({len(tokens)} tokens) is longer than the model's context length ({limit} tokens).",
                 param=param,
             )
+        fit.append(tokens)
+    return fit
 
 
 def pooling_jobs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag, field_validator, model_validator
@@ -89,7 +89,7 @@ class MessageItem(RequestBody):
     def add_to(self, messages: list[Message], where: str) -> None:
         """Append the message; developer messages count as system messages."""
         if self.role == "assistant":
-            _assistant_message(messages)["content"] += _joined(self.content)
+            _assistant_message(messages)["content"].append(_joined(self.content))
             return
         role = "system" if self.role == "developer" else self.role
         messages.append({"role": role, "content": _content(self.content, f"{where}.content")})
@@ -136,8 +136,7 @@ class ReasoningItem(RequestBody):
         """Add the reasoning to the assistant message; the chat template decides whether it is shown."""
         text = _joined(self.content)
         if text:
-            message = _assistant_message(messages)
-            message["reasoning_content"] = message.get("reasoning_content", "") + text
+            _assistant_message(messages).setdefault("reasoning_content", []).append(text)
 
 
 ITEM_TAGS: Mapping[str, str] = {
@@ -146,7 +145,10 @@ ITEM_TAGS: Mapping[str, str] = {
     "reasoning": "Reasoning",
 }
 """Maps the type of an item that is not a message to its tag."""
-EMPTY_MESSAGE: Mapping[str, str] = {"role": "assistant", "content": ""}
+TEXT_FIELDS: Sequence[str] = ("content", "reasoning_content")
+"""Fields of an assistant message that are texts."""
+PLAIN_FIELDS = {"role", "content"}
+"""Fields of an assistant message with nothing but text."""
 
 
 def _tag(value: Any) -> str:
@@ -171,6 +173,9 @@ def messages_of(items: Iterable[Item]) -> list[Message]:
     messages: list[Message] = []
     for index, item in enumerate(items):
         item.add_to(messages, f"input.{index}")
+    for message in messages:
+        if message["role"] == "assistant":  # its texts were collected: joining them one by one would be quadratic
+            message.update({name: "".join(message[name]) for name in TEXT_FIELDS if name in message})
     return messages
 
 
@@ -185,9 +190,12 @@ def check_outputs(messages: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _assistant_message(messages: list[Message], *, also_plain: bool = False) -> Message:
-    """Return the assistant message at the end, or append one; ``also_plain``: use one with nothing but text, too."""
+    """Return the assistant message at the end, or append one; ``also_plain``: use one with nothing but text, too.
+
+    Its texts are lists of parts, which ``messages_of`` joins.
+    """
     last = messages[-1] if messages else None
-    if last is not None and last["role"] == "assistant" and (also_plain or last.keys() != EMPTY_MESSAGE.keys()):
+    if last is not None and last["role"] == "assistant" and (also_plain or last.keys() != PLAIN_FIELDS):
         return last
-    messages.append(dict(EMPTY_MESSAGE))
+    messages.append({"role": "assistant", "content": []})
     return messages[-1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, Field, model_validator
@@ -14,6 +16,26 @@ MAX_LABELS = 1024
 MAX_ITEMS = 65536
 
 Texts = Annotated[Many[str], Field(min_length=1, max_length=MAX_ITEMS)]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryWithItems(Sequence[Any]):
+    """A query joined with each of several items: texts, or token ids. They are joined when they are read.
+
+    All of them together may be far larger than the request.
+    """
+
+    query: Any
+    items: Sequence[Any]
+    item_first: bool
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.items)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the query with one item."""
+        return self.items[index] + self.query if self.item_first else self.query + self.items[index]
 
 
 class ScoreBody(TruncatedBody):
@@ -76,12 +98,10 @@ class ScoreBody(TruncatedBody):
                 raise ValueError(f"{name} has a text that is empty")
         return self
 
-    def prompts(self) -> list[Any]:
+    def prompts(self) -> QueryWithItems:
         """Return the text or token ids of query and item together, for each item."""
-        query: Any = self.query
-        value: Any = self.items
-        items: list[Any] = [value] if isinstance(value, str) else list(value)
-        return [item + query if self.item_first else query + item for item in items]
+        items: Any = [self.items] if isinstance(self.items, str) else self.items
+        return QueryWithItems(self.query, items, self.item_first)
 
     def texts(self) -> tuple[list[str], list[str]]:
         """Return the texts of both sides; the first may have a single one for all of the second."""

@@ -13,7 +13,7 @@ from starlette.types import Scope
 from sglang_plug import PluginError
 from sglang_plug.plugins.registry import Component
 from sglang_plug_api.http.errors import ApiError
-from sglang_plug_api.http.route_ownership import RouteOwner
+from sglang_plug_api.http.plugin_routes import RouteOwner
 
 logger = logging.getLogger(__name__)
 

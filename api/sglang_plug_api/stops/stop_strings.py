@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+
+CACHED_STOPS = 1024
 
 
 class StopMatcher:
@@ -13,6 +16,7 @@ class StopMatcher:
 
     def __init__(self, stops: Sequence[str], *, keep: bool = False) -> None:
         self._stops, self._keep = tuple(stops), keep
+        self._overlaps = [0] * len(self._stops)
         self._held = ""
         self.matched: str | None = None
         """The stop string that appeared."""
@@ -28,8 +32,8 @@ class StopMatcher:
             end = start + len(self.matched) if self._keep else start
             passed, self._held = self._held[:end], ""
             return passed
-        kept = max(_overlap(self._held, stop) for stop in self._stops)
-        cut = len(self._held) - kept
+        self._overlaps = [overlap(stop, text, before) for stop, before in zip(self._stops, self._overlaps, strict=True)]
+        cut = len(self._held) - max(self._overlaps)
         passed, self._held = self._held[:cut], self._held[cut:]
         return passed
 
@@ -39,9 +43,28 @@ class StopMatcher:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of ``text`` that is a proper prefix of ``stop``."""
-    for length in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:length]):
-            return length
-    return 0
+def overlap(stop: str, text: str, before: int) -> int:
+    """Return the length of the longest prefix of ``stop`` with which a text ends that continues with ``text``.
+
+    ``before``: that length without ``text``. ``stop`` itself must not appear. Knuth, Morris and Pratt (1977).
+    """
+    if len(text) >= len(stop):  # what came earlier does not matter
+        before, text = 0, text[len(text) - len(stop) + 1 :]
+    length = before
+    for character in text:
+        while length and stop[length] != character:
+            length = _borders(stop)[length - 1]
+        length += stop[length] == character
+    return length
+
+
+@lru_cache(CACHED_STOPS)
+def _borders(stop: str) -> tuple[int, ...]:
+    """Return for each prefix of ``stop`` the length of its longest proper prefix that is also its end."""
+    borders, length = [0], 0
+    for character in stop[1:]:
+        while length and stop[length] != character:
+            length = borders[length - 1]
+        length += stop[length] == character
+        borders.append(length)
+    return tuple(borders)

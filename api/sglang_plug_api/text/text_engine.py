@@ -158,6 +158,8 @@ class TextEngine:
 
     async def encode_each(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
         """Return the tokens of each text. Raises ``ApiError`` if one is too long to be tokenized."""
+        if not texts:
+            return []
         tokenizer = self.tokenizer
         for text in texts:
             self.check_text(text)

@@ -140,7 +140,7 @@ async def test_an_unexpected_error_is_logged_and_hidden(client_of: Any, caplog: 
         assert "engine_error" not in answer.text
         id = headers.get("X-Request-Id", answer.headers["x-request-id"])
         assert answer.headers.get_list("x-request-id") == [id]
-        assert f"GET /fails failed, request {id}" in caplog.text and "NameError" in caplog.text
+        assert f"GET '/fails' failed, request {id}" in caplog.text and "NameError" in caplog.text
 
 
 @pytest.mark.parametrize(

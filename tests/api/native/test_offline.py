@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,15 @@ def test_a_stream_left_early_frees_its_slots(engine: Engine) -> None:
     info = engine.get_server_info()
     assert (info["running"], info["waiting"]) == (0, 0)
     assert info["slots"]["free"] + info["slots"]["cached"] == info["slots"]["capacity"]
+
+
+def test_a_deadline_is_that_of_its_own_stream(engine: Engine) -> None:
+    late = engine.generate("The capital of France is", GREEDY, stream=True, deadline_ms=1)
+    plain = engine.generate("The capital of France is", GREEDY, stream=True)
+    time.sleep(0.01)
+    with pytest.raises((ApiError, RequestError), match="deadline"):
+        list(late)
+    assert "Paris" in list(plain)[-1]["text"]
 
 
 def test_from_an_event_loop(engine: Engine) -> None:

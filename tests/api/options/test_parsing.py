@@ -14,7 +14,7 @@ import yaml
 
 from sglang_plug import AUTO, ConfigError, PluginError, PluginOptions, Plugins
 from sglang_plug.engine.memory import kv_dtype
-from sglang_plug.engine.startup import resolve
+from sglang_plug.engine.startup import device
 from sglang_plug.plugins.declaration import hook_names, spec_types
 from sglang_plug.plugins.flags import KEYS, plugin_flags
 from sglang_plug.system.command_line import Parser
@@ -300,7 +300,7 @@ def test_a_namespace_without_config_is_enough(plugins: Plugins) -> None:
 
 
 def test_dtypes_are_those_that_the_engine_has() -> None:
-    assert sorted(option_table.DTYPES) == sorted([AUTO, *resolve.DTYPES])
+    assert sorted(option_table.DTYPES) == sorted([AUTO, *device.DTYPES])
     assert sorted(option_table.KV_DTYPES) == sorted([AUTO, *kv_dtype.NAMES, *kv_dtype.ALIASES])
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_plug_api.stops.stop_strings import StopMatcher
+from sglang_plug_api.stops.stop_strings import StopMatcher, overlap
 
 SHORT_TEXT = st.text("ab ", max_size=12)
 STOPS = st.lists(st.text("ab ", min_size=1, max_size=4), max_size=4)
@@ -84,3 +85,32 @@ def test_without_stops_everything_passes() -> None:
     matcher = StopMatcher([])
     assert matcher.feed("anything") == "anything"
     assert matcher.flush() == ""
+
+
+@given(stop=st.text("ab", min_size=1, max_size=6), pieces=st.lists(st.text("ab", max_size=8)))
+def test_the_overlap_is_the_longest_beginning_of_the_stop_string_at_the_end(stop: str, pieces: list[str]) -> None:
+    text, length = "", 0
+    for piece in pieces:
+        text += piece
+        if stop in text:
+            return
+        length = overlap(stop, piece, length)
+        assert length == max(size for size in range(len(stop)) if text.endswith(stop[:size]))
+
+
+class Compared(str):
+    """A text that counts how many of its characters are read."""
+
+    read = 0
+
+    def __getitem__(self, key: Any) -> str:
+        Compared.read += 1
+        return str.__getitem__(self, key)
+
+
+def test_each_character_is_compared_about_twice_however_the_stop_string_repeats_itself() -> None:
+    stop = Compared("a" * 1000 + "b")
+    length = 0
+    for _ in range(2000):
+        length = overlap(stop, "a", length)
+    assert length == 1000 and Compared.read < 10_000

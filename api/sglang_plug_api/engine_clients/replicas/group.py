@@ -118,7 +118,7 @@ class ReplicaGroup(EngineClient):
                         raise _named(error, replica) from error
                     if len(tried) == MAX_ATTEMPTS:
                         raise EngineError(f"replicas {tried} failed: {error}", retry_after=error.retry_after) from error
-                    logger.info("Request %s is retried: replica %d failed: %s", request.id, replica.replica, error)
+                    logger.info("Request %r is retried: replica %d failed: %s", request.id, replica.replica, error)
         finally:
             self._in_flight.discard(request.id)
 

@@ -42,10 +42,10 @@ class PrefillEngines:
             try:
                 return await _last_output(replica, request)
             except RequestError as error:
-                logger.info("Request %s is computed by a decode engine: %s", request.id, error)
+                logger.info("Request %r is computed by a decode engine: %s", request.id, error)
                 return None
             except EngineError as error:
-                logger.info("Request %s: prefill engine %d failed: %s", request.id, replica.replica, error)
+                logger.info("Request %r: prefill engine %d failed: %s", request.id, replica.replica, error)
         return None
 
     def forget(self, number: int) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from sglang_plug import __version__
+from sglang_plug import PluginOptions, __version__
 from sglang_plug_api.http.errors import json_response
+from sglang_plug_api.options.hidden_values import shown
 from sglang_plug_api.options.option_table import options
 from sglang_plug_api.options.option_values import option_values
 from sglang_plug_api.options.parsing import NO_PREFIX_CACHE
@@ -97,9 +98,18 @@ async def _server_info(engine: TextEngine) -> dict[str, Any]:
         "startup_time": engine.startup_time,
         "file_storage": engine.storage.status(),
         "max_total_num_tokens": live["max_total_tokens"],
-        "plugin_options": dataclasses.asdict(engine.config.engine.plugins),
+        "plugin_options": _plugin_options(engine.config.engine.plugins),
         "plugins": engine.plugins,
     }
+
+
+def _plugin_options(options: PluginOptions) -> dict[str, Any]:
+    """Return the options of plugins, without passwords in their settings."""
+    settings = {
+        component: {key: shown(key, value) for key, value in values.items()}
+        for component, values in options.settings.items()
+    }
+    return {**dataclasses.asdict(options), "settings": settings}
 
 
 def _component_options(components: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

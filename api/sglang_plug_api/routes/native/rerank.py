@@ -60,9 +60,10 @@ def _default_form(request: Request, body: RerankBody) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _RankedDocument:
-    """A document's position in the request, and its scores."""
+    """A document, its position in the request, and its scores."""
 
     index: int
+    text: str
     score: float
     relevance: float
     meta: dict[str, Any]
@@ -84,8 +85,8 @@ async def _rerank(engine: TextEngine, body: RerankBody, form: str) -> Response:
         body=body,
     )
     ranked = [
-        _RankedDocument(index, pair.score, pair.relevance, meta_info(engine, pair.job, pair.piece, started))
-        for index, pair in enumerate(scores)
+        _RankedDocument(index, text, pair.score, pair.relevance, meta_info(engine, pair.job, pair.piece, started))
+        for index, (text, pair) in enumerate(zip(body.document_texts(), scores, strict=True))
     ]
     ranked.sort(key=lambda document: -document.score)
     ranked = ranked[: body.top_n]
@@ -117,19 +118,19 @@ async def _texts(engine: TextEngine, body: RerankBody) -> list[str]:
 def _item(ranked: _RankedDocument, body: RerankBody) -> dict[str, Any]:
     item: dict[str, Any] = {"score": ranked.score, "index": ranked.index, "meta_info": ranked.meta}
     if body.return_documents:
-        item["document"] = body.document_texts()[ranked.index]
+        item["document"] = ranked.text
     return item
 
 
 def _text_item(ranked: _RankedDocument, body: RerankBody) -> dict[str, Any]:
     item: dict[str, Any] = {"index": ranked.index, "score": ranked.score if body.raw_scores else ranked.relevance}
     if body.return_text:
-        item["text"] = body.document_texts()[ranked.index]
+        item["text"] = ranked.text
     return item
 
 
 def _result(ranked: _RankedDocument, body: RerankBody) -> dict[str, Any]:
     result: dict[str, Any] = {"index": ranked.index, "relevance_score": ranked.relevance}
     if body.return_documents:
-        result["document"] = {"text": body.document_texts()[ranked.index]}
+        result["document"] = {"text": ranked.text}
     return result

@@ -53,10 +53,16 @@ class _CompletionCall:
     """One request with one or several prompts, and its outputs."""
 
     def __init__(
-        self, engine: TextEngine, body: CompletionBody, id: str, prompts: list[list[int]], jobs: list[Job]
+        self,
+        engine: TextEngine,
+        body: CompletionBody,
+        id: str,
+        prompts: list[list[int]],
+        echoes: list[str],
+        jobs: list[Job],
     ) -> None:
         self.id = id
-        self._engine, self._body, self._prompts, self._jobs = engine, body, prompts, jobs
+        self._engine, self._body, self._echoes, self._jobs = engine, body, echoes, jobs
         self._usage = Usage(engine, prompts, len(jobs))
         self._additions = Additions(engine, body, jobs)
 
@@ -66,13 +72,14 @@ class _CompletionCall:
         engine.check_model(body.model)
         id, params, inputs = request_id(body), body.sampling(), body.prompts()
         engine.check_sequences(len(inputs) * engine.defaults.outputs(params))
-        prompts = await asyncio.gather(*(_encode(engine, prompt, body) for prompt in inputs))
+        prompts = await _encode(engine, inputs, body)
+        echoes = await asyncio.to_thread(_echoes, engine, inputs, prompts, body) if body.echo else [""] * len(prompts)
         samplings = [engine.defaults.complete(params, len(tokens), DEFAULT_TOKENS) for tokens in prompts]
         logprobs = logprob_options(body, body.logprobs, echo=bool(body.echo))
         constraint, field = generation_constraint(body)
         inputs_of_jobs = [Job(tokens=tokens, constraint=constraint, constraint_field=field) for tokens in prompts]
         jobs = make_jobs(engine, body, inputs_of_jobs, samplings, logprobs, id)
-        return cls(engine, body, id, prompts, with_reasoning(engine, jobs))
+        return cls(engine, body, id, prompts, echoes, with_reasoning(engine, jobs))
 
     async def answer(self) -> dict[str, Any]:
         """Generate and return the whole response."""
@@ -133,15 +140,27 @@ class _CompletionCall:
 
     def _echo(self, index: int) -> str:
         """Return the prompt's text, if the output is to begin with it."""
-        if not self._body.echo:
-            return ""
-        prompt = self._body.prompts()[index // (len(self._jobs) // len(self._prompts))]
-        if self._body.truncate_prompt_tokens is not None:
-            prompt = self._prompts[index // (len(self._jobs) // len(self._prompts))]
-        return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)
+        return self._echoes[index // (len(self._jobs) // len(self._echoes))]
 
 
-async def _encode(engine: TextEngine, prompt: str | list[int], body: CompletionBody) -> list[int]:
-    tokens = prompt if isinstance(prompt, list) else await engine.encode(prompt, special=body.add_special_tokens)
+Prompts = Sequence[str | list[int]]
+
+
+async def _encode(engine: TextEngine, prompts: Prompts, body: CompletionBody) -> list[list[int]]:
+    """Return the tokens of each prompt."""
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    tokens_of_texts = iter(await engine.encode_each(texts, special=body.add_special_tokens))
+    encoded = [next(tokens_of_texts) if isinstance(prompt, str) else prompt for prompt in prompts]
     truncation = generation_truncation(engine, body)
-    return tokens if truncation is None else truncation.cut(tokens)
+    return encoded if truncation is None else [truncation.cut(tokens) for tokens in encoded]
+
+
+def _echoes(
+    engine: TextEngine, prompts: Prompts, tokens_of_prompts: Sequence[list[int]], body: CompletionBody
+) -> list[str]:
+    """Return the text of each prompt as the model reads it."""
+    is_whole = body.truncate_prompt_tokens is None
+    return [
+        prompt if is_whole and isinstance(prompt, str) else engine.tokenizer.decode(tokens)
+        for prompt, tokens in zip(prompts, tokens_of_prompts, strict=True)
+    ]

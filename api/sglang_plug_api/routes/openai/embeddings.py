@@ -9,9 +9,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import unless_disconnected
+from sglang_plug_api.pooling.large_responses import large_object_response
 from sglang_plug_api.pooling.pooling import pool_inputs, pooling_task, prompt_usage, truncate_vector
 from sglang_plug_api.protocol.embeddings import EmbeddingsBody
 from sglang_plug_api.text.text_engine import TextEngine
@@ -46,7 +46,8 @@ async def _embed(engine: TextEngine, body: EmbeddingsBody) -> Response:
         for index, vector in enumerate(vectors)
     ]
     model = body.model or engine.model_name
-    return json_response({"object": "list", "data": data, "model": model, "usage": prompt_usage(prompts)})
+    answer = {"object": "list", "data": data, "model": model, "usage": prompt_usage(prompts)}
+    return await large_object_response(answer, large="data")
 
 
 def _encoded(values: Sequence[float], form: str) -> Any:

@@ -128,12 +128,21 @@ async def _upload(request: Request, storage: Storage, limit: int) -> FileRecord:
             created_at=int(time.time()),
             owner=current_caller().owner,
         )
-        await storage.client_call(content.commit())
-        await storage.client_call(store.add_file(record))
     except BaseException:
         await content.discard()
         raise
+    # a cancellation must not leave a registered file without its content
+    await asyncio.shield(_register(storage, content, record))
     return record
+
+
+async def _register(storage: Storage, content: ContentWriter, record: FileRecord) -> None:
+    try:
+        await storage.client_call(content.commit())
+        await storage.client_call(storage.store.add_file(record))
+    except BaseException:
+        await content.discard()
+        raise
 
 
 async def _receive(request: Request, storage: Storage, content: ContentWriter, limit: int) -> Form:

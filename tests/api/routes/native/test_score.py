@@ -109,3 +109,11 @@ def test_refusals(app: Any, labels: list[int], change: dict[str, Any], text: str
 def test_a_model_that_compares_no_texts_says_what_to_send(app: Any) -> None:
     message = app.refusal("/v1/score", {"text_1": "a", "text_2": ["b", "c"]})["message"]
     assert "query, items and label_token_ids" in message
+
+
+def test_a_query_that_is_too_long_is_refused_with_its_first_item(app: Any, labels: list[int]) -> None:
+    query = "The capital of France is Paris. " * 2000
+    refused = app.post("/v1/score", {"query": query, "items": ["x"] * 500, "label_token_ids": labels})
+    assert refused.status_code == 400 and "items[0]: The input" in refused.text
+    many = app.post("/v1/score", {"query": QUERY, "items": ["x"] * 60_000, "label_token_ids": labels})
+    assert many.status_code == 400 and "items has 60000 entries; the most is" in many.text

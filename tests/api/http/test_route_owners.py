@@ -8,7 +8,7 @@ import pytest
 from fastapi import APIRouter, FastAPI
 
 from sglang_plug import ConfigError, Plugins
-from sglang_plug_api.http.route_ownership import refuse_clashes, route_owners
+from sglang_plug_api.http.plugin_routes import refuse_clashes, route_owners
 
 PLUGINS = Plugins.discover()
 FIRST, SECOND = (PLUGINS.get("route", name) for name in ("chat", "models"))

@@ -1,0 +1,50 @@
+"""Prompts of pooling requests: their lengths, and how they are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.pooling.large_responses import large_list_response, large_object_response
+from sglang_plug_api.pooling.pooling import fitting
+from sglang_plug_api.protocol.score import QueryWithItems
+
+ENGINE: Any = SimpleNamespace(info={"context_length": 3})
+
+
+def test_no_prompt_is_made_after_one_that_is_too_long() -> None:
+    made = []
+
+    def prompts() -> Iterator[list[int]]:
+        for length in (2, 3, 4, 1):
+            made.append(length)
+            yield [0] * length
+
+    with pytest.raises(ApiError, match=r"documents\[2\]: The input \(4 tokens\) is longer"):
+        fitting(ENGINE, prompts(), 4, "documents")
+    assert made == [2, 3, 4]
+    assert fitting(ENGINE, iter([[1], [2, 3]]), 2, "documents") == [[1], [2, 3]]
+
+
+def test_the_only_prompt_is_not_numbered() -> None:
+    with pytest.raises(ApiError, match=r"^The input \(4 tokens\)"):
+        fitting(ENGINE, iter([[0] * 4]), 1, "input")
+
+
+def test_a_query_is_joined_with_an_item_when_it_is_read() -> None:
+    items = QueryWithItems("query ", ["a", "b"], item_first=False)
+    assert len(items) == 2 and list(items) == ["query a", "query b"]
+    assert list(QueryWithItems([1, 2], [[3], []], item_first=True)) == [[3, 1, 2], [1, 2]]
+
+
+async def test_large_responses_are_plain_json() -> None:
+    listed = await large_list_response([{"a": 1.5}, "é", None])
+    assert listed.body == '[{"a":1.5},"é",null]'.encode() and listed.media_type == "application/json"
+    fields = {"object": "list", "data": [[0.25, 1e-07], []], "usage": {"total_tokens": 2}}
+    answer = await large_object_response(fields, large="data")
+    assert answer.body == b'{"object":"list","data":[[0.25,1e-07],[]],"usage":{"total_tokens":2}}'
+    assert (await large_list_response([])).body == b"[]"
