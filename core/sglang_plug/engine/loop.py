@@ -21,6 +21,7 @@ from sglang_plug.engine.admission.queue import Queue
 from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
+from sglang_plug.engine.extensions.metrics import ExtensionMetrics
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.processes.messages import (
     Abort,
@@ -104,6 +105,7 @@ class EngineLoop:
         self.describe = describe
         self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
         self.extensions = extensions or ExtensionPoints()
+        self._metrics = ExtensionMetrics(self.extensions, describe)
         self.info, self.heartbeat = {**info, **self.extensions.all_info()}, heartbeat
         self.longest = min(info["context_length"], scheduler.pool.capacity)
         self._checks = RequestChecks(info, self.longest, max_queued, max_queued_per_caller)
@@ -338,7 +340,7 @@ class EngineLoop:
         """Return the statistics of the step that was committed last; ``seconds`` is 0 if nothing was computed."""
         totals, infos, now = tuple[MetricTotal, ...](), tuple[MetricInfo, ...](), time.monotonic()
         if is_due := now >= self._next_totals or not self.scheduler.busy:  # what is true of an idle engine stays
-            totals, infos = self.extensions.all_totals(), self.extensions.all_infos()
+            totals, infos = self._metrics.totals(), self._metrics.infos()
             self._next_totals = now + TOTALS_PERIOD
         counters, pool, allocator = self.scheduler.counters, self.scheduler.pool, self.scheduler.allocator
         relieved, allocator.relieved = allocator.relieved, 0

@@ -48,6 +48,23 @@ def attributed(
         ) from error
 
 
+@contextmanager
+def attributed_by_traceback(components: Sequence[Component], doing: str) -> Iterator[None]:
+    """Convert errors that the code of one of ``components`` raises inside the context to ``PluginError``\\ s naming it.
+
+    A ``ConfigError`` is a refusal with a text of its own, which is kept.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        owners = _owners_in_traceback(error, components)
+        if not owners:
+            raise
+        raise PluginError(f"{owners[0]} failed {doing}: {described(error, owners[1:])}") from error
+
+
 def described(error: BaseException, components: Sequence[Component]) -> str:
     """Describe ``error`` in one line, with those of ``components`` whose code it passed through, the innermost first.
 

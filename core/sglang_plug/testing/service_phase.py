@@ -6,8 +6,10 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, StepStats
+from sglang_plug.engine.extensions.metrics import check_metric
 from sglang_plug.engine.extensions.points import ExtensionPoints
 
 Labels = tuple[tuple[str, str], ...]
@@ -45,9 +47,8 @@ class ServiceReports:
             stats = replace(STATS)
             step_done(stats)
             assert stats == STATS, "step_done() changed the statistics that others get, too"
-        self._check_totals(self._points.all_totals())
-        for fact in self._points.all_infos():
-            assert isinstance(fact, MetricInfo), f"infos() returned {type(fact).__name__}, not MetricInfo"
+        self._check_totals([total for totals in self._points.totals for total in _checked(totals(), MetricTotal)])
+        for fact in [fact for infos in self._points.infos for fact in _checked(infos(), MetricInfo)]:
             assert fact.name.endswith("_info"), f"infos(): the name {fact.name!r} must end with _info"
         info = self._points.all_info()
         try:
@@ -61,7 +62,6 @@ class ServiceReports:
     def _check_totals(self, totals: Iterable[MetricTotal]) -> None:
         keys = set[tuple[str, Labels]]()
         for total in totals:
-            assert isinstance(total, MetricTotal), f"totals() returned {type(total).__name__}, not MetricTotal"
             key = total.name, total.labels
             assert total.name.endswith("_total"), f"totals(): the name {total.name!r} must end with _total"
             assert key not in keys, f"totals() returned {total.name!r} twice with the labels {total.labels}"
@@ -71,3 +71,16 @@ class ServiceReports:
             )
             keys.add(key)
             self._totals[key] = total.value
+
+
+def _checked(metrics: Any, kind: type[Any]) -> list[Any]:
+    """Return the metrics that a method returned. Raises ``AssertionError`` naming what is wrong with one."""
+    method = "totals()" if kind is MetricTotal else "infos()"
+    assert isinstance(metrics, Iterable), f"{method} returned {type(metrics).__name__}, which is not a list of metrics"
+    checked = list(metrics)
+    for metric in checked:
+        try:
+            check_metric(metric, kind)
+        except TypeError as error:
+            raise AssertionError(f"{method}: {error}") from error
+    return checked

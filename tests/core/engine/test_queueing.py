@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 
-from sglang_plug import AdmissionPhase, QueuePhase, QueueView, RequestError, SequenceView, StepExtension
+from sglang_plug import (
+    AdmissionPhase,
+    PlanningPhase,
+    QueuePhase,
+    QueueView,
+    RequestError,
+    SequenceView,
+    StepExtension,
+)
 from sglang_plug.engine.processes.messages import Abort, Pause, Resume
 from tests.core.engine.test_loop import Bench
 
@@ -82,3 +93,29 @@ def test_a_new_request_with_the_id_of_one_that_is_over_is_not_ended(bench: Bench
     bench.submit("third", params={"max_new_tokens": 2})
     bench.run()
     assert bench.tokens("third") == [5, 5]
+
+
+class Reorders(StepExtension, PlanningPhase):
+    """Returns what a test tells it to, in place of the waiting sequences."""
+
+    def __init__(self, change: Callable[[list[SequenceView]], Any]) -> None:
+        self.change = change
+
+    def order(self, waiting: list[SequenceView], running: Sequence[SequenceView]) -> Any:
+        return self.change(waiting)
+
+
+@pytest.mark.parametrize("change", [lambda waiting: [*waiting, *waiting], lambda waiting: [*waiting, object()]])
+def test_an_order_with_other_sequences_is_refused_by_name(change: Any) -> None:
+    bench = Bench(extensions={"reorders": Reorders(change)})
+    bench.submit("first")
+    with pytest.raises(RuntimeError, match=r"Reorders\.order\(\) must return some of the 1 sequences that it was"):
+        bench.loop.step()
+
+
+def test_an_order_may_leave_out_sequences() -> None:
+    bench = Bench(max_queued=5, extensions={"reorders": Reorders(lambda waiting: waiting[-1:])})
+    for id in ("first", "second", "third"):
+        bench.submit(id)
+    bench.run()
+    assert all(bench.end(id)[0] == "length" for id in ("first", "second", "third"))

@@ -39,6 +39,8 @@ class BuiltExtensions:
     resolved: Resolved
     """The choices, with the components that the extensions chose."""
     vocabulary: VocabularyReader
+    components: tuple[Component, ...]
+    """The components of the extensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ def _build_extensions(
     vocabulary = VocabularyReader(resolved, chosen)
     extensions: dict[str, StepExtension] = {}
     served: dict[str, Component] = {}
+    used: list[Component] = []
     for component in components:
         spec = component.spec_as(StepExtensionSpec)
         if collectives.rank > 0 and not spec.worker_ranks:
@@ -118,13 +121,15 @@ def _build_extensions(
             if (other := served.setdefault(name, component)) is not component:
                 raise ConfigError(f"{other} and {component} serve the same request field {name!r}; block one of them")
         extensions[spec.name] = extension
+        used.append(component)
     refusals = _refusals(served)
     for extension in extensions.values():
         refusals |= extension.refusals
     points = extension_points(extensions, refusals)
     if collectives.rank == 0:
         _refuse_unserved_states(resolved, points)
-    return BuiltExtensions(points, replace(resolved, choices={**resolved.choices, **chosen}), vocabulary)
+    resolved = replace(resolved, choices={**resolved.choices, **chosen})
+    return BuiltExtensions(points, resolved, vocabulary, tuple(used))
 
 
 def _context(

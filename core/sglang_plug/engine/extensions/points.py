@@ -215,14 +215,6 @@ class ExtensionPoints:
             for use in self.use_tensor_store:
                 use(store)
 
-    def all_totals(self) -> tuple[MetricTotal, ...]:
-        """Return the totals of all extensions."""
-        return tuple(total for totals in self.totals for total in totals())
-
-    def all_infos(self) -> tuple[MetricInfo, ...]:
-        """Return the facts of all extensions that become metrics."""
-        return tuple(fact for infos in self.infos for fact in infos())
-
     def all_info(self) -> dict[str, Any]:
         """Return the plain data of all extensions for ``/server_info``."""
         return {name: value for info in self.info for name, value in info().items()}

@@ -34,7 +34,7 @@ from sglang_plug.ops.sampling import SamplingOptions
 
 from .logprobs import Reports, report
 from .masks import apply_mask
-from .processor_batch import Rows, SampledAhead, errors_of, groups_of
+from .processor_batch import ProcessorGroup, Rows, SampledAhead, errors_of, groups_of
 
 _MASK = (1 << 64) - 1
 NO_ERRORS: Mapping[int, RequestError] = MappingProxyType({})
@@ -140,7 +140,7 @@ class Sampler:
         reports = None
         if logprobs is not None:
             reports = report(logprobs, batch.reporting.of(tokens).clamp(min=0), batch.reported)
-        read = partial(results_of, Fetched.of(tokens), errors, batch.reporting.places, reports)
+        read = partial(results_of, Fetched.of(tokens), errors, batch.reporting.places, reports, batch.groups)
         return LaunchedStep(batch.sequences, tokens, read)
 
     def _prepared(self, logits: Tensor, sequences: Ordered[Sequence], ahead: Ordered[int]) -> SamplingBatch:
@@ -158,6 +158,7 @@ def results_of(
     errors: Mapping[int, RequestError] = NO_ERRORS,
     reported: Ordered[int] = (),
     reports: Reports | None = None,
+    groups: Ordered[ProcessorGroup] = (),
 ) -> list[StepResult]:
     """Return a result for each row of ``tokens``; waits only for the work that was queued on the device before them.
 
@@ -166,9 +167,13 @@ def results_of(
         errors: maps a row to the reason why its token is not valid.
         reported: rows that report log-probabilities.
         reports: their log-probabilities.
+        groups: the logits processors of the rows.
     """
     chosen: list[int] = tokens.read()[0].tolist()
-    results = [StepResult(token) if token >= 0 else StepResult(token, error=NOT_FINITE) for token in chosen]
+    results = [
+        StepResult(token) if token >= 0 else StepResult(token, error=_not_finite(row, groups))
+        for row, token in enumerate(chosen)
+    ]
     if reports is not None:
         described = reports.read([max(0, chosen[row]) for row in reported])
         for row, logprob in zip(reported, described, strict=True):
@@ -176,6 +181,12 @@ def results_of(
     for row, error in errors.items():
         results[row].error, results[row].status = str(error), error.status
     return results
+
+
+def _not_finite(row: int, groups: Ordered[ProcessorGroup]) -> str:
+    """Return the error of a row without a token, which names the logits processors that may be the reason."""
+    names = [str(group.loaded.component) for group in groups if any(member.place == row for member in group.members)]
+    return f"{NOT_FINITE}, or a logits processor left no token: {', '.join(names)}" if names else NOT_FINITE
 
 
 def all_greedy(sequences: Ordered[Sequence]) -> bool:

@@ -141,7 +141,7 @@ class Sharing:
         if self._most_running is not None:
             order = _within_limit(order, running, self._most_running)
         for change in filters:
-            order = change(order, running)
+            order = _checked(change, order, running)
         if keep and filters:
             present = set(map(id, order))
             order = [*order, *(sequence for sequence in keep if id(sequence) not in present)]
@@ -200,6 +200,21 @@ class Sharing:
         generated.clear()
         if usage:
             accounting.charge(usage)
+
+
+def _checked(change: Filter, order: list[Sequence], running: list[Sequence]) -> list[Sequence]:
+    """Return the answer of a step extension. Raises ``RuntimeError`` unless it has some of ``order``, each once."""
+    count = len(order)
+    known = set(map(id, order))
+    answer = change(order, running)
+    ids = set(map(id, answer))
+    if len(ids) != len(answer) or not ids <= known:
+        name = getattr(change, "__qualname__", repr(change))
+        raise RuntimeError(
+            f"{name}() must return some of the {count} sequences that it was given, each once; it returned "
+            f"{len(answer)}, of which {len(ids & known)} are among them"
+        )
+    return answer
 
 
 def _within_limit(order: list[Sequence], running: list[Sequence], most: int) -> list[Sequence]:

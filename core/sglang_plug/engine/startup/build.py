@@ -42,7 +42,7 @@ from sglang_plug.engine.scheduling.exchanges import Exchanges
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.tensor_parallel.group import start_ranks
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
-from sglang_plug.plugins.attribution import described
+from sglang_plug.plugins.attribution import attributed_by_traceback, described
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.system.gc_control import collecting_later
 
@@ -82,7 +82,8 @@ def build_engine(
         built = _extensions(resolved, plugins, ranks)
         for close in built.points.close:
             unless_built.callback(close)
-        engine = _build(built, plugins, inbox, send, heartbeat, ledger, ranks)
+        with attributed_by_traceback(built.components, "while the engine was built"):
+            engine = _build(built, plugins, inbox, send, heartbeat, ledger, ranks)
         unless_built.pop_all()
     return engine
 
@@ -123,7 +124,7 @@ def _build(
         model_controls=lambda: runner.model.controls(),
         shortage=ledger.of_step,
         overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
-        describe=partial(described, components=resolved.components),
+        describe=partial(described, components=(*resolved.components, *built.components)),
         ranks=ranks,
         extensions=extensions,
         processors=processors,

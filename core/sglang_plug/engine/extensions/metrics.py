@@ -1,0 +1,61 @@
+"""The metrics of step extensions: collected, and checked, since every process must be able to read them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal
+
+from .points import ExtensionPoints
+
+logger = logging.getLogger(__name__)
+
+Metric = TypeVar("Metric", bound=MetricTotal | MetricInfo)
+
+
+class ExtensionMetrics:
+    """Collects the metrics of step extensions; those of a method that fails are left out from then on.
+
+    Args:
+        points: the methods of the extensions.
+        describe: returns an error in one line, with the extension whose code raised it.
+    """
+
+    def __init__(self, points: ExtensionPoints, describe: Callable[[BaseException], str] = repr) -> None:
+        self._totals, self._infos, self._describe = list(points.totals), list(points.infos), describe
+
+    def totals(self) -> tuple[MetricTotal, ...]:
+        """Return the totals of all extensions."""
+        return self._collected(self._totals, MetricTotal)
+
+    def infos(self) -> tuple[MetricInfo, ...]:
+        """Return the facts of all extensions that become metrics."""
+        return self._collected(self._infos, MetricInfo)
+
+    def _collected(self, methods: list[Callable[[], Iterable[Metric]]], kind: type[Metric]) -> tuple[Metric, ...]:
+        collected: list[Metric] = []
+        for method in [*methods]:
+            try:
+                metrics = list(method())
+                for metric in metrics:
+                    check_metric(metric, kind)
+                collected += metrics
+            except Exception as error:
+                methods.remove(method)
+                owner = f"{type(getattr(method, '__self__', None)).__name__}.{getattr(method, '__name__', '')}()"
+                logger.error("the metrics of %s are left out from now on: %s", owner, self._describe(error))
+        return tuple(collected)
+
+
+def check_metric(metric: Any, kind: type[Any]) -> None:
+    """Raise ``TypeError`` if a metric is not of the ``kind``, or has a field of another type."""
+    if not isinstance(metric, kind):
+        raise TypeError(f"a metric is a {type(metric).__name__}, not a {kind.__name__}")
+    texts = [metric.name, metric.description, *(text for label in metric.labels for text in label)]
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"the metric {metric.name!r} has {text!r} where text is expected")
+    if type(metric.value) not in (int, float):
+        raise TypeError(f"the value of the metric {metric.name!r} is a {type(metric.value).__name__}, not a float")
