@@ -36,12 +36,15 @@ class Channel:
     def __init__(self) -> None:
         self.paused = False
         """True from the time the engine is asked to pause the request until the reader takes the waiting output."""
+        self.has_ended = False
+        """True once the last output of the request has arrived."""
         self._output: Output | None = None
         self._failure: Exception | None = None
         self._arrived = asyncio.Event()
 
     def put(self, output: Output) -> None:
         """Add the output of a step."""
+        self.has_ended = output.finish is not None
         self._output = output if self._output is None else merge(self._output, output)
         self._arrived.set()
 
@@ -88,7 +91,12 @@ class Pending:
 
     def __init__(self, send: Callable[[ToEngine], None]) -> None:
         self.send = send
+        self._open = set[str]()
+        """Ids of the requests that are being read."""
         self._channels: dict[str, Channel] = {}
+        """By the id that the engine knows a request by."""
+        self._ending = set[str]()
+        """Such ids of requests that were aborted, and whose last outputs have not arrived yet."""
         self._replies: dict[int, asyncio.Future[Any]] = {}
         self._listeners: list[Callable[[StepStats], None]] = []
         self._calls = 0
@@ -100,31 +108,42 @@ class Pending:
         """Hand a request over and iterate over its outputs; see ``EngineClient.submit``."""
         if self.failure is not None:
             raise EngineError(self.failure)
-        if request.id in self._channels:
+        if request.id in self._open:
             raise RequestError(f"Duplicate request ID: {request.id!r} is still being served")
-        channel = self._channels[request.id] = Channel()
+        id = self._engine_id(request.id)
+        self._open.add(request.id)
+        channel = self._channels[id] = Channel()
         finished = False
         try:
-            self.send(Submit(request))
+            self.send(Submit(request if id == request.id else replace(request, id=id)))
             while not finished:
                 output = await channel.take()
                 if channel.paused:
                     channel.paused = False
-                    self.send(Resume((request.id,)))
+                    self.send(Resume((id,)))
                 finished = output.finish is not None
                 if output.finish is not None and output.finish.reason == "error":
                     raise RequestError(output.finish.message, output.finish.status, output.finish.about)
-                yield output
+                yield output if id == request.id else replace(output, id=request.id)
         except EngineError:
             finished = True
             raise
         finally:
-            del self._channels[request.id]
-            if not finished and self.failure is None:
+            del self._channels[id]
+            self._open.discard(request.id)
+            if not finished and not channel.has_ended and self.failure is None:
+                self._ending.add(id)
                 with contextlib.suppress(
                     EngineError
                 ):  # must not hide the exception that ended the request, such as a cancellation
-                    self.send(Abort((request.id,)))
+                    self.send(Abort((id,)))
+
+    def _engine_id(self, id: str) -> str:
+        """Return the id by which the engine knows a new request: another one while an aborted one still has ``id``."""
+        while id in self._ending or id in self._channels:
+            self._calls += 1
+            id = f"{id}#{self._calls}"
+        return id
 
     async def control(self, name: str, arguments: dict[str, Any]) -> Any:
         """Run a control call; see ``EngineClient.control``."""
@@ -148,7 +167,10 @@ class Pending:
         match message:
             case StepOutputs(outputs, stats):
                 for output in outputs:
-                    if (channel := self._channels.get(output.id)) is not None:
+                    if (channel := self._channels.get(output.id)) is None:
+                        if output.finish is not None:
+                            self._ending.discard(output.id)
+                    else:
                         channel.put(output)
                         if channel.falls_behind and not channel.paused and self.failure is None:
                             channel.paused = True

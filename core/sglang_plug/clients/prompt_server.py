@@ -127,6 +127,9 @@ class PromptServer:
             self._connections.send(peer, StepOutputs([Output(id=request.id, finish=finish)]))
         except EngineError as error:
             self._connections.refuse(peer, Failed(str(error)))
+        except asyncio.CancelledError:
+            self._connections.send(peer, StepOutputs([Output(id=request.id, finish=Finish("abort"))]))
+            raise
         finally:
             self._computing.pop(id, None)
             peer.ids.discard(id)

@@ -169,7 +169,7 @@ class EngineServer:
                 self._queued[request.id] = len(request.tokens)
                 self._process.send(Submit(request))
             case Abort(ids):
-                self._abort(peer, [peer.prefix + id for id in ids])
+                self._abort([peer.prefix + id for id in ids])
             case Pause(ids):
                 self._process.send(Pause(tuple(peer.prefix + id for id in ids)))
             case Resume(ids):
@@ -185,10 +185,9 @@ class EngineServer:
             case Close():
                 self._connections.forget(peer)
 
-    def _abort(self, peer: Peer, ids: Sequence[str]) -> None:
-        peer.ids.difference_update(ids)
+    def _abort(self, ids: Sequence[str]) -> None:
+        """Abort requests, whose clients are told of their ends."""
         for id in ids:
-            self._owners.pop(id, None)
             self._queued.pop(id, None)
         self._process.send(Abort(tuple(ids)))
 
@@ -198,8 +197,11 @@ class EngineServer:
             self._calls.pop(number, None)
         if peer.ids and self._failure is None:
             logger.info("A client is gone; %d of its requests are aborted", len(peer.ids))
+            ids, peer.ids = tuple(peer.ids), set()
+            for id in ids:
+                self._owners.pop(id, None)
             with contextlib.suppress(EngineError):  # the engine has just died, which ends them, too
-                self._abort(peer, tuple(peer.ids))
+                self._abort(ids)
 
     def _dispatch(self, message: FromEngine) -> None:
         """Pass a message of the engine on to the clients that it is for."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +66,66 @@ async def test_cancelling_a_waiting_reader_aborts() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert sent[-1] == Abort(("a",))
+
+
+async def left(pending: Pending, *outputs: Output) -> None:
+    """Submit a request, dispatch ``outputs`` to it, and leave after the first."""
+    stream = pending.submit(REQUEST)
+    first = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    for output in outputs:
+        pending.dispatch(StepOutputs([output]))
+    await first
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_request_does_not_get_outputs_of_an_aborted_one_with_its_id() -> None:
+    sent: list[ToEngine] = []
+    pending = Pending(sent.append)
+    await left(pending, Output(id="a", tokens=(1,)))
+    again = pending.submit(REQUEST)
+    first = asyncio.ensure_future(anext(again))
+    await asyncio.sleep(0)
+    submitted = [message.request.id for message in sent if isinstance(message, Submit)]
+    assert submitted[0] == "a" != submitted[1]
+    pending.dispatch(StepOutputs([Output(id="a", tokens=(2,)), Output(id=submitted[1], tokens=(7,))]))
+    pending.dispatch(StepOutputs([Output(id="a", finish=Finish("abort"))]))
+    assert await first == Output(id="a", tokens=(7,))
+    with pytest.raises(RequestError, match="Duplicate request ID: 'a'"):
+        await anext(pending.submit(REQUEST))
+    await again.aclose()  # type: ignore[attr-defined]
+    assert sent[-1] == Abort((submitted[1],))
+    pending.dispatch(StepOutputs([Output(id=submitted[1], finish=Finish("abort"))]))
+    await left(pending, Output(id="a", tokens=(3,)))
+    assert sent[-2] == Submit(REQUEST), "nothing has the id any more"
+
+
+async def test_a_request_that_ended_before_its_reader_left_frees_its_id() -> None:
+    sent: list[ToEngine] = []
+    pending = Pending(sent.append)
+    await left(pending, Output(id="a", tokens=(1,)), Output(id="a", tokens=(2,), finish=Finish("length")))
+    stream = pending.submit(REQUEST)
+    first = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    pending.dispatch(StepOutputs([Output(id="a", tokens=(5,))]))
+    await first
+    pending.dispatch(StepOutputs([Output(id="a", tokens=(6,), finish=Finish("length"))]))
+    await stream.aclose()  # type: ignore[attr-defined]
+    assert [type(message) for message in sent] == [Submit, Submit], "nothing was to be aborted"
+    await left(pending, Output(id="a", tokens=(3,)))
+    assert sent[-2] == Submit(REQUEST)
+
+
+async def test_an_id_that_looks_like_one_that_was_made_is_another_request() -> None:
+    sent: list[ToEngine] = []
+    pending = Pending(sent.append)
+    await left(pending, Output(id="a", tokens=(1,)))
+    streams = [pending.submit(replace(REQUEST, id=id)) for id in ("a", "a#1", "a#2")]
+    for stream in streams:
+        asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+    ids = [message.request.id for message in sent if isinstance(message, Submit)]
+    assert len(set(ids)) == len(ids) == 4
 
 
 async def test_a_cancellation_is_seen_though_the_engine_is_gone() -> None:
