@@ -143,6 +143,8 @@ def _response_format(format: dict[str, Any] | None, names: FormatFields) -> Iter
     match format.get("type") if format else "text":
         case "text":
             return
+        case "json_object" if format is not None and format.get("schema") is not None:  # as llama.cpp's server takes it
+            yield Constraint("json_schema", _schema({"json_schema": format}, names))
         case "json_object":
             yield Constraint("json_object")
         case "json_schema":

@@ -9,6 +9,16 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
+async def uninterrupted(work: Coroutine[Any, Any, Result]) -> Result:
+    """Await ``work``; a cancellation takes effect only once it is done."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
 async def gather(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
     """Run all of ``work`` concurrently and return the results; the first failure cancels the rest and is raised."""
     try:

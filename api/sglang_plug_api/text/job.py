@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,11 +17,13 @@ from sglang_plug import (
     Output,
     ReasoningBlock,
     ReasoningPrefix,
+    Request,
     SamplingParams,
     TokenLogprob,
 )
 from sglang_plug.plugins.spec import Task
 from sglang_plug_api.http.callers import Caller, current_caller
+from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.service.terms import ServiceTerms, current_terms
 
 from .sampling import Sampling
@@ -36,6 +38,8 @@ def new_id() -> str:
 
 PROMPT_ONLY = Sampling(params=SamplingParams(max_new_tokens=0))
 """Parameters of pooling tasks, which generate nothing."""
+MAX_PROMPT_LOGPROBS = 1 << 20
+"""Largest number of log-probabilities of alternatives that one request gets for the positions of its prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,44 @@ class Job:
     def engine_id(self) -> str:
         """The engine's id of the sequence, which is unique even if two callers choose the same id."""
         return f"{self.caller.owner}/{self.id}" if self.caller.owner else self.id
+
+    @property
+    def prompt_logprobs(self) -> int:
+        """Number of log-probabilities of alternatives that are reported for the positions of the prompt."""
+        options = self.logprobs
+        if options is None or options.start < 0:
+            return 0
+        return (len(self.tokens) - options.start) * (options.top + len(options.ids))
+
+    def engine_request(self, arrived: float, *, isolated: bool) -> Request:
+        """Return the request of the engine; ``isolated``: it shares no cached prefixes with those of other callers."""
+        return Request(
+            id=self.engine_id,
+            tokens=tuple(self.tokens),
+            media=self.media,
+            params=self.sampling.params,
+            task=self.task,
+            logprobs=self.logprobs,
+            constraint=self.constraint,
+            reasoning_prefix=self.reasoning_prefix,
+            reasoning=self.reasoning,
+            priority=self.priority,
+            salt=f"{self.caller.owner}:{self.salt}" if isolated else self.salt,
+            adapter=self.adapter,
+            caller=self.engine_caller,
+            deadline=self.terms.deadline,
+            arrived=arrived,
+        )
+
+
+def check_prompt_logprobs(jobs: Iterable[Job]) -> None:
+    """Raise ``ApiError`` for too many log-probabilities of prompts: they take memory, and are sent at once."""
+    total = sum(job.prompt_logprobs * job.sampling.n for job in jobs)
+    if total > MAX_PROMPT_LOGPROBS:
+        raise ApiError(
+            f"the request asks for {total} log-probabilities of alternatives at the positions of its prompts; the most "
+            f"is {MAX_PROMPT_LOGPROBS}: ask for fewer alternatives or positions"
+        )
 
 
 @dataclass(frozen=True, slots=True)

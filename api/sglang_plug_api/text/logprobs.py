@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sglang_plug import Tokenizer, TokenLogprob
@@ -33,17 +33,47 @@ def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer, top: i
     return {"content": content, "refusal": None}
 
 
+class TextOffsets:
+    """The place in a completion's text at which each of its tokens begins.
+
+    It does not depend on how the text is divided into pieces. Special tokens that are left out have no characters, and
+    the parts of a character begin where it does.
+
+    Args:
+        tokenizer: decodes the tokens.
+        prompt: tokens before the output.
+        echo: text of the prompt, if the completion begins with it.
+        skip_special: special tokens of the output are left out.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], echo: str = "", *, skip_special: bool) -> None:
+        self._echo, self._echoed, self._length = len(echo), 0, len(echo)
+        self._echo_decoder = tokenizer.decoder(skip_special=False)
+        self._decoder = tokenizer.decoder(skip_special=skip_special, prompt=prompt)
+
+    def of_prompt(self, tokens: Iterable[int]) -> list[int]:
+        """Return the offsets of the next tokens of the prompt."""
+        offsets = []
+        for token in tokens:
+            offsets.append(min(self._echoed, self._echo))
+            self._echoed += len(self._echo_decoder.feed((token,)))
+        return offsets
+
+    def of_output(self, tokens: Iterable[int]) -> list[int]:
+        """Return the offsets of the next tokens of the output."""
+        offsets = []
+        for token in tokens:
+            offsets.append(self._length)
+            self._length += len(self._decoder.feed((token,)))
+        return offsets
+
+
 def completion_logprobs(
-    logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer, top: int, offset: int
+    logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer, top: int, offsets: Sequence[int]
 ) -> dict[str, Any]:
-    """Return ``choices[].logprobs`` of completions; ``offset`` counts the characters before the first token."""
-    pieces = [tokenizer.piece(item.token) for item in logprobs]
-    offsets = []
-    for piece in pieces:
-        offsets.append(offset)
-        offset += len(piece)
+    """Return ``choices[].logprobs`` of completions; ``offsets`` are those of the tokens in the text."""
     return {
-        "tokens": pieces,
+        "tokens": [tokenizer.piece(item.token) for item in logprobs],
         "token_logprobs": [None if item.logprob is None else finite(item.logprob) for item in logprobs],
         "top_logprobs": [
             None if item.logprob is None else {tokenizer.piece(token): finite(value) for token, value in item.top[:top]}
@@ -51,7 +81,7 @@ def completion_logprobs(
         ]
         if top
         else None,
-        "text_offset": offsets,
+        "text_offset": list(offsets),
     }
 
 

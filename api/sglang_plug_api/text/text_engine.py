@@ -18,7 +18,6 @@ from sglang_plug import (
     EngineError,
     MediaPrompt,
     Observer,
-    Request,
     RequestError,
     RequestEvent,
     TemplateError,
@@ -38,7 +37,8 @@ from sglang_plug_api.service.terms import DEADLINE_STATUS, ServiceTerms, current
 from .adapter_names import AdapterNames
 from .constraints import constraint_refusal
 from .detokenizing import Detokenizer
-from .job import Job, Piece, RunningJob, joined, output_job
+from .gather import uninterrupted
+from .job import Job, Piece, RunningJob, check_prompt_logprobs, joined, output_job
 from .parsers import Parsers
 from .sampling import SamplingDefaults
 
@@ -216,8 +216,12 @@ class TextEngine:
             raise ApiError(f"the request asks for {total} sequences (prompts times n); the most is {limit}", param="n")
 
     def expand(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return a job for each of the ``n`` outputs of each prompt. Raises ``ApiError`` if they are too many."""
+        """Return a job for each of the ``n`` outputs of each prompt.
+
+        Raises ``ApiError`` if they, or the log-probabilities of their prompts, are too many.
+        """
         self.check_sequences(sum(job.sampling.n for job in jobs))
+        check_prompt_logprobs(jobs)
         return [output_job(job, index) for job in jobs for index in range(job.sampling.n)]
 
     async def stream(self, job: Job, *, whole: bool = False) -> AsyncGenerator[Piece, None]:
@@ -229,7 +233,7 @@ class TextEngine:
         """
         arrived = time.time()
         detokenizer = Detokenizer(job, self._tokenizer)
-        request = self._request(job, arrived)
+        request = job.engine_request(arrived, isolated=self.config.tenant_isolation)
         await self._admission_gate.wait_open()
         first: float | None = None
         refused, repeats = 0, int(whole)
@@ -276,10 +280,13 @@ class TextEngine:
         """Replace the weights by those of another checkpoint once no request is in flight; new requests wait meanwhile.
 
         Raises ``RequestError`` if they do not fit, and ``TimeoutError`` if requests did not end in time; the old
-        weights stay in use then.
+        weights stay in use then, as when the call is cancelled before the update has begun.
         """
         async with self._admission_gate.closed_and_idle(lambda: self.in_flight, self.config.drain_timeout):
-            await self.client.control("update_weights", source=source, revision=revision)
+            await uninterrupted(self._replace_weights(source, revision, version))
+
+    async def _replace_weights(self, source: str, revision: str | None, version: str | None) -> None:
+        await self.client.control("update_weights", source=source, revision=revision)
         self.info = {**self.info, "model_path": source}
         self.weight_version = version or self.weight_version
 
@@ -315,25 +322,6 @@ class TextEngine:
         """Return the whole output as one piece."""
         async with contextlib.aclosing(self.stream(job, whole=True)) as pieces:
             return await anext(pieces)
-
-    def _request(self, job: Job, arrived: float) -> Request:
-        return Request(
-            id=job.engine_id,
-            tokens=tuple(job.tokens),
-            media=job.media,
-            params=job.sampling.params,
-            task=job.task,
-            logprobs=job.logprobs,
-            constraint=job.constraint,
-            reasoning_prefix=job.reasoning_prefix,
-            reasoning=job.reasoning,
-            priority=job.priority,
-            salt=f"{job.caller.owner}:{job.salt}" if self.config.tenant_isolation else job.salt,
-            adapter=job.adapter,
-            caller=job.engine_caller,
-            deadline=job.terms.deadline,
-            arrived=arrived,
-        )
 
     def _report_refusal(self, terms: ServiceTerms) -> None:
         """Tell the observers of a request whose deadline passed before it was tokenized."""

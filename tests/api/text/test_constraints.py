@@ -32,6 +32,11 @@ def body(**fields: Any) -> ChatBody:
         ({"response_format": {}}, None),
         ({"response_format": {"type": "text"}}, None),
         ({"response_format": {"type": "json_object"}}, Constraint("json_object")),
+        ({"response_format": {"type": "json_object", "schema": None}}, Constraint("json_object")),
+        (
+            {"response_format": {"type": "json_object", "schema": {"type": "null"}}},
+            Constraint("json_schema", '{"type":"null"}'),
+        ),
         (
             {
                 "response_format": {

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sglang_plug_api.text.gather import gather
+from sglang_plug_api.text.gather import gather, uninterrupted
 
 
 async def test_results_come_in_order() -> None:
@@ -43,3 +43,25 @@ async def test_cancelling_ends_all() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_cancellation_waits_for_work_that_is_not_interrupted() -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    done = list[int]()
+
+    async def work() -> int:
+        begun.set()
+        await may_end.wait()
+        done.append(1)
+        return 7
+
+    task = asyncio.create_task(uninterrupted(work()))
+    await begun.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert done == [1]
+    assert await uninterrupted(work()) == 7

@@ -28,7 +28,7 @@ from sglang_plug_api.openai.choices import (
 from sglang_plug_api.protocol.openai import CompletionBody
 from sglang_plug_api.text.constraints import generation_constraint
 from sglang_plug_api.text.job import Job, Piece
-from sglang_plug_api.text.logprobs import completion_logprobs
+from sglang_plug_api.text.logprobs import TextOffsets, completion_logprobs
 from sglang_plug_api.text.reasoning import with_reasoning
 from sglang_plug_api.text.text_engine import TextEngine
 
@@ -63,6 +63,7 @@ class _CompletionCall:
     ) -> None:
         self.id = id
         self._engine, self._body, self._echoes, self._jobs = engine, body, echoes, jobs
+        self._offsets: dict[int, TextOffsets] = {}
         self._usage = Usage(engine, prompts, len(jobs))
         self._additions = Additions(engine, body, jobs)
 
@@ -88,9 +89,7 @@ class _CompletionCall:
         for index, piece in enumerate(pieces):
             self._usage.add(index, piece)
             self._additions.add(index, piece)
-            echo = self._echo(index)
-            logprobs = (*self._echoed_logprobs(piece), *piece.logprobs)
-            choice = self._choice(index, echo + piece.text, logprobs, piece, 0)
+            choice = self._choice(index, self._echo(index) + piece.text, piece, is_first=True)
             begin = {**self._additions.of_start(index), **self._additions.prompt_logprobs(piece)}
             choices.append({**choice, **begin})
         envelope = Envelope(self._engine, self._body, self.id, "text_completion")
@@ -99,40 +98,54 @@ class _CompletionCall:
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield chunks with the text as it arrives."""
         envelope = Envelope(self._engine, self._body, self.id, "text_completion")
-        lengths: dict[int, int] = {}
+        begun = set[int]()
         async with contextlib.aclosing(stream_all(self._engine, self._jobs)) as pieces:
             async for index, piece in pieces:
                 self._usage.add(index, piece)
                 self._additions.add(index, piece)
-                text, logprobs, begin = piece.text, piece.logprobs, {}
-                offset = lengths.get(index, 0)
-                if index not in lengths:
-                    text, logprobs = self._echo(index) + text, (*self._echoed_logprobs(piece), *logprobs)
-                    begin = self._additions.of_start(index)
-                lengths[index] = offset + len(text)
-                if not (text or logprobs or piece.ending or begin or (self._additions.tokens and piece.tokens)):
+                text, begin = piece.text, {}
+                if is_first := index not in begun:
+                    begun.add(index)
+                    text, begin = self._echo(index) + text, self._additions.of_start(index)
+                has_logprobs = piece.logprobs or (is_first and self._echoed_logprobs(piece))
+                if not (text or has_logprobs or piece.ending or begin or (self._additions.tokens and piece.tokens)):
                     continue
                 usage = self._usage.report() if self._body.usage_in_chunks else None
                 more = self._additions.of_answer(piece) if piece.ending else {}
-                yield envelope([{**self._choice(index, text, logprobs, piece, offset), **begin}], usage, **more)
+                yield envelope([{**self._choice(index, text, piece, is_first=is_first), **begin}], usage, **more)
         if self._body.usage_in_stream:
             yield envelope([], self._usage.report())
 
-    def _choice(
-        self, index: int, text: str, logprobs: Sequence[TokenLogprob], piece: Piece, offset: int
-    ) -> dict[str, Any]:
-        top, reported = self._body.logprobs, None
-        if top is not None:
-            reported = completion_logprobs(logprobs, self._engine.tokenizer, top, offset)
+    def _choice(self, index: int, text: str, piece: Piece, *, is_first: bool) -> dict[str, Any]:
         return {
             "index": index,
             "text": text,
-            "logprobs": reported,
+            "logprobs": self._logprobs(index, piece, is_first=is_first),
             "finish_reason": finish_reason(piece),
             "matched_stop": matched_stop(piece),
             **self._additions.of_piece(index, piece),
             **(self._additions.of_end(index, piece) if piece.ending is not None else {}),
         }
+
+    def _logprobs(self, index: int, piece: Piece, *, is_first: bool) -> dict[str, Any] | None:
+        top = self._body.logprobs
+        if top is None:
+            return None
+        prompt = self._echoed_logprobs(piece) if is_first else ()
+        offsets = self._offsets_of(index)
+        places = [
+            *offsets.of_prompt(item.token for item in prompt),
+            *offsets.of_output(item.token for item in piece.logprobs),
+        ]
+        return completion_logprobs((*prompt, *piece.logprobs), self._engine.tokenizer, top, places)
+
+    def _offsets_of(self, index: int) -> TextOffsets:
+        if index not in self._offsets:
+            job = self._jobs[index]
+            self._offsets[index] = TextOffsets(
+                self._engine.tokenizer, job.tokens, self._echo(index), skip_special=job.sampling.skip_special
+            )
+        return self._offsets[index]
 
     def _echoed_logprobs(self, piece: Piece) -> Sequence[TokenLogprob]:
         """Return the log-probabilities of the prompt, if the output is to begin with it."""

@@ -104,6 +104,25 @@ def test_requests_in_flight_end_first_and_new_ones_wait(restored: Any, other: Pa
     assert restored.is_whole()
 
 
+def test_requests_do_not_wait_for_an_update_whose_client_has_left(app: Any, other: Path) -> None:
+    endless = {"text": "Once", "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}, "stream": True}
+
+    async def leave() -> str:
+        running = app.begin("/generate", endless)
+        await running.until("data:")
+        update = app.begin(ROUTE, {"model_path": str(other)})
+        waiting = asyncio.ensure_future(app.client.post("/generate", json=PROMPT))
+        await asyncio.sleep(0.2)
+        assert not update.task.done() and not waiting.done()
+        await update.leave()
+        answer = await waiting
+        assert not running.task.done()
+        await running.leave()
+        return str(answer.json()["text"])
+
+    assert "Paris" in app.run(leave())
+
+
 def test_requests_in_flight_can_be_ended_instead(restored: Any, other: Path) -> None:
     endless = {"text": "Once", "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}}
 

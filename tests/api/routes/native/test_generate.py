@@ -60,3 +60,12 @@ def test_a_list_of_lists_of_tokens_is_for_several_prompts(app: Any) -> None:
     assert "there is one prompt" in app.refusal("/generate", single)["message"]
     batch = app.answer("/generate", {**single, "text": [BODY["text"]]})
     assert [len(ids) for ids in batch[0]["meta_info"]["output_token_ids_logprobs"]] == [2] * 4
+
+
+def test_log_probabilities_of_prompts_are_limited(app: Any) -> None:
+    params = {"max_new_tokens": 1, "temperature": 0.0, "n": 8}
+    body = {"input_ids": [40] * 1000, "sampling_params": params, "return_logprob": True, "top_logprobs_num": 1000}
+    assert app.post("/generate", body).status_code == 200
+    refused = app.post("/generate", {**body, "logprob_start_len": 0})
+    assert refused.status_code == 400
+    assert "the request asks for 8000000 log-probabilities of alternatives" in refused.text
