@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from sglang_plug.config import AUTO, NO_GRAMMARS, ConfigError
-from sglang_plug.plugins.flags import ENVIRONMENT_PREFIX, KEYS, read_config_file, variable_of
+from sglang_plug.plugins.flags import ENVIRONMENT_KEYS, ENVIRONMENT_PREFIX, KEYS, read_config_file, variable_of
 from sglang_plug.plugins.registry import PluginError, Plugins
 from sglang_plug.system.command_line import Parser, did_you_mean
 
@@ -175,10 +175,14 @@ def _service_hint(sources: OptionSources, option: Option) -> str:
 
 def misspelt_variables(environment: Mapping[str, str]) -> list[str]:
     """Return a line for each variable that looks like one of ours but has no effect."""
-    known = [variable_of(key) for key in (*by_key(), *KEYS)]
-    unknown = [name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]
-    near = {name: get_close_matches(name, known, 1, NEARLY_THE_SAME) for name in sorted(unknown)}
-    return [f"{name} is no option; did you mean {matches[0]}?" for name, matches in near.items() if matches]
+    known = [variable_of(key) for key in (*by_key(), *ENVIRONMENT_KEYS, "config")]
+    flags = {variable_of(key): key.replace("_", "-") for key in KEYS}
+    unknown = sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known)
+    lines = [
+        f"{name} has no effect; use --{flags[name]} or the configuration file" for name in unknown if name in flags
+    ]
+    near = {name: get_close_matches(name, known, 1, NEARLY_THE_SAME) for name in unknown if name not in flags}
+    return [*lines, *(f"{name} is no option; did you mean {matches[0]}?" for name, matches in near.items() if matches)]
 
 
 @functools.cache
@@ -256,7 +260,9 @@ def _disable_prefix_cache(values: dict[str, Any], sources: OptionSources) -> Non
 
 
 def _serve_embeddings(values: dict[str, Any]) -> None:
-    if values.setdefault("task", "embed") == "generate":
+    if values.get("task", AUTO) == AUTO:
+        values["task"] = "embed"
+    if values["task"] == "generate":
         raise ConfigError("--is-embedding and --task generate contradict each other")
 
 

@@ -67,6 +67,11 @@ class Component:
                     f"{self} has no settings, but --set {self.spec.name}.{min(self.raw_settings)} was given"
                 )
             return None
+        return parse_settings(self.settings_class(), self.raw_settings, self.spec.name)
+
+    def settings_class(self) -> type:
+        """Import the class of the settings, which the spec declares. Raises ``PluginError``."""
+        assert self.spec.settings is not None
         try:
             kind = import_target(self.spec.settings)
         except (Exception, SystemExit) as error:
@@ -75,7 +80,8 @@ class Component:
             ) from error
         if not is_settings_class(kind):
             raise PluginError(f"{self}: settings {self.spec.settings!r} must be a dataclass or a msgspec.Struct")
-        return parse_settings(kind, self.raw_settings, self.spec.name)
+        settings: type = kind
+        return settings
 
     def settings_arguments(self) -> tuple[Any, ...]:
         """The last arguments of the target: its settings, or nothing if it declares none. Raises ``ConfigError``."""

@@ -139,8 +139,10 @@ def _in_folder(folder: Path) -> Iterator[DiscoveredPlugin]:
         raise ConfigError(f"--plugins-dir: there is no folder {str(folder)!r}")
     for path in sorted(folder.glob("*.py")):
         yield _one_file(path)
-    for project in sorted(folder.glob("*/pyproject.toml")):
+    for project in sorted([*folder.glob("pyproject.toml"), *folder.glob("*/pyproject.toml")]):
         table = _project_table(project)
+        if normalise(table.get("name", "")) == DISTRIBUTION:
+            continue
         points = table.get("entry-points", {}).get(GROUP, {})
         root = project.parent / "src" if (project.parent / "src").is_dir() else project.parent
         for name, module in sorted(points.items()):

@@ -115,18 +115,24 @@ def read_config_file(file: str) -> dict[str, Any]:
     except ImportError as error:
         raise ConfigError("--config needs PyYAML: pip install pyyaml") from error
     try:
+        twice = _repeated_keys(yaml.compose(text, Loader=yaml.SafeLoader))
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"--config {file}: is not YAML: {error}") from error
     if not isinstance(content, dict | None):
         raise ConfigError(f"--config {file}: must hold 'key: value' lines, not a {type(content).__name__}")
-    keys: dict[str, Any] = {}
-    for key, value in (content or {}).items():
-        name = str(key).replace("-", "_")
-        if name in keys:
-            raise ConfigError(f"--config {file}: {name!r} is given twice")
-        keys[name] = value
-    return {key: value for key, value in keys.items() if value is not None}
+    if twice:
+        raise ConfigError(f"--config {file}: {twice[0]!r} is given twice")
+    return {str(key).replace("-", "_"): value for key, value in (content or {}).items() if value is not None}
+
+
+def _repeated_keys(node: Any, depth: int = 4) -> list[str]:
+    """Return the keys that a YAML mapping, or one inside of it, has twice; a dash counts as an underscore."""
+    if type(node).__name__ != "MappingNode" or not depth:
+        return []
+    names = [str(key.value).replace("-", "_") for key, _ in node.value]
+    repeated = [name for index, name in enumerate(names) if name in names[:index]]
+    return repeated + [name for _, value in node.value for name in _repeated_keys(value, depth - 1)]
 
 
 def _names(value: Any, where: str, split: bool) -> tuple[str, ...]:

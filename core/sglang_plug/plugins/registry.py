@@ -23,6 +23,7 @@ from .discovery import DISTRIBUTION, DiscoveredPlugin, find_plugins
 from .hookspecs import Facts
 from .lifecycle import ComponentLifecycle
 from .lock import check_lock
+from .settings import settings_fields
 
 __all__ = ["Component", "Facts", "Failure", "Fingerprint", "PluginError", "Plugins", "import_target"]
 
@@ -272,13 +273,18 @@ class Plugins:
             self._components.setdefault((component.spec.kind, component.spec.name), []).append(component)
 
     def _settle_settings(self) -> None:
-        """Assign settings to the components of their name that declare settings, if any does."""
-        having = {component.spec.name for component in self.all() if component.spec.settings is not None}
-        for (_, name), entries in self._components.items():
-            if name in having:
-                entries[:] = [
-                    entry if entry.spec.settings is not None else replace(entry, raw_settings={}) for entry in entries
-                ]
+        """Assign settings to the components of their name that declare settings, if any does.
+
+        Where several do, each gets those that it knows, and those that none of them knows.
+        """
+        for name, values in self.options.settings.items():
+            lists = [entries for (_, other), entries in self._components.items() if other == name]
+            having = [entry for entries in lists for entry in entries if entry.spec.settings is not None]
+            known = [_setting_names(component) for component in having] if len(having) > 1 else []
+            unknown = {key for key in values if not any(key in names for names in known)}
+            assigned = dict(zip(map(id, having), ({*names, *unknown} for names in known), strict=False))
+            for entries in lists if having else ():
+                entries[:] = [_with_settings(entry, assigned.get(id(entry))) for entry in entries]
 
     def _refuse_twins(self, components: list[Component]) -> None:
         """``--prefer`` settles clashes between distributions; within one there is nothing to prefer."""
@@ -343,6 +349,25 @@ class Plugins:
             if self.options.strict:
                 raise PluginError(f"{failure} (--strict-plugins)") from error
             self.failures.append(failure)
+
+
+def _setting_names(component: Component) -> set[str]:
+    """Return the names of a component's settings; none if their class cannot be imported, which is told later."""
+    try:
+        return {setting.name for setting in settings_fields(component.settings_class())}
+    except PluginError:
+        return set()
+
+
+def _with_settings(component: Component, names: set[str] | None) -> Component:
+    """Return a component with those of its settings that are in ``names``, all if that is ``None``."""
+    if component.spec.settings is None:
+        return replace(component, raw_settings={})
+    if names is None:
+        return component
+    return replace(
+        component, raw_settings={key: component.raw_settings[key] for key in component.raw_settings if key in names}
+    )
 
 
 def _manager() -> pluggy.PluginManager:

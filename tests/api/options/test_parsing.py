@@ -326,10 +326,15 @@ def test_algorithms_may_be_in_capitals(plugins: Plugins) -> None:
         algorithm("EAGLE")
 
 
+def test_embeddings_of_a_model_for_any_task(plugins: Plugins) -> None:
+    assert configured(plugins, "--is-embedding", "--task", "auto").engine.model.task == "embed"
+
+
 def test_misspelt_variables_are_named() -> None:
     names = ("SGLANG_PLUG_API_KEYS", "SGLANG_PLUG_API_KEY", "SGLANG_PLUG_SERVICE_HOST", "SGLANG_PLUG_PORT_30000_TCP")
-    names += ("SGLANG_PLUG_CONFIG", "SGLANG_PLUG_STRICT_PLUGIN", "HOME")
+    names += ("SGLANG_PLUG_CONFIG", "SGLANG_PLUG_STRICT_PLUGIN", "HOME", "SGLANG_PLUG_PLUGINS_DIR")
     assert misspelt_variables(dict.fromkeys(names, "x")) == [
+        "SGLANG_PLUG_PLUGINS_DIR has no effect; use --plugins-dir or the configuration file",
         "SGLANG_PLUG_API_KEYS is no option; did you mean SGLANG_PLUG_API_KEY?",
         "SGLANG_PLUG_STRICT_PLUGIN is no option; did you mean SGLANG_PLUG_STRICT_PLUGINS?",
     ]

@@ -106,6 +106,14 @@ def test_a_folder_holds_projects_and_files(tmp_path: Path) -> None:
     assert plugins["it"].explicit
 
 
+def test_a_project_itself_may_be_named(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "own"\nentry-points.sglang_plug = { own = "own_module" }'
+    )
+    (tmp_path / "own_module.py").write_text("x = 1")
+    assert discovered(dirs=(str(tmp_path),))["own"].load().x == 1
+
+
 def test_a_project_may_keep_its_packages_in_src(tmp_path: Path) -> None:
     project = write_project(tmp_path, "with-src")
     (project / "src").mkdir()

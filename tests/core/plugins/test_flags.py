@@ -88,6 +88,8 @@ def test_a_malformed_variable_is_named() -> None:
         ("- port", "must hold 'key: value' lines, not a list"),
         ("port: [", "is not YAML"),
         ("max-total-tokens: 1\nmax_total_tokens: 2", "'max_total_tokens' is given twice"),
+        ("port: 1\nmodel: a\nport: 2", "'port' is given twice"),
+        ("set:\n  a:\n    size: 1\n    size: 2", "'size' is given twice"),
     ],
 )
 def test_a_malformed_file_is_explained(tmp_path: Path, text: str, message: str) -> None:

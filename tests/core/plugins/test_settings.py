@@ -6,7 +6,8 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from sglang_plug.config import ConfigError
+from sglang_plug import Plugins
+from sglang_plug.config import ConfigError, PluginOptions
 from sglang_plug.plugins.settings import Setting, parse_settings, settings_fields
 
 
@@ -124,3 +125,51 @@ def test_any_failure_of_the_class_itself_is_attributed() -> None:
 
     with pytest.raises(ConfigError, match="settings of 'remote': OSError: no such file"):
         parse_settings(Failing, {}, "remote")
+
+
+SHARED = """
+    from dataclasses import dataclass
+
+    @dataclass(frozen=True)
+    class First:
+        size: int = 1
+        shared: int = 1
+
+    @dataclass(frozen=True)
+    class Second:
+        ratio: float = 0.5
+        shared: int = 1
+
+    @hookimpl
+    def register_kernels():
+        yield KernelSpec(name="both", target=f"{__name__}:build", settings=f"{__name__}:First")
+
+    @hookimpl
+    def register_cache_policies():
+        yield EvictionSpec(name="both", target=f"{__name__}:build", settings=f"{__name__}:Second")
+
+    @hookimpl
+    def register_schedule_policies():
+        yield ScheduleSpec(name="both", target=f"{__name__}:build")
+
+    def build(*arguments):
+        return None
+"""
+
+
+def test_components_of_one_name_get_the_settings_that_they_know(install: Any) -> None:
+    install("sglang-shared", SHARED)
+    values = {"size": "2", "ratio": "0.25", "shared": "3"}
+    plugins = Plugins.discover(PluginOptions(settings={"both": values}))
+    plugins.check_settings()
+    first, second = (plugins.get(kind, "both").settings() for kind in ("kernels", "eviction"))
+    assert (first.size, first.shared) == (2, 3)
+    assert (second.ratio, second.shared) == (0.25, 3)
+    assert plugins.get("schedule", "both").settings() is None
+
+
+def test_a_setting_that_no_component_of_the_name_knows_is_refused(install: Any) -> None:
+    install("sglang-shared", SHARED)
+    plugins = Plugins.discover(PluginOptions(settings={"both": {"size": "2", "width": "1"}}))
+    with pytest.raises(ConfigError, match="'both' has no setting 'width'"):
+        plugins.check_settings()
