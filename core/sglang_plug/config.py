@@ -120,9 +120,13 @@ class ScheduleOptions:
     max_running_requests: int | None = None
     max_queued_requests: int = 4096
     """Greatest number of waiting sequences; one more is refused with status 503."""
-    max_running_per_caller: int | None = None
+    max_running_per_caller: int | None = field(
+        default=None, metadata={EXTENSION: "caller-limits", FLAG: "--max-running-per-caller"}
+    )
     """Greatest number of sequences of one caller in a step; ``None``: no limit of its own."""
-    max_queued_per_caller: int | None = None
+    max_queued_per_caller: int | None = field(
+        default=None, metadata={EXTENSION: "caller-limits", FLAG: "--max-queued-per-caller"}
+    )
     """Greatest number of waiting sequences of one caller; one more is refused with status 429."""
     caller_weights: Mapping[str, float] = field(default_factory=dict)
     """Id of a caller -> its part of the engine relative to others, whose weight is 1."""

@@ -28,7 +28,7 @@ FEATURES = {
     "images": re.compile(r"image|media|multimodal|(?<!re)vision", re.IGNORECASE),
     "grammars": re.compile(r"grammar|constraint|structured", re.IGNORECASE),
     "recurrent state": re.compile(r"recurrent|state_?(pool|rows|steps|shape)|held_?state", re.IGNORECASE),
-    "ranks": re.compile(r"(^|_)ranks?($|_)|^Ranks?|collective|tensor_parallel|tp_size|feasibility"),
+    "ranks": re.compile(r"(^|_)ranks?($|_)|^Ranks?|collective|tensor_parallel|tp_size"),
     "adapters": re.compile(r"adapter|lora", re.IGNORECASE),
     "drafts": re.compile(r"draft|speculat", re.IGNORECASE),
     "graphs": re.compile(r"graph(?!lib)", re.IGNORECASE),

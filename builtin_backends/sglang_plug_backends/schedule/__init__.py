@@ -1,4 +1,4 @@
-"""Schedule policies: the order of admission; and time slices and deadlines, which apply to all of them."""
+"""Schedule policies: the order of admission; and time slices, deadlines and limits of callers, which apply to all."""
 
 from __future__ import annotations
 
@@ -43,6 +43,11 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
         name="time-slices",
         target="sglang_plug_backends.schedule.time_slices:build",
         summary="sequences that run for long give their places to requests that wait for long",
+    )
+    yield StepExtensionSpec(
+        name="caller-limits",
+        target="sglang_plug_backends.schedule.caller_limits:build",
+        summary="limits of single callers: --max-running-per-caller and --max-queued-per-caller",
     )
     yield StepExtensionSpec(
         name="deadlines",

@@ -79,7 +79,6 @@ class EngineLoop:
         ranks: the other ranks that share the model; they end with the engine.
         extensions: take part in admission, control calls and ``info``, and may hold requests.
         processors: the logits processors that requests may use.
-        max_queued_per_caller: number of sequences of one caller that may wait.
     """
 
     def __init__(
@@ -100,7 +99,6 @@ class EngineLoop:
         ranks: Ranks | None = None,
         extensions: ExtensionPoints | None = None,
         processors: LogitsProcessors | None = None,
-        max_queued_per_caller: int | None = None,
     ) -> None:
         self.describe = describe
         self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
@@ -108,7 +106,7 @@ class EngineLoop:
         self._metrics = ExtensionMetrics(self.extensions, describe)
         self.info, self.heartbeat = {**info, **self.extensions.all_info()}, heartbeat
         self.longest = min(info["context_length"], scheduler.pool.capacity)
-        self._checks = RequestChecks(info, self.longest, max_queued, max_queued_per_caller)
+        self._checks = RequestChecks(info, self.longest, max_queued)
         self._load_weights, self._model_controls = update_weights, model_controls
         self.pipeline = Pipeline(
             scheduler, runner, overlap=overlap, shortage=shortage, describe=describe, shared=ranks is not None

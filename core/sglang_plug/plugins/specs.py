@@ -89,7 +89,6 @@ class KVStoreSpec(Spec):
     none."""
 
     kind: ClassVar[str] = "kv-store"
-    takes_settings: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +114,6 @@ class DeploymentSpec(Spec):
     """Runs engines. Target: a function ``(EngineLaunch, settings) -> EngineClient``, called for each engine."""
 
     kind: ClassVar[str] = "deployment"
-    takes_settings: ClassVar[bool] = True
 
     in_process: bool = False
     """True if engines run in the API process, which then imports nothing beside them while they start."""
@@ -127,7 +125,6 @@ class RoutingSpec(Spec):
     it has none."""
 
     kind: ClassVar[str] = "routing"
-    takes_settings: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,7 +303,6 @@ class StoreSpec(Spec):
     its settings, if it has any, are the last argument."""
 
     kind: ClassVar[str] = "store"
-    takes_settings: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from sglang_plug import EngineConfig, PluginOptions, Request, RequestError, SamplingParams
+import pytest
+
+from sglang_plug import ConfigError, EngineConfig, PluginOptions, Request, RequestError, SamplingParams
 from sglang_plug.config import CacheOptions, ModelOptions, ScheduleOptions
 
 
@@ -42,3 +44,13 @@ def test_deadlines_are_refused_by_name(tiny_model: Callable[[str], Any], serve: 
     assert isinstance(refused, RequestError) and refused.status == 400
     assert "deadline: no step extension that serves this field" in str(refused)
     assert "'deadlines' serves it" in str(refused)
+
+
+def test_limits_of_callers_are_refused_by_name(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
+    config = EngineConfig(
+        model=ModelOptions(path=str(tiny_model("llama-3.2-1b").path), device="cpu"),
+        schedule=ScheduleOptions(max_running_per_caller=2),
+        plugins=PluginOptions(block=("step-extension:caller-limits",)),
+    )
+    with pytest.raises(ConfigError, match="^--max-running-per-caller 2: the step extension 'caller-limits', which"):
+        serve(config)

@@ -69,7 +69,6 @@ class Bench:
         overlap: bool = False,
         extensions: Mapping[str, StepExtension] | None = None,
         max_queued: int = 1,
-        max_queued_per_caller: int | None = None,
         **info: Any,
     ) -> None:
         self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
@@ -84,7 +83,6 @@ class Bench:
             self.sent.append,
             info=info,
             max_queued=max_queued,
-            max_queued_per_caller=max_queued_per_caller,
             heartbeat=Heartbeat(),
             update_weights=self.load,
             model_controls=controls,
@@ -289,31 +287,6 @@ def test_a_model_may_add_control_calls(make: Make) -> None:
 def test_a_model_may_not_replace_control_calls_of_the_engine(make: Make) -> None:
     with pytest.raises(ConfigError, match="the engine and the model both have a control call 'flush_cache'"):
         make(controls=lambda: {"flush_cache": print})
-
-
-def test_one_caller_may_queue_as_many_requests_as_allowed() -> None:
-    bench = Bench(max_queued=10, max_queued_per_caller=2)
-    for number in range(6):
-        bench.submit(f"a{number}", caller="a")
-    bench.submit("b0", caller="b")
-    bench.run()
-    refused = [number for number in range(6) if bench.end(f"a{number}")[1] == 429]
-    assert refused == [2, 3, 4, 5], "nothing runs yet when they arrive together"
-    assert bench.end("b0")[0] == "length"
-    bench.submit("a6", caller="a")
-    bench.run()
-    assert bench.end("a6")[0] == "length"
-
-
-def test_running_sequences_do_not_count_as_queued() -> None:
-    bench = Bench(max_queued=10, max_queued_per_caller=1)
-    for number in range(2):
-        bench.submit(f"a{number}", caller="a")
-        bench.loop.step()
-    bench.submit("a2", caller="a")
-    bench.submit("a3", caller="a")
-    bench.run()
-    assert [bench.end(f"a{number}")[1] for number in range(4)] == [200, 200, 200, 429]
 
 
 def test_a_request_whose_deadline_has_passed_costs_nothing(make: Make) -> None:

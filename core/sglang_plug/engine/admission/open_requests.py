@@ -21,10 +21,6 @@ class OpenRequests:
     def __contains__(self, id: str) -> bool:
         return id in self._callers
 
-    def of_caller(self, caller: str) -> int:
-        """Return the number of open requests of a caller."""
-        return self._counts[caller]
-
     def by_caller(self) -> Mapping[str, int]:
         """Return the number of open requests of each caller that has any."""
         return self._counts
@@ -67,14 +63,10 @@ class RequestChecks:
         info: facts about the model.
         longest: most tokens of a sequence that fit the KV pool.
         max_queued: number of sequences that may wait.
-        max_queued_per_caller: number of sequences of one caller that may wait; ``None``: no limit of its own.
     """
 
-    def __init__(
-        self, info: Mapping[str, Any], longest: int, max_queued: int, max_queued_per_caller: int | None
-    ) -> None:
-        self._info, self._longest = info, longest
-        self._max_queued, self._max_queued_per_caller = max_queued, max_queued_per_caller
+    def __init__(self, info: Mapping[str, Any], longest: int, max_queued: int) -> None:
+        self._info, self._longest, self._max_queued = info, longest, max_queued
 
     def check(self, request: Request, requests: OpenRequests, scheduler: Scheduler, *, held: int) -> None:
         """Raise ``RequestError`` unless ``request`` can be served.
@@ -91,12 +83,6 @@ class RequestChecks:
         open_requests = held + len(scheduler.waiting) + len(scheduler.running) + len(scheduler.paused)
         if open_requests >= scheduler.max_running + self._max_queued:
             raise RequestError(f"The request queue is full ({self._max_queued} waiting); try again later.", 503)
-        limit = self._max_queued_per_caller
-        if limit is None or requests.of_caller(request.caller) < limit:
-            return
-        running = sum(sequence.caller == request.caller for sequence in scheduler.running)
-        if requests.of_caller(request.caller) - running >= limit:
-            raise RequestError(f"You have {limit} waiting requests, which is the most; try again later.", 429)
 
     def _check_tokens(self, request: Request) -> None:
         info, tokens = self._info, request.tokens

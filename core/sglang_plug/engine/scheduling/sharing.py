@@ -28,7 +28,6 @@ class Sharing:
         accounting: the policy, if it keeps accounts of callers.
         preemptive: the policy, if it orders running prompts.
         weights: id of a caller -> its weight, for callers whose weight is not 1.
-        most_running: largest number of running sequences of one caller; ``None``: no limit of its own.
     """
 
     def __init__(
@@ -36,10 +35,8 @@ class Sharing:
         accounting: AccountingPolicy | None = None,
         preemptive: PreemptivePolicy | None = None,
         weights: Mapping[str, float] | None = None,
-        most_running: int | None = None,
     ) -> None:
         self._accounting, self._preemptive, self._weights = accounting, preemptive, dict(weights or {})
-        self._most_running = most_running
         self._callers: dict[str, str] = {}
         """Id of an open request -> its caller."""
         self._open, self._queued = Counter[str](), Counter[str]()
@@ -138,8 +135,6 @@ class Sharing:
             filters: those of step extensions.
             keep: running sequences that are in ``order``, and are never left out.
         """
-        if self._most_running is not None:
-            order = _within_limit(order, running, self._most_running)
         for change in filters:
             order = _checked(change, order, running)
         if keep and filters:
@@ -215,17 +210,3 @@ def _checked(change: Filter, order: list[Sequence], running: list[Sequence]) -> 
             f"{len(answer)}, of which {len(ids & known)} are among them"
         )
     return answer
-
-
-def _within_limit(order: list[Sequence], running: list[Sequence], most: int) -> list[Sequence]:
-    """Leave out waiting sequences of callers that have, or will have, ``most`` running ones."""
-    held = Counter(sequence.caller for sequence in running)
-    present = set(map(id, running))
-    admitted: list[Sequence] = []
-    for sequence in order:
-        if id(sequence) not in present:
-            if held[sequence.caller] >= most:
-                continue
-            held[sequence.caller] += 1
-        admitted.append(sequence)
-    return admitted

@@ -118,7 +118,6 @@ def _build(
         send,
         info=_info(resolved, plugins, scheduler, ledger, parts),
         max_queued=config.schedule.max_queued_requests,
-        max_queued_per_caller=config.schedule.max_queued_per_caller,
         heartbeat=heartbeat,
         update_weights=updater,
         model_controls=lambda: runner.model.controls(),

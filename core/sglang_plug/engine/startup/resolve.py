@@ -19,7 +19,6 @@ from sglang_plug.contracts.model.quantization import stored_quantization
 from sglang_plug.contracts.model.recurrent_state import StateShape
 from sglang_plug.engine.memory.kv_dtype import fit_kv_dtype, kv_dtype
 from sglang_plug.engine.scheduling import limits
-from sglang_plug.engine.tensor_parallel.feasibility import choose_executor, of_rank
 from sglang_plug.plugins.attribution import attributed, check_contract, declaration_problem, make_with_settings
 from sglang_plug.plugins.hookspecs import Facts
 from sglang_plug.plugins.registry import Component, Plugins
@@ -89,10 +88,6 @@ class Resolved:
         """All chosen components."""
         return tuple(choice.component for choice in self.choices.values())
 
-    def load(self, kind: str, base: type | None = None) -> Any:
-        """Import the chosen component of ``kind``."""
-        return self.choices[kind].component.load(base)
-
     def make(self, kind: str, contract: type | None = None) -> Any:
         """Construct the chosen component of ``kind``, which takes only its settings."""
         return make_with_settings(self.choices[kind].component, contract=contract)
@@ -115,7 +110,7 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     model_class: type[Model] = model.load_class(Model)
     dtype = choose_dtype(config.model.dtype, checkpoint.config, model_class.text_config(checkpoint.config), device)
     shape = _shape(model, model_class, checkpoint, plugins, kv_dtype(config.cache.kv_dtype, dtype, checkpoint.kv_dtype))
-    shape = of_rank(shape, model, config)
+    shape = _of_rank(shape, model, config.parallel.tp_size)
     facts = replace(
         facts,
         source=checkpoint.source,
@@ -126,9 +121,10 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     )
     for kind, name in (("attention", config.backends.attention), ("kernels", config.backends.kernels)):
         _check_device(choose(kind, name, facts), device)
-    if (executor := choose_executor(config, plugins, facts)) is not None:
-        _check_device(executor[0], device)
-        choices["executor"] = Choice(*executor)
+    if config.parallel.tp_size > 1:
+        _check_device(choose("executor", config.parallel.executor, facts), device)
+    elif config.parallel.executor != AUTO:
+        plugins.get("executor", config.parallel.executor)  # report a typo although no executor is needed
     shape = fit_kv_dtype(shape, choices["attention"].component, config.cache.kv_dtype, plugins, device.type)
     _choose_quantization(config, plugins, facts, choices)
     tasks = _tasks(config.model.task, model)
@@ -251,6 +247,17 @@ def _shape(
     except ConfigError as error:
         near = f"; {_nearest(checkpoint.architecture, plugins)}" if spec.generic else ""
         raise ConfigError(f"{error}{near}") from error
+
+
+def _of_rank(shape: AttentionShape, model: Component, size: int) -> AttentionShape:
+    """Return one rank's part of the model's heads. Raises ``ConfigError`` if ranks cannot share the model."""
+    if size < 1:
+        raise ConfigError(f"--tp-size must be at least 1, got {size}")
+    if size == 1:
+        return shape
+    if not model.spec_as(ModelSpec).parallel:
+        raise ConfigError(f"--tp-size {size}: several ranks cannot share {model}; leave it out, or at 1")
+    return shape.of_rank(size)
 
 
 def _models(plugins: Plugins) -> tuple[list[str], list[str]]:

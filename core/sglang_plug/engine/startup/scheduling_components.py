@@ -51,7 +51,7 @@ def build_scheduling_components(resolved: Resolved) -> SchedulingComponents:
         CheckedPolicy(scheduling, name),
         preemptive,
         name,
-        Sharing(accounting, preemptive, options.caller_weights, options.max_running_per_caller),
+        Sharing(accounting, preemptive, options.caller_weights),
         owners=f"{component}, evicting by {resolved.choices['eviction'].component}",
     )
 

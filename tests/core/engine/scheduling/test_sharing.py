@@ -58,7 +58,7 @@ def shared(policy: Any = None, clock: Clock | None = None, **options: Any) -> Sc
     return make(
         policy=lambda: policy,
         exchanges=Exchanges(clock, policy, places=TimeSlices(clock)),
-        sharing=Sharing(accounting, policy, options.pop("weights", None), options.pop("most_running_per_caller", None)),
+        sharing=Sharing(accounting, policy, options.pop("weights", None)),
         **options,
     )
 
@@ -274,17 +274,6 @@ def test_outputs_do_not_depend_on_who_shares(
             assert outputs[str(index)] == expected(prompt(caller, index, length), min(10, capacity - length))
     scheduler.check()
     assert not isinstance(policy, FairShare) or not policy.counters.active
-
-
-def test_a_caller_runs_as_many_sequences_as_it_may() -> None:
-    scheduler, device = shared(max_running=8, most_running_per_caller=2), Device()
-    for caller in ("a", "b"):
-        for number in range(6):
-            submit(scheduler, f"{caller} {number}", prompt(ord(caller), number, 5), caller=caller)
-    while scheduler.busy:
-        step(scheduler, device)
-        callers = [sequence.caller for sequence in scheduler.running]
-        assert max(map(callers.count, "ab")) <= 2
 
 
 def test_a_policy_may_exchange_only_what_it_was_given() -> None:
