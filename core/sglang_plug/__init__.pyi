@@ -8,6 +8,7 @@ from .config import AUTO as AUTO
 from .config import CheckpointNotFoundError as CheckpointNotFoundError
 from .config import ConfigError as ConfigError
 from .config import EngineConfig as EngineConfig
+from .config import PluginError as PluginError
 from .config import PluginOptions as PluginOptions
 from .contracts.extension.base import ExtensionContext as ExtensionContext
 from .contracts.extension.base import StepExtension as StepExtension
@@ -220,7 +221,6 @@ from .ops.quantized_weight import QuantizedWeight as QuantizedWeight
 from .ops.sampling import SamplingOptions as SamplingOptions
 from .plugins.attribution import attributed as attributed
 from .plugins.component import Component as Component
-from .plugins.component import PluginError as PluginError
 from .plugins.hookspecs import API_VERSION as API_VERSION
 from .plugins.hookspecs import Facts as Facts
 from .plugins.hookspecs import hookimpl as hookimpl

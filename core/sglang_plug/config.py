@@ -30,6 +30,10 @@ class ConfigError(ValueError):
     """The configuration cannot be served; the message says what was wrong and what to do."""
 
 
+class PluginError(ConfigError):
+    """A plugin is broken, ambiguous or absent; the message names the culprit and the remedy."""
+
+
 class CheckpointNotFoundError(ConfigError):
     """No model of the given name exists, on this machine or on the hub."""
 

@@ -15,7 +15,7 @@ MENTIONS: dict[str, set[str]] = {
     "images": set(),
     "grammars": set(),
     "graphs": CONTRACT_NAMES,
-    "recurrent state": {"startup/resolve.py", "startup/state_shapes.py"},  # facts for extensions, read from the model
+    "recurrent state": {"startup/resolve.py"},  # facts for extensions, read from the model
     "adapters": set(),
 }
 """Modules of the engine that mention a feature. Verification of draft tokens, forced tokens and the transport to other

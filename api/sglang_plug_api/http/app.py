@@ -89,9 +89,8 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
     app.state.error_formats = formats
     app.state.fairness_key = FairnessKey(config.fairness_key, has_keys=bool(config.api_keys))
     tasks, others = set(engine.info["tasks"]), list[Component]()
-    for component in _route_components(plugins):
-        spec = component.spec
-        assert isinstance(spec, RouteSpec)
+    for component in [plugins.get("route", name) for name in plugins.names("route")]:
+        spec = component.spec_as(RouteSpec)
         if spec.tasks and not spec.tasks & tasks:
             others.append(component)
             continue
@@ -119,8 +118,8 @@ def _include_refusals(app: FastAPI, component: Component, engine: TextEngine, ow
     """Let the routes of a component for other tasks say what the model can do, instead of not being there."""
     router = _refusing_router(component, engine, owners)
     if router is not None:
-        assert isinstance(component.spec, RouteSpec)
-        app.include_router(router, dependencies=[Depends(guard(component.spec.auth, engine.config))])
+        auth = component.spec_as(RouteSpec).auth
+        app.include_router(router, dependencies=[Depends(guard(auth, engine.config))])
 
 
 def _refusing_router(component: Component, engine: TextEngine, owners: Sequence[RouteOwner]) -> APIRouter | None:
@@ -128,8 +127,6 @@ def _refusing_router(component: Component, engine: TextEngine, owners: Sequence[
 
     ``None`` if the routes cannot be built for this model, so that nothing is known of them.
     """
-    spec = component.spec
-    assert isinstance(spec, RouteSpec)
     try:
         router = as_route_group(component, make_with_settings(component, engine, is_used=False)).router
     except Exception as error:
@@ -138,7 +135,7 @@ def _refusing_router(component: Component, engine: TextEngine, owners: Sequence[
     served = ", ".join(engine.info["tasks"])
 
     async def refuse() -> Response:
-        raise ApiError(f"this model cannot {' or '.join(sorted(spec.tasks))}; it can: {served}")
+        raise ApiError(f"this model cannot {' or '.join(sorted(component.spec_as(RouteSpec).tasks))}; it can: {served}")
 
     refusing = APIRouter()
     for path, methods in _calls(route_owners(router, component), owners):
@@ -190,10 +187,6 @@ def _cors(origins: Sequence[str]) -> list[Middleware]:
             CORSMiddleware, allow_origins=origins, allow_methods=allowed, allow_headers=allowed, expose_headers=own
         )
     ]
-
-
-def _route_components(plugins: Plugins) -> list[Component]:
-    return [plugins.get("route", name) for name in plugins.names("route")]
 
 
 async def _error_response(request: Request, error: Exception) -> Response:

@@ -37,26 +37,6 @@ class Peer:
     calls: set[int] = field(default_factory=set)
 
 
-class AdmittedKeys:
-    """The public keys of the clients that may connect, as the ZeroMQ authenticator asks for them."""
-
-    def __init__(self) -> None:
-        self._keys = set[bytes]()
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Report whether the client with this key may connect."""
-        return key in self._keys
-
-    def set(self, keys: set[bytes]) -> None:
-        """Replace the keys."""
-        self._keys = keys
-
-    @property
-    def all(self) -> frozenset[bytes]:
-        """The keys."""
-        return frozenset(self._keys)
-
-
 class PeerConnections:
     """Listens for clients (``RemoteClient``) over TCP with CURVE. Only those whose keys were admitted can connect.
 
@@ -66,7 +46,7 @@ class PeerConnections:
         fingerprint: that of the server's plugins, which clients must have, too.
         greeting: returns the answer to a new client.
         handle: handles a message of a client.
-        left: aborts what a client has in flight that is gone.
+        on_disconnect: aborts what a client has in flight that is gone.
         silent_for: returns the seconds since the engine has given a sign of life.
     """
 
@@ -90,18 +70,23 @@ class PeerConnections:
         self._peers: dict[bytes, Peer] = {}
         self._numbers = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self.admitted = AdmittedKeys()
+        self.admitted = frozenset[bytes]()
+        """The public keys of the clients that may connect."""
 
     @property
     def peers(self) -> list[Peer]:
         """The clients that are connected."""
         return list(self._peers.values())
 
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Report whether the client with this key may connect; the ZeroMQ authenticator asks."""
+        return key in self.admitted
+
     def bind(self, host: str, port: int, secret_key: bytes) -> int:
         """Take a port, a free one for 0, and return it; clients wait until ``serve``. Raises ``zmq.ZMQError``."""
         self._authenticator = AsyncioAuthenticator(self._context)
         self._authenticator.start()
-        self._authenticator.configure_curve_callback(ZAP_DOMAIN.decode(), self.admitted)
+        self._authenticator.configure_curve_callback(ZAP_DOMAIN.decode(), self)
         socket = self._socket = self._context.socket(zmq.ROUTER)
         socket.set_hwm(0)
         for option, value in (

@@ -79,7 +79,7 @@ class PromptServer:
                 f"cannot listen for decode servers on {where}: {error}; choose another --prefill-port"
             ) from error
         self.address = f"{in_brackets(self._host)}:{port}"
-        self._connections.admitted.set({self._public})
+        self._connections.admitted = frozenset({self._public})
 
     def serve(self) -> None:
         """Begin to compute prompts."""

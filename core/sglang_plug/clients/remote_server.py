@@ -98,13 +98,12 @@ class EngineServer:
 
     def admit(self, public_key: bytes) -> EngineAddress:
         """Let the client with this key connect; return the address for it."""
-        admitted = self._connections.admitted
-        admitted.set({*admitted.all, public_key})
+        self._connections.admitted |= {public_key}
         return self.address
 
     def admit_only(self, public_keys: Sequence[bytes]) -> None:
         """Let the clients with these keys connect from now on, and no others; connections that exist stay."""
-        self._connections.admitted.set(set(public_keys))
+        self._connections.admitted = frozenset(public_keys)
 
     @property
     def clients(self) -> int:

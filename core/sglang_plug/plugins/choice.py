@@ -9,7 +9,8 @@ from typing import Any
 
 import pluggy
 
-from .component import PluginError
+from sglang_plug.config import PluginError
+
 from .discovery import DISTRIBUTION, DiscoveredPlugin
 from .hookspecs import Facts
 

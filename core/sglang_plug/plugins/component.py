@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import new_class
 from typing import Any, TypeVar
 
-from sglang_plug.config import ConfigError
+from sglang_plug.config import ConfigError, PluginError
 
 from .discovery import DiscoveredPlugin
 from .lifecycle import ComponentLifecycle
@@ -19,10 +19,6 @@ from .spec import Spec
 SpecOfKind = TypeVar("SpecOfKind", bound=Spec)
 
 
-class PluginError(ConfigError):
-    """A plugin is broken, ambiguous or absent; the message names the culprit and the remedy."""
-
-
 @dataclass(frozen=True, slots=True)
 class Component:
     """A declared component, and the plugin that declared it."""
@@ -31,9 +27,7 @@ class Component:
     plugin: DiscoveredPlugin
     raw_settings: Mapping[str, Any]
     """The settings as the user gave them, not parsed yet."""
-    lifecycle: ComponentLifecycle = field(
-        default_factory=lambda: ComponentLifecycle(start_error), compare=False, repr=False
-    )
+    lifecycle: ComponentLifecycle = field(default_factory=ComponentLifecycle, compare=False, repr=False)
     """Starts and stops what the target makes."""
 
     def spec_as(self, kind: type[SpecOfKind]) -> SpecOfKind:
@@ -138,9 +132,3 @@ def import_target(target: str) -> Any:
     for part in attribute.split("."):
         value = getattr(value, part)
     return value
-
-
-def start_error(component: object, error: BaseException) -> Exception:
-    """Return the error about a component whose ``on_start`` raised; a refusal keeps its text."""
-    text = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
-    return PluginError(f"{component} failed in on_start: {text}")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
+from sglang_plug.config import ConfigError, PluginError
 from sglang_plug.system.library_panics import is_error
 
 logger = logging.getLogger(__name__)
@@ -22,21 +23,15 @@ TOTAL_STOP_SECONDS = 3.0
 """Seconds that all components of a process together may take; those that remain are then called and not waited for."""
 LAST_SECONDS = 0.1
 """Seconds that each of those gets."""
-StartError = Callable[[object, BaseException], Exception]
-"""Makes the error about a component, shown by its text, whose ``on_start`` raised."""
 
 
 class ComponentLifecycle:
     """The objects of one process that have ``on_start`` or ``on_stop``, in the order in which they were made.
 
     Safe to use from several threads: a component may be made while others are stopped.
-
-    Args:
-        start_error: makes the error that names a component.
     """
 
-    def __init__(self, start_error: StartError) -> None:
-        self._start_error = start_error
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[tuple[object, Any]] = []
         self._started: list[tuple[object, Any]] = []
@@ -78,7 +73,7 @@ class ComponentLifecycle:
                     if inspect.isawaitable(result):
                         await result
                 except BaseException as error:
-                    raise self._error(component, error) from error
+                    raise _start_error(component, error) from error
                 self._note_started(component, made)
         except BaseException:
             await self.stop_async()
@@ -131,13 +126,8 @@ class ComponentLifecycle:
                 _close(result)
                 raise TypeError("it is async, and this process has no event loop")
         except BaseException as error:
-            raise self._error(component, error) from error
+            raise _start_error(component, error) from error
         self._note_started(component, made)
-
-    def _error(self, component: object, error: BaseException) -> BaseException:
-        if is_error(error) or isinstance(error, SystemExit):
-            return self._start_error(component, error)
-        return error
 
     def _note_started(self, component: object, made: Any) -> None:
         with self._lock:
@@ -214,3 +204,11 @@ def _seconds_left(deadline: float) -> float:
 
 def _log_slow(component: object, seconds: float) -> None:
     logger.error("%s has not ended %s after %.1f s; the process does not wait for it", component, STOP, seconds)
+
+
+def _start_error(component: object, error: BaseException) -> BaseException:
+    """Return the error about a component whose ``on_start`` raised; a refusal keeps its text."""
+    if not (is_error(error) or isinstance(error, SystemExit)):
+        return error
+    text = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+    return PluginError(f"{component} failed in on_start: {text}")

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 
 import pluggy
 
-from sglang_plug.config import AUTO, ConfigError, EngineConfig, PluginOptions
+from sglang_plug.config import AUTO, ConfigError, EngineConfig, PluginError, PluginOptions
 from sglang_plug.system.hints import nearest_names
 
 from . import hookspecs
 from .choice import FLAGS, Answer, answers, call_order, disagreement, rivals
-from .component import Component, PluginError, import_target, start_error
+from .component import Component, import_target
 from .declaration import answers_hooks, check_module, declared_specs
 from .discovery import DISTRIBUTION, DiscoveredPlugin, find_plugins
 from .hookspecs import Facts
@@ -59,7 +59,7 @@ class Plugins:
     failures: list[Failure] = field(default_factory=list)
     slow: dict[DiscoveredPlugin, float] = field(default_factory=dict)
     """Seconds of computing that loading took, of plugins that delay every command."""
-    lifecycle: ComponentLifecycle = field(default_factory=lambda: ComponentLifecycle(start_error))
+    lifecycle: ComponentLifecycle = field(default_factory=ComponentLifecycle)
     """The objects of this process that have ``on_start`` or ``on_stop``."""
     _manager: pluggy.PluginManager = field(default_factory=lambda: _manager())
     _components: dict[tuple[str, str], list[Component]] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Plugins:
 
     def separate(self) -> Plugins:
         """Return the same plugins with a lifecycle of their own, for another engine or rank in this process."""
-        lifecycle = ComponentLifecycle(start_error)
+        lifecycle = ComponentLifecycle()
         components = {
             key: [replace(component, lifecycle=lifecycle) for component in entries]
             for key, entries in self._components.items()

@@ -171,15 +171,17 @@ async def longest_silence(client: ProcessClient, pid: int) -> tuple[float, str]:
 
 
 UNREADABLE = """
-from sglang_plug import MetricTotal, ServicePhase, StepExtension, StepExtensionSpec, hookimpl
+from dataclasses import replace
+
+from sglang_plug import OutputPhase, StepExtension, StepExtensionSpec, hookimpl
 
 @hookimpl
 def register_step_extensions():
     yield StepExtensionSpec(name="numbers", target=f"{__name__}:build")
 
-class Numbers(StepExtension, ServicePhase):
-    def totals(self):
-        return [MetricTotal("numbers_total", "Numbers", (("label", 3),), 1.0)]
+class Numbers(StepExtension, OutputPhase):
+    def output(self, sequence, output):
+        return replace(output, retractions="many")
 
 def build(context):
     return Numbers()
@@ -193,5 +195,5 @@ def test_a_message_that_cannot_be_read_fails_the_requests(
     plugin.write_text(UNREADABLE)
     options = PluginOptions(files=(str(plugin),))
     engine = serve(config(tiny_model("llama-3.2-1b").path, plugins=options), ProcessClient)
-    with pytest.raises(EngineError, match=r"could not be handled: .*Expected `str`, got `int`"):
+    with pytest.raises(EngineError, match=r"could not be handled: .*Expected `int`, got `str`"):
         engine.outputs([request("a", max_new_tokens=4)])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sglang_plug.config import PluginError
 from sglang_plug.plugins.lifecycle import STOP_SECONDS, TOTAL_STOP_SECONDS, ComponentLifecycle
 
 INFO = {"version": "0"}
@@ -42,10 +43,6 @@ class AsyncResource(Resource):
         super().on_stop()
 
 
-class StartFailed(Exception):
-    pass
-
-
 def raising(error: BaseException) -> Callable[[], None]:
     def fail() -> None:
         raise error
@@ -60,7 +57,7 @@ def calls() -> list[Any]:
 
 @pytest.fixture
 def lifecycle() -> ComponentLifecycle:
-    return ComponentLifecycle(lambda component, error: StartFailed(f"{component}: {error}"))
+    return ComponentLifecycle()
 
 
 @pytest.fixture(params=["thread", "loop"])
@@ -95,7 +92,7 @@ def test_a_failed_start_stops_those_that_were_started(
 ) -> None:
     for name, start in (("a", None), ("b", raising(OSError("taken"))), ("c", None)):
         lifecycle.add(name, Resource(name, calls, start=start))
-    with pytest.raises(StartFailed, match="b: taken"):
+    with pytest.raises(PluginError, match="b failed in on_start: .*taken"):
         run("start")
     run("stop")
     assert calls == [("start", "a", INFO), ("start", "b", INFO), ("stop", "a")]
@@ -145,7 +142,9 @@ def test_async_methods_are_awaited_in_a_loop(lifecycle: ComponentLifecycle, call
 
 def test_async_methods_are_refused_without_a_loop(lifecycle: ComponentLifecycle, calls: list[Any]) -> None:
     lifecycle.add("a", AsyncResource("a", calls))
-    with pytest.raises(StartFailed, match="a: it is async, and this process has no event loop"):
+    with pytest.raises(
+        PluginError, match="a failed in on_start: TypeError: it is async, and this process has no event loop"
+    ):
         lifecycle.start(INFO)
 
 
@@ -172,7 +171,7 @@ def test_a_component_that_is_made_later_is_started_at_once(lifecycle: ComponentL
     lifecycle.start(INFO)
     lifecycle.add("a", Resource("a", calls))
     assert calls == [("start", "a", INFO)]
-    with pytest.raises(StartFailed, match="b: no"):
+    with pytest.raises(PluginError, match="b failed in on_start: ValueError: no"):
         lifecycle.add("b", Resource("b", calls, start=raising(ValueError("no"))))
     lifecycle.stop()
     assert calls[-1] == ("stop", "a")

@@ -1,34 +1,11 @@
-"""Memory that the parts of a started engine take, for clients that read it from ``/server_info``."""
+"""The bytes of a model's tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor, nn
-
-GIB = 1 << 30
-DIGITS = 4
-
-
-def memory_usage(
-    model: object, kv_bytes: int, tokens: int, taken: Mapping[str, int], *, weights: str, executors: tuple[str, ...]
-) -> dict[str, Any]:
-    """Return the memory of weights, KV pool and executors in GiB, and the number of tokens that the pool holds.
-
-    Args:
-        model: its tensors are counted where no memory is measured, as on the host.
-        kv_bytes: size of the KV pool.
-        tokens: capacity of the KV pool.
-        taken: the bytes that stages of the start took, as ``MemoryLedger`` measured them.
-        weights: the stage that loads the weights.
-        executors: the stages that build executors of steps, which capture graphs.
-    """
-    of_weights = taken[weights] if weights in taken else tensor_bytes(model)
-    of_executors = sum(taken.get(stage, 0) for stage in executors)
-    sizes = {"weight": of_weights, "kvcache": kv_bytes, "graph": of_executors}
-    return {**{name: round(size / GIB, DIGITS) for name, size in sizes.items()}, "token_capacity": tokens}
 
 
 def tensor_bytes(model: object) -> int:

@@ -33,7 +33,7 @@ from sglang_plug.engine.memory.kv_sizing import (
 )
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.memory.prefix_pool import EnginePrefixPool
-from sglang_plug.engine.memory.usage import memory_usage
+from sglang_plug.engine.memory.usage import tensor_bytes
 from sglang_plug.engine.processes.messages import FromEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.sampling.processors import LogitsProcessors
@@ -51,6 +51,8 @@ from .scheduling_components import SchedulingComponents, build_scheduling_compon
 from .vocabulary import VocabularyReader
 
 logger = logging.getLogger(__name__)
+
+GIB = 1 << 30
 
 
 def build_engine(
@@ -267,10 +269,16 @@ def _info(
 
 
 def _memory_usage(parts: RankComponents, pool: SlotPool, ledger: MemoryLedger) -> dict[str, Any]:
+    """Return the memory of weights, KV pool and graphs in GiB, and the tokens of the pool, for ``/server_info``."""
     resolved = parts.resolved
     kv_bytes = pool.rows * bytes_per_slot(resolved) if resolved.causal else 0
-    executors = tuple(phase.memory_name for phase in parts.extensions.executions.values())
-    return memory_usage(parts.model, kv_bytes, pool.capacity, ledger.taken, weights=WEIGHTS, executors=executors)
+    executors = [phase.memory_name for phase in parts.extensions.executions.values()]
+    sizes = {
+        "weight": ledger.taken[WEIGHTS] if WEIGHTS in ledger.taken else tensor_bytes(parts.model),
+        "kvcache": kv_bytes,
+        "graph": sum(ledger.taken.get(name, 0) for name in executors),
+    }
+    return {**{name: round(size / GIB, 4) for name, size in sizes.items()}, "token_capacity": pool.capacity}
 
 
 def _quantization_name(resolved: Resolved) -> str | None:

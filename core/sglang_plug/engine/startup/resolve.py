@@ -27,7 +27,6 @@ from sglang_plug.plugins.specs import AttentionSpec, ExecutorSpec, KernelSpec, M
 
 from .checkpoint_formats import Choice, open_checkpoint, tokenizer_source
 from .device import choose_device, choose_dtype, describe_device
-from .state_shapes import state_shapes
 
 NATIVE = "native"
 
@@ -133,7 +132,7 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     choose("prefix-cache", "none" if whole else config.cache.prefix_cache, facts)
     choose("eviction", config.cache.eviction_policy, facts)
     choose("schedule", config.schedule.policy, facts)
-    states = state_shapes(model, model_class, checkpoint)
+    states = _state_shapes(model, model_class, checkpoint)
     context_length = limits.context_length(config.model.context_length, model_class, checkpoint.config)
     return Resolved(
         config=config,
@@ -247,6 +246,15 @@ def _shape(
     except ConfigError as error:
         near = f"; {_nearest(checkpoint.architecture, plugins)}" if spec.generic else ""
         raise ConfigError(f"{error}{near}") from error
+
+
+def _state_shapes(model: Component, model_class: type[Model], checkpoint: Checkpoint) -> tuple[StateShape, ...]:
+    """Return the shapes of the states that the model keeps per sequence; none for most models."""
+    with attributed(model, "to tell the shapes of its recurrent states"):
+        shapes = tuple(model_class.state_shapes(checkpoint.config))
+    for shape in shapes:
+        check_contract(model, shape, StateShape)
+    return shapes
 
 
 def _of_rank(shape: AttentionShape, model: Component, size: int) -> AttentionShape:
