@@ -81,8 +81,7 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
             Middleware(AnswerHead, owners=heads),
         ],
     )
-    app.add_exception_handler(Exception, _error_response)
-    for kind in (ApiError, HTTPException, RequestValidationError, RequestError, EngineError):
+    for kind in (Exception, ApiError, HTTPException, RequestValidationError, RequestError, EngineError):
         app.add_exception_handler(kind, _error_response)
     bodies = set[type[BaseModel]]()
     app.state.gate, app.state.endpoints, app.state.request_fields = gate, {}, engine.request_fields
