@@ -72,9 +72,9 @@ def declared_specs(module: ModuleType) -> Iterator[Spec]:
         expected = spec_types(name)
         names = " or ".join(spec_type.__name__ for spec_type in expected)
         specs = function()
-        if specs is not None and not isinstance(specs, Iterable):
+        if not isinstance(specs, Iterable):
             raise DeclarationError(f"{name}() must return a list of {names} or yield them, not {type(specs).__name__}")
-        for spec in specs or ():
+        for spec in specs:
             if not isinstance(spec, expected):
                 raise DeclarationError(f"{name}() returned {spec!r}, which is not a {names}")
             yield spec

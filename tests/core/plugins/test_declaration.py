@@ -35,6 +35,10 @@ Install = Callable[..., Path]
             "@hookimpl\ndef register_model():\n    return []",
             "unknown hook 'register_model'; did you mean 'register_models'?",
         ),
+        (
+            "@hookimpl\ndef register_models():\n    [ModelSpec(name='M', target='m:M')]",
+            "register_models() must return a list of ModelSpec or yield them, not NoneType",
+        ),
         ("@hookimpl\ndef zzz():\n    return []", "unknown hook 'zzz'; the nearest hook names are "),
         (
             "@hookimpl\ndef register_models():\n    return ModelSpec(name='M', target='m:M')",

@@ -26,12 +26,14 @@ from sglang_plug.engine.scheduling.exchanges import Exchanges
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
+from sglang_plug.plugins.attribution import signature_problems
 from sglang_plug.testing.memory import check_kept
 from sglang_plug.testing.refusals import refusal_of
 from sglang_plug.testing.scheduler_parts import REFUSED, Counter, FirstCome, Newest, NoCache, Refuses
 from sglang_plug.testing.service_phase import ServiceReports
 
 from .held_requests import CheckedHolder
+from .outputs import CheckedOutputs
 from .places import CheckedPlaces
 from .queueing import CheckedQueueing
 from .step_budgets import CheckedStepBudget, check_prompts_advance, observe_step
@@ -99,7 +101,7 @@ def check_step_extension(
         if id in run.limited:
             continue
         received = outputs.get(id, [])
-        expected_tokens = tokens[: len(received)] if id in aborted else tokens
+        expected_tokens = tokens[: len(received)] if id in aborted | run.ended else tokens
         assert received == expected_tokens, (
             f"request {id}: the tokens are {received}, and without the extension {expected_tokens}"
         )
@@ -115,6 +117,8 @@ def _check_methods(extension: StepExtension) -> None:
             f"{type(extension).__name__} has {', '.join(sorted(implemented))} and is not a {phase.__name__}, "
             "so the engine never calls them"
         )
+        for name, problem in signature_problems(extension, phase) if isinstance(extension, phase) else ():
+            raise AssertionError(f"{type(extension).__name__}.{name}() {problem}")
     if overrides(extension, ModelPhase, "context"):
         assert overrides(extension, GraphPhase, "graph_input"), (
             f"{type(extension).__name__} has context() and no graph_input(), so plain graphs would replay its steps"
@@ -149,6 +153,7 @@ class _Run:
         self._holders = [CheckedHolder(holder) for holder in points.holders]
         forgets = tuple(holder.forget for holder in self._holders)
         self._states = tuple(map(CheckedStates, points.states))
+        self._outputs = tuple(map(CheckedOutputs, points.output))
         self._points = points = replace(
             points,
             holders=tuple(self._holders),
@@ -157,6 +162,7 @@ class _Run:
             step_budget=CheckedStepBudget(points.step_budget),
             places=CheckedPlaces(points.places),
             queueing=tuple(map(CheckedQueueing, points.queueing)),
+            output=tuple(output.added_to for output in self._outputs),
         )
         self._held, self._sampling = HeldSequences(points), CheckedSampling(points)
         self._patience, self._waited = patience, 0.0
@@ -176,6 +182,11 @@ class _Run:
     def limited(self) -> set[str]:
         """Ids of requests whose outputs the extension has limited."""
         return self._sampling.limited
+
+    @property
+    def ended(self) -> set[str]:
+        """Ids of requests that the extension has ended with the output of a step."""
+        return {id for output in self._outputs for id in output.ended}
 
     def outputs(self, aborts: Iterable[str]) -> dict[str, list[int]]:
         """Serve all requests; return the tokens of each."""

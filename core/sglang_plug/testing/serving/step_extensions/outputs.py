@@ -1,0 +1,39 @@
+"""Outputs in the conformance test of step extensions; see ``check_step_extension``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from sglang_plug.contracts.extension.views import SequenceView
+from sglang_plug.contracts.request import Output
+
+
+class CheckedOutputs:
+    """Passes outputs on to an extension, and checks what it returns.
+
+    Args:
+        output: the method of the extension.
+    """
+
+    def __init__(self, output: Callable[[SequenceView, Output], Output]) -> None:
+        self._output = output
+        self.ended = set[str]()
+        """Ids of the requests that the extension has ended."""
+
+    def added_to(self, sequence: SequenceView, output: Output) -> Output:
+        """Return what the extension returns, if it only adds to the output."""
+        added = self._output(sequence, output)
+        assert isinstance(added, Output), f"output() returned {type(added).__name__}, not an Output"
+        for name in ("id", "tokens", "logprobs", "prompt_logprobs"):
+            assert getattr(added, name) == getattr(output, name), f"output() changed {name} of an output"
+        if output.finish is not None:
+            assert added.finish == output.finish, f"output() changed the end {output.finish} of a request"
+        elif added.finish is not None:
+            self.ended.add(sequence.request.id)
+        try:
+            msgspec.msgpack.decode(msgspec.msgpack.encode(added), type=Output)
+        except (msgspec.MsgspecError, TypeError, OverflowError) as error:
+            raise AssertionError(f"output() returned what other processes cannot read: {error}") from error
+        return added

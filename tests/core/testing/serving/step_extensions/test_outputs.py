@@ -1,0 +1,75 @@
+"""The conformance test names what extensions break that add to outputs, and lets them end requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sglang_plug import CachePhase, Finish, Output, OutputPhase, SequenceView, StepExtension
+from sglang_plug.testing import check_step_extension
+
+
+class EndsAfter(StepExtension, OutputPhase):
+    """Ends every request after a number of tokens."""
+
+    def __init__(self, most: int = 3) -> None:
+        self.most, self.ended = most, 0
+
+    def output(self, sequence: SequenceView, output: Output) -> Output:
+        if output.finish is None and sequence.generated >= self.most:
+            self.ended += 1
+            return replace(output, finish=Finish("length"))
+        return output
+
+
+def test_an_extension_may_end_requests() -> None:
+    extension = EndsAfter()
+    check_step_extension(extension)
+    assert extension.ended > 5
+
+
+class Changes(StepExtension, OutputPhase):
+    """Returns what a test tells it to."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+
+    def output(self, sequence: SequenceView, output: Output) -> Any:
+        return replace(output, **self.fields)
+
+
+class ReturnsNothing(StepExtension, OutputPhase):
+    def output(self, sequence: SequenceView, output: Output) -> Any:
+        return None
+
+
+class TakesLess(StepExtension, CachePhase):
+    def evicted(self) -> None:  # type: ignore[override]
+        """Lacks an argument, which is noticed only when a prefix is evicted."""
+
+
+def test_a_method_that_cannot_be_called_as_the_contract_says_is_named() -> None:
+    with pytest.raises(AssertionError, match=r"TakesLess\.evicted\(\) cannot be called with \(slots\)"):
+        check_step_extension(TakesLess())
+
+
+@pytest.mark.planted_bug("step-extension")
+@pytest.mark.parametrize(
+    ("extension", "message"),
+    [
+        (Changes(tokens=(1,)), r"output\(\) changed tokens of an output"),
+        (Changes(id="other"), r"output\(\) changed id of an output"),
+        (Changes(finish=None), r"output\(\) changed the end Finish.* of a request"),
+        (
+            Changes(retractions="many"),
+            r"output\(\) returned what other processes cannot read: Expected `int`, got `str`",
+        ),
+        (Changes(retractions=2**70), r"output\(\) returned what other processes cannot read"),
+        (ReturnsNothing(), r"output\(\) returned NoneType, not an Output"),
+    ],
+)
+def test_a_broken_rule_is_named(extension: StepExtension, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_step_extension(extension)
