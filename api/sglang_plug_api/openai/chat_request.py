@@ -99,26 +99,17 @@ async def prepare_chat(engine: TextEngine, request: ChatRequest) -> tuple[Job, R
     )
     prompt = await engine.with_images(tokens, request.images)
     constraint = tools.constraint or request.constraint
-    reasoning = apply_reasoning(
-        tools.reading(
-            engine.parsers,
-            separate=request.separate_reasoning or not request.include_reasoning,
-            stream_reasoning=request.stream_reasoning,
-            include_reasoning=request.include_reasoning,
-        ),
-        None if request.continue_final_message else engine.parsers.reasoning,
-        engine.tokenizer,
-        prompt.tokens,
-        variables,
-        constrained=constraint is not None,
-        calls=tools.constraint is not None,
-    )
     job = Job(
         tokens=prompt.tokens,
         media=prompt.media,
         constraint=with_backend(constraint, request.grammar_backend),
         constraint_field="tools" if tools.constraint else request.constraint_field,
-        reasoning_prefix=reasoning.prefix,
-        reasoning=reasoning.block,
     )
-    return job, reasoning.reading
+    reading = replace(
+        tools.reading,
+        separate=request.separate_reasoning or not request.include_reasoning,
+        stream_reasoning=request.stream_reasoning,
+        include_reasoning=request.include_reasoning,
+    )
+    parser = None if request.continue_final_message else engine.parsers.reasoning
+    return apply_reasoning(job, reading, parser, engine.tokenizer, variables, calls=tools.constraint is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sglang_plug import Constraint, ConstraintError, OutputParser
@@ -19,32 +19,12 @@ from .chat_events import Reading
 class Tooling:
     """The tools of one request, and how it may use them."""
 
-    parser: type[OutputParser] | None = None
-    """Reads the output; ``None``: calls are neither asked for nor looked for."""
+    reading: Reading
+    """How outputs are parsed, unless the prompt says that constrained outputs have reasoning, too."""
     template_tools: Sequence[Mapping[str, Any]] | None = None
     """For the chat template."""
     constraint: Constraint | None = None
     """What the output must look like."""
-    parallel: bool = True
-    """More than one call is wanted."""
-    functions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Name -> JSON schema of the arguments, for the parser."""
-    constrained: bool = False
-    """Outputs keep to ``constraint``, or to a format of the request's own."""
-
-    def reading(
-        self, parsers: Parsers, *, separate: bool = True, stream_reasoning: bool = True, include_reasoning: bool = True
-    ) -> Reading:
-        """The way outputs are parsed, unless the prompt says that constrained outputs have reasoning, too."""
-        return Reading(
-            tools=self.parser,
-            functions=self.functions,
-            reasoning=None if self.constrained else parsers.reasoning,
-            parallel=self.parallel,
-            separate=separate,
-            stream_reasoning=stream_reasoning,
-            include_reasoning=include_reasoning,
-        )
 
 
 SCHEMA = "function.parameters"
@@ -73,17 +53,18 @@ def tooling(
         tools, choice = _allowed(tools or (), choice), choice.allowed_tools.mode
     named = choice.function.name if isinstance(choice, NamedTool) else None
     required = choice == "required" or named is not None
+    without_calls = Reading(reasoning=None if has_format else parsers.reasoning)
     if not tools:
         if required:
             choice_text = choice if named is None else "a named tool"
             raise ApiError(f"Tools cannot be empty if tool choice is set to {choice_text}.", param="tool_choice")
-        return Tooling(constrained=has_format)
+        return Tooling(without_calls)
     _check_unique(tools)
     chosen = [tool for tool in tools if named in (None, tool.function.name)]
     if not chosen:
         raise _not_found(str(named))
     if choice == "none":
-        return Tooling(constrained=has_format)
+        return Tooling(without_calls)
     if required and has_format:
         raise ApiError("a required tool call and a format of the output contradict each other", param="tool_choice")
     if choice == "required":
@@ -95,7 +76,9 @@ def tooling(
         constraint = _structure(parser, chosen, fields, required=required, parallel=parallel_calls)
     template_tools = [tool.model_dump(exclude_unset=True) for tool in tools]
     functions = {tool.function.name: tool.function.parameters or {} for tool in tools}
-    return Tooling(parser, template_tools, constraint, parallel_calls, functions, constraint is not None or has_format)
+    reasoning = None if constraint is not None or has_format else parsers.reasoning
+    reading = Reading(tools=parser, functions=functions, reasoning=reasoning, parallel=parallel_calls)
+    return Tooling(reading, template_tools, constraint)
 
 
 def _allowed(tools: Sequence[Tool], choice: AllowedToolsChoice) -> list[Tool]:

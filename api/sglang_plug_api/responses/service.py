@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import FastAPI
@@ -87,33 +87,28 @@ class ResponsesService:
         engine = self._engine
         messages, prepared = await self._prepare(body)
         tokens = prepared.prompt.tokens
-        constraint = with_backend(prepared.tools.constraint, body.grammar_backend) or prepared.constraint
-        reasoning = apply_reasoning(
-            prepared.tools.reading(engine.parsers),
-            engine.parsers.reasoning,
-            engine.tokenizer,
-            tokens,
-            prepared.variables,
-            constrained=constraint is not None,
-            calls=prepared.tools.constraint is not None,
-        )
-        reading = reasoning.reading
-        params = reading.sampling(body.sampling())
+        calls = prepared.tools.constraint
         job = Job(
             id=f"resp_{new_id()}",
             request=request,
             tokens=tokens,
             media=prepared.prompt.media,
-            sampling=_sampling(engine, params, len(tokens)),
-            constraint=constraint,
-            constraint_field="tools" if prepared.tools.constraint else prepared.constraint_field,
-            reasoning_prefix=reasoning.prefix,
-            reasoning=reasoning.block,
+            constraint=with_backend(calls, body.grammar_backend) or prepared.constraint,
+            constraint_field="tools" if calls else prepared.constraint_field,
             logprobs=LogprobOptions(top=body.top_logprobs or 0) if body.wants_logprobs else None,
             priority=body.priority or 0,
             salt=body.salt,
             adapter=engine.adapters.resolve(body.model),
         )
+        job, reading = apply_reasoning(
+            job,
+            prepared.tools.reading,
+            engine.parsers.reasoning,
+            engine.tokenizer,
+            prepared.variables,
+            calls=calls is not None,
+        )
+        job = replace(job, sampling=_sampling(engine, reading.sampling(body.sampling()), len(tokens)))
         keep = body.store is not False and self._stored.enabled
         return ActiveResponse(engine, body, messages, job, reading, keep=keep)
 

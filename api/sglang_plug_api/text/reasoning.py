@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sglang_plug import OutputParser, ReasoningBlock, ReasoningMarks, ReasoningPrefix, Tokenizer
@@ -20,50 +20,38 @@ NO_REASONING = ReasoningBlock(())
 """Says of an output that it has no reasoning."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputReasoning:
-    """The reasoning of outputs: how it is read, and where it lies."""
-
-    reading: Reading
-    prefix: ReasoningPrefix | None = None
-    """Reasoning that may precede the constrained part; ``None``: constraints apply from the first token on."""
-    block: ReasoningBlock | None = None
-    """All reasoning; ``None`` if it is not told apart from the answer."""
-
-
 def apply_reasoning(
+    job: Job,
     reading: Reading,
     parser: type[OutputParser] | None,
     tokenizer: Tokenizer,
-    prompt: Sequence[int],
-    variables: Mapping[str, Any] | None = None,
+    variables: Mapping[str, Any],
     *,
-    constrained: bool,
-    calls: bool = False,
-) -> OutputReasoning:
-    """Return how outputs after ``prompt`` are read, and where they reason.
+    calls: bool,
+) -> tuple[Job, Reading]:
+    """Return ``job`` with the places where its outputs reason, and how these are read.
 
     Args:
+        job: its prompt was rendered by a chat template.
         reading: the part that does not depend on the prompt.
         parser: parser of the server's reasoning format.
         tokenizer: tokenizer of the prompt.
-        prompt: tokens of the prompt.
         variables: variables of the chat template.
-        constrained: True if outputs are constrained.
-        calls: True if they are constrained to tool calls, alone or between texts.
+        calls: True if outputs are constrained to tool calls, alone or between texts.
     """
     if parser is None:
-        return OutputReasoning(reading)
-    disabled = any((variables or {}).get(name) is False for name in SWITCHES)
-    marks = None if disabled else _marks(parser, tokenizer, prompt, calls=calls)
+        return job, reading
+    disabled = any(variables.get(name) is False for name in SWITCHES)
+    marks = None if disabled else _marks(parser, tokenizer, job.tokens, calls=calls)
     if marks is None:
-        return OutputReasoning(reading, block=NO_REASONING)
-    reading = replace(reading, reasoning=parser, lead=marks.opened, calls_end_reasoning=not constrained)
+        return replace(job, reasoning=NO_REASONING), reading
+    is_constrained = job.constraint is not None
+    reading = replace(reading, reasoning=parser, lead=marks.opened, calls_end_reasoning=not is_constrained)
     prefix = None
-    if constrained:
+    if is_constrained:
         ends = tuple(_tokens(tokenizer, text) for text in marks.ends)
         prefix = ReasoningPrefix(ends, _tokens(tokenizer, marks.opening))
-    return OutputReasoning(reading, prefix, _block(tokenizer, marks))
+    return replace(job, reasoning_prefix=prefix, reasoning=_block(tokenizer, marks)), reading
 
 
 def with_reasoning(engine: TextEngine, jobs: Sequence[Job]) -> list[Job]:
