@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sglang_plug.system.library_panics import is_error
 from sglang_plug_api.text.job import new_id
 
-from .errors import ApiError, error_line, error_response, from_exception
+from .errors import RETRY_AFTER, ApiError, error_line, error_response, from_exception
 from .plugin_routes import RouteOwner
 
 logger = logging.getLogger(__name__)
@@ -25,6 +25,8 @@ REQUEST_ID = "x-request-id"
 ID_HEADER = REQUEST_ID.encode()
 CLIENT_ID = re.compile(rb"[!-~]{1,128}")
 """Pattern of request ids that are accepted from clients: they go into headers and into the log."""
+CLOSING_HEADERS: Mapping[str, str] = {"connection": "close", "retry-after": str(RETRY_AFTER)}
+"""Headers of refusals while the server shuts down: another one, or this one after a restart, may serve."""
 
 
 class CatchAllErrors:
@@ -121,7 +123,7 @@ class Gate:
             return
         state = self._state
         if state.closing:
-            refusal = ApiError("the server is shutting down", 503, headers={"connection": "close"})
+            refusal = ApiError("the server is shutting down", 503, headers=CLOSING_HEADERS)
             await error_response(scope, refusal)(scope, receive, send)
             return
         started: Message | None = None
@@ -142,7 +144,7 @@ class Gate:
 
 async def _answer_aborted(started: Message | None, scope: Scope, receive: Receive, send: Send) -> None:
     """End the response to a request that the shutdown aborted: with status 503, or its stream with an error event."""
-    refusal = ApiError("the server is shutting down; the request was aborted", 503, headers={"connection": "close"})
+    refusal = ApiError("the server is shutting down; the request was aborted", 503, headers=CLOSING_HEADERS)
     if started is None:
         await error_response(scope, refusal)(scope, receive, send)
         return

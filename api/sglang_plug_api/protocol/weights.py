@@ -24,7 +24,7 @@ class UpdateWeightsBody(RequestBody):
     """Accepted for older clients; the format is found out."""
     abort_all_requests: bool = False
     """End what is in flight instead of waiting for it."""
-    weight_version: str | None = Field(None, max_length=256)
+    weight_version: str | None = Field(None, max_length=256, pattern=PRINTABLE)
     """Reported by ``/model_info`` and in answers from now on."""
 
 

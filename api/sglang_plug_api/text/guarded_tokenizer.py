@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from sglang_plug import StreamDecoder, Tokenizer
 from sglang_plug.system.library_panics import refuse_panic
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str:
+        """The component's name, for errors."""
+
+
+Owner = TypeVar("Owner", bound=_Named)
+Method = Callable[Concatenate[Owner, Arguments], Result]
+
+
+def guarded(method: Method[Owner, Arguments, Result]) -> Method[Owner, Arguments, Result]:
+    """Return ``method`` with panics of its library turned into errors that name the component."""
+
+    @functools.wraps(method)
+    def call(owner: Owner, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        try:
+            return method(owner, *arguments, **named)
+        except BaseException as error:
+            refuse_panic(error, f"{owner.name}, in {method.__name__}(),")
+            raise
+
+    return call
 
 
 class GuardedDecoder(StreamDecoder):
     """A stream decoder that turns panics of its library into errors."""
 
     def __init__(self, decoder: StreamDecoder, name: str) -> None:
-        self._decoder, self._name = decoder, name
+        self._decoder, self.name = decoder, name
 
+    @guarded
     def feed(self, tokens: Sequence[int]) -> str:
         """Decode as ``StreamDecoder.feed`` does."""
-        try:
-            return self._decoder.feed(tokens)
-        except BaseException as error:
-            refuse_panic(error, f"{self._name}, in feed(),")
-            raise
+        return self._decoder.feed(tokens)
 
+    @guarded
     def flush(self) -> str:
         """Flush as ``StreamDecoder.flush`` does."""
-        try:
-            return self._decoder.flush()
-        except BaseException as error:
-            refuse_panic(error, f"{self._name}, in flush(),")
-            raise
+        return self._decoder.flush()
 
 
 class GuardedTokenizer(Tokenizer):
@@ -41,7 +63,7 @@ class GuardedTokenizer(Tokenizer):
     """
 
     def __init__(self, tokenizer: Tokenizer, name: str) -> None:
-        self._tokenizer, self._name = tokenizer, name
+        self._tokenizer, self.name = tokenizer, name
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute that the tokenizer has beyond the contract."""
@@ -62,50 +84,37 @@ class GuardedTokenizer(Tokenizer):
         """The special tokens, as in ``Tokenizer.special_token_ids``."""
         return self._tokenizer.special_token_ids
 
+    @guarded
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Encode as ``Tokenizer.encode`` does."""
-        try:
-            return self._tokenizer.encode(text, special=special)
-        except BaseException as error:
-            self._refuse(error, "encode")
-            raise
+        return self._tokenizer.encode(text, special=special)
 
+    @guarded
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Encode as ``Tokenizer.encode_pair`` does."""
-        try:
-            return self._tokenizer.encode_pair(first, second)
-        except BaseException as error:
-            self._refuse(error, "encode_pair")
-            raise
+        return self._tokenizer.encode_pair(first, second)
 
+    @guarded
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
         """Decode as ``Tokenizer.decode`` does."""
-        try:
-            return self._tokenizer.decode(tokens, skip_special=skip_special)
-        except BaseException as error:
-            self._refuse(error, "decode")
-            raise
+        return self._tokenizer.decode(tokens, skip_special=skip_special)
 
+    @guarded
     def piece(self, token: int) -> str:
         """Return the text of one token as ``Tokenizer.piece`` does."""
-        try:
-            return self._tokenizer.piece(token)
-        except BaseException as error:
-            self._refuse(error, "piece")
-            raise
+        return self._tokenizer.piece(token)
 
+    @guarded
     def piece_bytes(self, token: int) -> bytes:
         """Return the bytes of one token as ``Tokenizer.piece_bytes`` does."""
-        try:
-            return self._tokenizer.piece_bytes(token)
-        except BaseException as error:
-            self._refuse(error, "piece_bytes")
-            raise
+        return self._tokenizer.piece_bytes(token)
 
+    @guarded
     def chat_template(self, *, tools: bool = False) -> str | None:
         """Return the template as ``Tokenizer.chat_template`` does."""
         return self._tokenizer.chat_template(tools=tools)
 
+    @guarded
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -116,26 +125,15 @@ class GuardedTokenizer(Tokenizer):
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Render a conversation as ``Tokenizer.chat`` does."""
-        try:
-            return self._tokenizer.chat(
-                messages,
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                variables=variables,
-            )
-        except BaseException as error:
-            self._refuse(error, "chat")
-            raise
+        return self._tokenizer.chat(
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=variables,
+        )
 
+    @guarded
     def decoder(self, *, skip_special: bool = True, prompt: Sequence[int] = ()) -> StreamDecoder:
         """Return a stream decoder as ``Tokenizer.decoder`` does."""
-        try:
-            decoder = self._tokenizer.decoder(skip_special=skip_special, prompt=prompt)
-        except BaseException as error:
-            self._refuse(error, "decoder")
-            raise
-        return GuardedDecoder(decoder, self._name)
-
-    def _refuse(self, error: BaseException, method: str) -> None:
-        refuse_panic(error, f"{self._name}, in {method}(),")
+        return GuardedDecoder(self._tokenizer.decoder(skip_special=skip_special, prompt=prompt), self.name)
