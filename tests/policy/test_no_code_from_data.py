@@ -8,8 +8,11 @@ from typing import Any
 MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 CALLS = {"eval", "exec", "os.system"}
 TENSOR_FILES = {"torch.load", "torch.save"}
-RECORDER = "core/sglang_plug/layers/recorder.py"
-"""The only file that may read and write tensors in torch's own format, which others ask of it."""
+RECORDS = {
+    "builtin_backends/sglang_plug_backends/expert_recorder/recorder.py",
+    "api/sglang_plug_api/commands/expert_tensors.py",
+}
+"""The only files that may write and read tensors in torch's own format, which others ask of them."""
 TRUSTING = {"trust_remote_code": True, "shell": True}
 
 
@@ -33,7 +36,7 @@ def test_tensor_files_are_for_the_expert_recorder_and_hold_tensors_alone(sources
     for source in sources:
         for node in ast.walk(source.tree):
             if isinstance(node, ast.Attribute) and ast.unparse(node) in TENSOR_FILES:
-                assert source.path.as_posix() == RECORDER, f"{source.path}:{node.lineno}"
+                assert source.path.as_posix() in RECORDS, f"{source.path}:{node.lineno}"
             if isinstance(node, ast.ImportFrom) and node.module in ("torch", "torch.serialization"):
                 assert not {alias.name for alias in node.names} & {"load", "save"}, f"{source.path}:{node.lineno}"
             if isinstance(node, ast.Call) and ast.unparse(node.func) in TENSOR_FILES:

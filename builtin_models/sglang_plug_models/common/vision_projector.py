@@ -64,10 +64,6 @@ class ProjectedVL(Model, SupportsImages):
         """Compute logits ``[rows, vocabulary]``."""
         return self.language_model.head(hidden)
 
-    def controls(self) -> Mapping[str, Callable[..., Any]]:
-        """Return the decoder's controls."""
-        return self.language_model.controls()
-
     def mrope_positions(self, media: Sequence[Media], length: int) -> None:
         """Return each token's index. Raises ``RequestError`` for media of another processor."""
         for image in media:

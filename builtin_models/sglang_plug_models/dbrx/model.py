@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from sglang_plug import Attention, AttentionShape, BuildEnv, ConfigError, ForwardBatch
-from sglang_plug.layers import Embedding, ExpertRecorder, Experts, Packed, Rope, Router, Row
+from sglang_plug.layers import Embedding, Experts, Packed, Rope, Router, Row
 from sglang_plug_models.common.blocks import Angles, TransformerLM
 
 MATRICES = {"w1": "gate", "v1": "up", "w2": "down"}
@@ -119,7 +119,6 @@ class Dbrx(TransformerLM):
     def __init__(self, config: Any, env: BuildEnv) -> None:
         decoder = Decoder(config, env)
         super().__init__(config, env, decoder, decoder.wte)
-        self._recorder = ExpertRecorder(module for module in self.modules() if isinstance(module, Router))
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
@@ -127,15 +126,6 @@ class Dbrx(TransformerLM):
         heads = config.n_heads
         dim = config.d_model // heads
         return AttentionShape(heads=heads, kv_heads=config.attn_config.kv_n_heads, dim=dim, layers=config.n_layers)
-
-    def forward(self, batch: ForwardBatch) -> Tensor:
-        """Return the hidden states of every new token, ``[T, hidden]``."""
-        self._recorder.begin(batch)
-        return super().forward(batch)
-
-    def controls(self) -> Mapping[str, Callable[..., Any]]:
-        """Start, stop and dump the record of chosen experts."""
-        return self._recorder.controls()
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load weights like ``Model``; matrices of all experts are split."""

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from sglang_plug import AttentionShape, BuildEnv, ConfigError
 from sglang_plug.layers import Router
 from sglang_plug_models.common.blocks import CausalLM, GatedMLP
-from sglang_plug_models.moe.block import ExpertsCausalLM, SparseMLP
+from sglang_plug_models.moe.block import SparseMLP
 
 from .latent_attention import LatentAttention, latent_shape
 
@@ -99,7 +99,7 @@ class SharedExpertsMLP(SparseMLP):
         return super().forward(x) + self.shared_experts(x)
 
 
-class DeepseekV2(ExpertsCausalLM):
+class DeepseekV2(CausalLM):
     """DeepSeek-V2, and V2-Lite, which has no query latent and no expert groups."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {

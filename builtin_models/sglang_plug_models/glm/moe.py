@@ -8,13 +8,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from sglang_plug import BuildEnv
-from sglang_plug_models.common.blocks import Decoder, GatedMLP, SelfAttention
+from sglang_plug_models.common.blocks import CausalLM, Decoder, GatedMLP, SelfAttention
 from sglang_plug_models.deepseek.model import BalancedRouter, SharedExpertsMLP, without_further_layers
-from sglang_plug_models.moe.block import ExpertsCausalLM
 from sglang_plug_models.phi.model import PartialRopeDecoder
 
 
-class Glm4Moe(ExpertsCausalLM):
+class Glm4Moe(CausalLM):
     """GLM-4.5 without the multi-token prediction layer."""
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, own_slice
 from sglang_plug.layers.linear import checked
 from sglang_plug_models.common.blocks import Angles, CausalLM, SelfAttention, window_of
-from sglang_plug_models.moe.block import ExpertsCausalLM
 
 from .experts import BiasedExperts, ChosenRouter
 
@@ -62,7 +61,7 @@ class SparseMLP(nn.Module):
         return result
 
 
-class GptOss(ExpertsCausalLM):
+class GptOss(CausalLM):
     """gpt-oss."""
 
     @classmethod

@@ -16,7 +16,7 @@ from sglang_plug.layers import Gated, RMSNorm, Row
 from sglang_plug_models.common.blocks import Decoder, SelfAttention
 from sglang_plug_models.common.hybrid import Hybrid, NoRopeAttention, NoRopeDecoder
 from sglang_plug_models.common.state_space import mamba2_of, mamba2_shape
-from sglang_plug_models.moe.block import ExpertsCausalLM, SparseMLP, router
+from sglang_plug_models.moe.block import SparseMLP, router
 
 NAMES: Mapping[str, str] = {
     "input_linear.weight": "experts.gate_up_proj.weight",
@@ -98,7 +98,7 @@ class NoRopeScaledDecoder(NoRopeDecoder, Scaled):
     """A decoder with scaled embeddings and no positions."""
 
 
-class GraniteHybrid(Hybrid, ExpertsCausalLM):
+class GraniteHybrid(Hybrid):
     """Granite 4, hybrid or not, dense or not."""
 
     @classmethod

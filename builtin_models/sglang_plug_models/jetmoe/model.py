@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sglang_plug import Attention, AttentionShape, BuildEnv, ForwardBatch
 from sglang_plug.layers import Experts, Linear, RMSNorm, Router
 from sglang_plug_models.common.blocks import Angles, CausalLM
-from sglang_plug_models.moe.block import ExpertsCausalLM, router
+from sglang_plug_models.moe.block import router
 
 EPSILON = 1e-6
 """Epsilon of layers' norms, independent of ``rms_norm_eps``."""
@@ -116,7 +116,7 @@ class Layer(nn.Module):
         return self.mlp(normed), stream
 
 
-class JetMoe(ExpertsCausalLM):
+class JetMoe(CausalLM):
     """JetMoE."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {}

@@ -22,7 +22,7 @@ from sglang_plug_models.common.hybrid import Hybrid, NoRopeDecoder
 from sglang_plug_models.deepseek.latent_attention import LatentAttention, latent_shape
 from sglang_plug_models.deepseek.model import BalancedRouter
 from sglang_plug_models.moe import mixtral
-from sglang_plug_models.moe.block import ExpertsCausalLM, SparseMLP
+from sglang_plug_models.moe.block import SparseMLP
 
 
 class DeltaAttention(SSMDecay):
@@ -85,7 +85,7 @@ class SharedExpertsMLP(SparseMLP):
         return super().forward(x) + self.shared_experts(x)
 
 
-class KimiLinear(Hybrid, ExpertsCausalLM):
+class KimiLinear(Hybrid):
     """Kimi Linear."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {

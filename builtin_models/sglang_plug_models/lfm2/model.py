@@ -12,7 +12,6 @@ from sglang_plug import BuildEnv, ForwardBatch, StateShape
 from sglang_plug.layers import Experts, Linear, RMSNorm, Router, ShortConv
 from sglang_plug_models.common.blocks import Angles, CausalLM, GatedMLP, SelfAttention
 from sglang_plug_models.common.hybrid import Hybrid
-from sglang_plug_models.moe.block import ExpertsCausalLM
 
 NAMES = {"w1": "gate", "w3": "up", "w2": "down"}
 """Checkpoint names of the matrices of an MLP."""
@@ -127,7 +126,7 @@ class Lfm2(Hybrid):
         return GatedMLP(config, env, width=mlp_width(config), activation="silu")
 
 
-class Lfm2Moe(Lfm2, ExpertsCausalLM):
+class Lfm2Moe(Lfm2):
     """LFM2 with experts in all but the first layers."""
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:

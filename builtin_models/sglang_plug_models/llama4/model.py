@@ -17,7 +17,7 @@ from sglang_plug.layers import Experts, Packed, Router, Row
 from sglang_plug_models.common.blocks import CausalLM, Decoder, GatedMLP, head_dim
 from sglang_plug_models.common.chunked_attention import WIDTH, Parities, append_dims, parities, zero_parities
 from sglang_plug_models.common.interleaved_rope import split_pairs
-from sglang_plug_models.moe.block import ExpertsCausalLM, router
+from sglang_plug_models.moe.block import router
 
 EXPERTS = ("experts.gate_up_proj", "experts.down_proj")
 """Suffixes of matrices that checkpoints store transposed."""
@@ -128,7 +128,7 @@ class Body(Decoder):
         return Places(cos, sin, growth.to(dtype)[:, None, None], chunk_parities)
 
 
-class Llama4(ExpertsCausalLM):
+class Llama4(CausalLM):
     """Llama 4, text only."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {**CausalLM.packed, "feed_forward": ("mlp", None)}

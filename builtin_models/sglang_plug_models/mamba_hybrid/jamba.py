@@ -13,7 +13,7 @@ from sglang_plug.layers import RMSNorm
 from sglang_plug_models.common.blocks import Decoder, GatedMLP
 from sglang_plug_models.common.hybrid import NoRopeAttention, NoRopeDecoder
 from sglang_plug_models.common.state_space import Mamba, MambaShape
-from sglang_plug_models.moe.block import ExpertsCausalLM, SparseMLP, router
+from sglang_plug_models.moe.block import SparseMLP, router
 
 from .bamba import Bamba
 
@@ -28,7 +28,7 @@ def shape_of(config: Any) -> MambaShape:
     )
 
 
-class Jamba(Bamba, ExpertsCausalLM):
+class Jamba(Bamba):
     """Jamba."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {**Bamba.packed, "router": ("gate", None)}

@@ -16,7 +16,7 @@ from sglang_plug import BuildEnv, ForwardBatch, StateShape
 from sglang_plug.layers import Linear, RMSNorm, activation, recurrent
 from sglang_plug_models.common.blocks import Angles, CausalLM, SelfAttention, head_dim
 from sglang_plug_models.common.hybrid import Hybrid
-from sglang_plug_models.moe.block import ExpertsCausalLM, SparseMLP, router
+from sglang_plug_models.moe.block import SparseMLP, router
 from sglang_plug_models.moe.mixtral import NAMES
 
 EPSILON = 1e-6
@@ -75,7 +75,7 @@ class Layer(nn.Module):
         return x * alpha + self.mlp(x) * beta, None
 
 
-class MiniMax(Hybrid, ExpertsCausalLM):
+class MiniMax(Hybrid):
     """MiniMax-Text-01."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {**CausalLM.packed, "block_sparse_moe": ("mlp", None)}

@@ -1,16 +1,15 @@
-"""Parts shared by mixtures of experts: the sparse MLP, and the recording of chosen experts."""
+"""The sparse MLP of mixtures of experts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
-from sglang_plug import BuildEnv, ConfigError, ForwardBatch
-from sglang_plug.layers import ExpertRecorder, Experts, Router
+from sglang_plug import BuildEnv, ConfigError
+from sglang_plug.layers import Experts, Router
 from sglang_plug.layers.moe import NAMES
-from sglang_plug_models.common.blocks import CausalLM
 
 
 class SparseMLP(nn.Module):
@@ -44,20 +43,3 @@ def router(
     if not 1 <= chosen <= experts:
         raise ConfigError(f"num_experts_per_tok is {chosen}, but the model has {experts} experts")
     return kind(config.hidden_size, experts, chosen, env, layer=index, normalise=normalise)
-
-
-class ExpertsCausalLM(CausalLM):
-    """A language model with experts, whose choices can be recorded while it serves."""
-
-    def __init__(self, config: Any, env: BuildEnv) -> None:
-        super().__init__(config, env)
-        self._recorder = ExpertRecorder(module for module in self.modules() if isinstance(module, Router))
-
-    def forward(self, batch: ForwardBatch) -> Tensor:
-        """Return the hidden states of every new token, ``[T, hidden]``."""
-        self._recorder.begin(batch)
-        return super().forward(batch)
-
-    def controls(self) -> Mapping[str, Callable[..., Any]]:
-        """Start, stop and dump the record of chosen experts."""
-        return self._recorder.controls()

@@ -10,12 +10,12 @@ from torch import nn
 from sglang_plug import BuildEnv
 from sglang_plug_models.common.blocks import CausalLM, SelfAttention, window_of
 
-from .block import ExpertsCausalLM, SparseMLP, router
+from .block import SparseMLP, router
 
 NAMES = {"w1": "gate", "w3": "up", "w2": "down"}
 
 
-class Mixtral(ExpertsCausalLM):
+class Mixtral(CausalLM):
     """Mixtral 8x7B and 8x22B."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {**CausalLM.packed, "block_sparse_moe": ("mlp", None)}

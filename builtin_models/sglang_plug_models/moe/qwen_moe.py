@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from sglang_plug import BuildEnv
 from sglang_plug.layers import Linear
-from sglang_plug_models.common.blocks import GatedMLP, SelfAttention, window_of
+from sglang_plug_models.common.blocks import CausalLM, GatedMLP, SelfAttention, window_of
 
-from .block import ExpertsCausalLM, SparseMLP, router
+from .block import SparseMLP, router
 
 
 def is_sparse(config: Any, index: int) -> bool:
@@ -43,7 +43,7 @@ class SharedExpertMLP(QwenSparseMLP):
         return super().forward(x) + shared
 
 
-class Qwen2Moe(ExpertsCausalLM):
+class Qwen2Moe(CausalLM):
     """Qwen1.5-MoE and Qwen2-MoE: biases on queries, keys and values, and a shared expert."""
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
@@ -56,7 +56,7 @@ class Qwen2Moe(ExpertsCausalLM):
         return SharedExpertMLP(config, env, index) if is_sparse(config, index) else GatedMLP(config, env)
 
 
-class Qwen3Moe(ExpertsCausalLM):
+class Qwen3Moe(CausalLM):
     """Qwen3-MoE: normalised queries and keys, and no shared expert."""
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:

@@ -18,7 +18,6 @@ from sglang_plug_models.common.blocks import CausalLM, Decoder
 from sglang_plug_models.common.hybrid import Hybrid, NoRopeAttention, NoRopeDecoder, SingleLayer
 from sglang_plug_models.common.state_space import Mamba2, Mamba2Shape
 from sglang_plug_models.deepseek.model import BalancedRouter
-from sglang_plug_models.moe.block import ExpertsCausalLM
 
 norm = partial(RMSNorm, wide=True)
 
@@ -77,7 +76,7 @@ class SparseMLP(nn.Module):
         return (result if self.fc2_latent_proj is None else self.fc2_latent_proj(result)) + self.shared_experts(x)
 
 
-class NemotronH(Hybrid, ExpertsCausalLM):
+class NemotronH(Hybrid):
     """Nemotron-H, and Nemotron 3, which has experts."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {

@@ -30,7 +30,6 @@ from sglang_plug.layers import (
 )
 from sglang_plug_models.common.blocks import Angles, CausalLM, Decoder, GatedMLP
 from sglang_plug_models.common.hybrid import Hybrid
-from sglang_plug_models.moe.block import ExpertsCausalLM
 from sglang_plug_models.moe.qwen_moe import SharedExpertMLP, is_sparse
 
 norm = partial(RMSNorm, offset=1.0)
@@ -220,7 +219,7 @@ class QwenHybrid(Hybrid):
         return Layer(config, env, mixer, self.mlp(config, env, index))
 
 
-class Qwen3Next(QwenHybrid, ExpertsCausalLM):
+class Qwen3Next(QwenHybrid):
     """Qwen3-Next: experts and a shared one."""
 
     net = InterleavedDeltaNet
@@ -234,7 +233,7 @@ class Qwen35(QwenHybrid):
     """Qwen3.5, dense."""
 
 
-class Qwen35Moe(QwenHybrid, ExpertsCausalLM):
+class Qwen35Moe(QwenHybrid):
     """Qwen3.5 with experts and a shared one in every layer."""
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:

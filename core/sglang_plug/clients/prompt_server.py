@@ -105,7 +105,10 @@ class PromptServer:
                 peer.ids.add(id)
                 self._computing[id] = asyncio.create_task(self._compute(peer, request, id))
             case Abort(ids):
-                self._abort(*(peer.prefix + id for id in ids))
+                computing = [id for id in ids if peer.prefix + id in self._computing]
+                self._abort(*(peer.prefix + id for id in computing))
+                ends = [Output(id=id, finish=Finish("abort")) for id in computing]
+                self._connections.send(peer, StepOutputs(ends))
             case Control(number, name):
                 call = asyncio.create_task(self._answer(peer, number, name))
                 self._calls.add(call)
@@ -127,9 +130,6 @@ class PromptServer:
             self._connections.send(peer, StepOutputs([Output(id=request.id, finish=finish)]))
         except EngineError as error:
             self._connections.refuse(peer, Failed(str(error)))
-        except asyncio.CancelledError:
-            self._connections.send(peer, StepOutputs([Output(id=request.id, finish=Finish("abort"))]))
-            raise
         finally:
             self._computing.pop(id, None)
             peer.ids.discard(id)

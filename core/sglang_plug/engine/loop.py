@@ -72,7 +72,6 @@ class EngineLoop:
         max_queued: number of sequences that may wait.
         heartbeat: notified when a step begins and ends.
         update_weights: builds the model with the weights of a checkpoint and revision.
-        model_controls: returns the control calls of the model being served.
         shortage: returns the message for an error that says that memory did not suffice for a step.
         overlap: plan and launch steps while the previous one is on the device.
         describe: returns an error in one line, with the plugin whose code raised it.
@@ -92,7 +91,6 @@ class EngineLoop:
         max_queued: int,
         heartbeat: Heartbeat,
         update_weights: Callable[[str, str | None], Model],
-        model_controls: Callable[[], Controls] = dict,
         shortage: Callable[[Exception], str | None] = lambda error: None,
         overlap: bool = False,
         describe: Callable[[BaseException], str] = repr,
@@ -107,7 +105,7 @@ class EngineLoop:
         self.info, self.heartbeat = {**info, **self.extensions.all_info()}, heartbeat
         self.longest = min(info["context_length"], scheduler.pool.capacity)
         self._checks = RequestChecks(info, self.longest, max_queued)
-        self._load_weights, self._model_controls = update_weights, model_controls
+        self._load_weights = update_weights
         self.pipeline = Pipeline(
             scheduler, runner, overlap=overlap, shortage=shortage, describe=describe, shared=ranks is not None
         )
@@ -286,7 +284,7 @@ class EngineLoop:
             return Reply(message.number, error=str(error), status=status)
 
     def _all_controls(self) -> Controls:
-        """Collect the control calls of engine, model and extensions. Raises ``ConfigError`` if two share a name."""
+        """Collect the control calls of engine and extensions. Raises ``ConfigError`` if two share a name."""
         own: Controls = {
             "info": self._info,
             "activity": lambda: activity(self.scheduler, self.requests, self.held.sequences()),
@@ -295,8 +293,7 @@ class EngineLoop:
             "update_weights": self._update_weights,
         }
         owners = {name: "the engine" for name in own}
-        added = {"the model": self._model_controls}
-        added |= {f"the step extension {name!r}": controls for name, controls in self.extensions.controls.items()}
+        added = {f"the step extension {name!r}": controls for name, controls in self.extensions.controls.items()}
         all_controls = dict(own)
         for owner, controls in added.items():
             for name, call in controls().items():

@@ -8,7 +8,6 @@ from .gated import Gated
 from .linear import Column, Linear, Packed, Row
 from .moe import Experts, Router
 from .norm import RMSNorm, SharedRMSNorm
-from .recorder import ExpertRecorder
 from .recurrent import GatedRMSNorm, ShortConv, SSMDecay, recurrent
 from .rotary import Rope
 from .unpacked import Unpacking
@@ -16,7 +15,6 @@ from .unpacked import Unpacking
 __all__ = [
     "Column",
     "Embedding",
-    "ExpertRecorder",
     "Experts",
     "Gated",
     "GatedRMSNorm",

@@ -65,7 +65,6 @@ class Bench:
 
     def __init__(
         self,
-        controls: Callable[[], Any] = dict,
         overlap: bool = False,
         extensions: Mapping[str, StepExtension] | None = None,
         max_queued: int = 1,
@@ -85,7 +84,6 @@ class Bench:
             max_queued=max_queued,
             heartbeat=Heartbeat(),
             update_weights=self.load,
-            model_controls=controls,
             overlap=overlap,
             extensions=points,
         )
@@ -274,9 +272,21 @@ def test_weights_that_cannot_be_loaded_leave_the_old_ones(make: Make) -> None:
     assert bench.device.model == "old"
 
 
-def test_a_model_may_add_control_calls(make: Make) -> None:
+class Controlled(StepExtension, ServicePhase):
+    """Has the control calls that a function returns."""
+
+    def __init__(self, calls: Callable[[], Any]) -> None:
+        self._calls = calls
+
+    def controls(self) -> Mapping[str, Callable[..., Any]]:
+        calls: Mapping[str, Callable[..., Any]] = self._calls()
+        return calls
+
+
+def test_control_calls_of_extensions_are_collected_again_with_new_weights(make: Make) -> None:
     models = iter(("old", "new"))
-    bench = make(controls=lambda: {"who": functools.partial(str, next(models))})
+    extension = Controlled(lambda: {"who": functools.partial(str, next(models))})
+    bench = make(extensions={"who": extension})
     bench.loop.handle(Control(1, "who", {}))
     assert bench.sent[-1].value == "old"
     bench.loop.handle(Control(2, "update_weights", {"source": "new"}))
@@ -284,9 +294,10 @@ def test_a_model_may_add_control_calls(make: Make) -> None:
     assert bench.sent[-1].value == "new"
 
 
-def test_a_model_may_not_replace_control_calls_of_the_engine(make: Make) -> None:
-    with pytest.raises(ConfigError, match="the engine and the model both have a control call 'flush_cache'"):
-        make(controls=lambda: {"flush_cache": print})
+def test_an_extension_may_not_replace_control_calls_of_the_engine(make: Make) -> None:
+    message = "the engine and the step extension 'flush' both have a control call 'flush_cache'"
+    with pytest.raises(ConfigError, match=message):
+        make(extensions={"flush": Controlled(lambda: {"flush_cache": print})})
 
 
 def test_a_request_whose_deadline_has_passed_costs_nothing(make: Make) -> None:

@@ -136,13 +136,6 @@ class Model(nn.Module):
         """
         return pooled(hidden, lengths, self.env.pooling)
 
-    def controls(self) -> Mapping[str, Callable[..., Any]]:
-        """Return the control calls that this model adds to the engine's: name -> function.
-
-        The function takes keyword arguments and returns plain data. A name that the engine already has is an error.
-        """
-        return {}
-
     def quantize(self) -> None:
         """Ask the quantization, if there is one, about every matrix. Called before loading.
 

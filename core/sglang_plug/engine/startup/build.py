@@ -122,7 +122,6 @@ def _build(
         max_queued=config.schedule.max_queued_requests,
         heartbeat=heartbeat,
         update_weights=updater,
-        model_controls=lambda: runner.model.controls(),
         shortage=ledger.of_step,
         overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
         describe=partial(described, components=(*resolved.components, *built.components)),

@@ -10,8 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug import BuildEnv, ConfigError, ForwardBatch, RequestError
-from sglang_plug.layers import ExpertRecorder, Router
-from sglang_plug.layers.recorder import read_columns
+from sglang_plug.layers import Router
+from sglang_plug.testing import check_step_extension
+from sglang_plug_api.commands.expert_tensors import read_columns
+from sglang_plug_backends.expert_recorder.extension import RecordedExperts
+from sglang_plug_backends.expert_recorder.recorder import ExpertRecorder
 
 ENV = BuildEnv(attention=None)  # type: ignore[arg-type]
 LAYERS, EXPERTS, CHOSEN, HIDDEN = (1, 3), 4, 2, 3
@@ -26,7 +29,8 @@ class Bench:
         for router in self.routers:
             router.weight = nn.Parameter(torch.randn(EXPERTS, HIDDEN, generator=generator))
         self.generator = generator
-        self.recorder = ExpertRecorder(self.routers, **options)
+        self.recorder = ExpertRecorder(**options)
+        self.recorder.use(self.routers)
 
     @torch.inference_mode()
     def step(self, *lengths: int, layers: int = 2) -> Tensor:
@@ -134,8 +138,7 @@ def test_refusals(tmp_path: Path) -> None:
         bench.recorder.dump(str(tmp_path))
     with pytest.raises(RequestError, match="no recorder mode 'all'; known: stat, per_token"):
         bench.recorder.start("all")
-    with pytest.raises(RequestError, match="no layer of the model has experts"):
-        ExpertRecorder([]).start()
+    assert ExpertRecorder().controls() == {}, "there is nothing to record"
     bench.recorder.start("stat")
     with pytest.raises(RequestError, match="a record in mode 'stat' was begun; dump it first"):
         bench.recorder.start("per_token")
@@ -193,3 +196,23 @@ def test_other_files_are_refused_and_run_nothing(
     path.write_bytes(b"nonsense")
     with pytest.raises(ConfigError, match="cannot read"):
         read_columns(path)
+
+
+def test_a_record_goes_on_with_the_routers_of_new_weights(tmp_path: Path) -> None:
+    bench = Bench()
+    old = bench.routers
+    bench.recorder.start("per_token")
+    first = bench.step(3)
+    bench.routers = Bench().routers
+    bench.recorder.use(bench.routers)
+    assert all(router.watcher is None for router in old)
+    second = bench.step(2)
+    bench.recorder.stop()
+    assert all(router.watcher is None for router in bench.routers)
+    _, tensors = dumped(bench, tmp_path)
+    assert counts(tensors) == counted(torch.cat([first, second]))
+    assert tensors["experts"].shape[0] == 5
+
+
+def test_the_extension_keeps_the_contract() -> None:
+    check_step_extension(RecordedExperts())

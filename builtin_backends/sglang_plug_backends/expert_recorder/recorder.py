@@ -6,19 +6,15 @@ import csv
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sglang_plug.config import ConfigError
-from sglang_plug.contracts.model.batch import ForwardBatch
-from sglang_plug.contracts.request import RequestError
-from sglang_plug.ops.host_device_copy import Fetched
-
-from .moe import Router
+from sglang_plug import Fetched, ForwardBatch, RequestError
+from sglang_plug.layers import Router
 
 logger = logging.getLogger(__name__)
 
@@ -32,24 +28,36 @@ MOST_BYTES = 1 << 28
 
 
 class ExpertRecorder:
-    """Records the choices of one model's routers between ``start`` and ``stop``.
+    """Records the choices of a model's routers between ``start`` and ``stop``.
 
     It records computed tokens: tokens from the prefix cache pass no router, and tokens of a retracted sequence pass
     them twice.
 
     Args:
-        routers: the routers of all layers that have one.
         most_bytes: limit of the choices kept in mode ``per_token``.
     """
 
-    def __init__(self, routers: Iterable[Router], *, most_bytes: int = MOST_BYTES) -> None:
-        self._routers = list(routers)
+    def __init__(self, *, most_bytes: int = MOST_BYTES) -> None:
+        self._routers: list[Router] = []
         self._most_bytes = most_bytes
         self._record: Record | None = None
         self._active = False
 
+    def use(self, routers: list[Router]) -> None:
+        """Record ``routers``, those of all layers that have one, in place of earlier ones with the same layers."""
+        self._watch(None)
+        self._routers = routers
+        if self._active and self._record is not None:
+            self._watch(self._record.take)
+
+    def _watch(self, watcher: Callable[[int, Tensor], None] | None) -> None:
+        for router in self._routers:
+            router.watcher = watcher
+
     def controls(self) -> Mapping[str, Callable[..., Any]]:
-        """Return the control calls of a model that can be recorded."""
+        """Return the control calls of a model that can be recorded; none without routers."""
+        if not self._routers:
+            return {}
         return {
             "start_expert_record": self.start,
             "stop_expert_record": self.stop,
@@ -69,14 +77,11 @@ class ExpertRecorder:
         """
         if mode not in MODES:
             raise RequestError(f"no recorder mode {mode!r}; known: {', '.join(MODES)}")
-        if not self._routers:
-            raise RequestError("no layer of the model has experts")
         if self._record is None:
             self._record = Record(self._routers, self._most_bytes if mode == "per_token" else None)
         elif self._record.mode != mode:
             raise RequestError(f"a record in mode {self._record.mode!r} was begun; dump it first")
-        for router in self._routers:
-            router.watcher = self._record.take
+        self._watch(self._record.take)
         self._active = True
         logger.info("Start recording expert distribution. mode=%s", mode)
         return {"mode": mode}
@@ -84,8 +89,7 @@ class ExpertRecorder:
     def stop(self) -> dict[str, Any]:
         """Stop recording; the record is kept until it is dumped."""
         self._active = False
-        for router in self._routers:
-            router.watcher = None
+        self._watch(None)
         logger.info("Stop recording expert distribution.")
         return {}
 
@@ -236,25 +240,3 @@ class TokenRecord:
             self._steps.append(
                 {**step, **{name: tensor.clone() if pinned else tensor for name, tensor in on_host.items()}}
             )
-
-
-def read_columns(path: Path) -> list[tuple[int, int, int]]:
-    """Return ``layer_id``, ``expert_id`` and ``count`` of each expert in a dumped ``.pt``.
-
-    Raises ``ConfigError`` if it is no such file. A file that holds anything but tensors is rejected before its code
-    could run.
-    """
-    try:
-        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the errors of unpickling are not torch's own
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(f"cannot read {path} as tensors: {type(error).__name__}: {reason}") from error
-    tensors = loaded if isinstance(loaded, dict) else {}
-    columns = [column for name in COLUMNS if _is_column(column := tensors.get(name))]
-    if len(columns) < len(COLUMNS) or len({len(column) for column in columns}) > 1:
-        raise ConfigError(f"{path} is not a record of experts: it has no equally long columns {', '.join(COLUMNS)}")
-    return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-def _is_column(value: Any) -> TypeGuard[Tensor]:
-    return isinstance(value, Tensor) and value.dtype == torch.int64 and value.dim() == 1
