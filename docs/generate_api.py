@@ -73,9 +73,12 @@ The endpoints of the built-in route plugins. A running server describes them, an
 * **Component**: the name with which the route can be left out, `--block-plugin route:chat`.
 * **Errors** are JSON: `{{"error": {{"message", "type", "param", "code"}}, …}}`, with the same keys at the top level.
   `code` is a word such as `context_length_exceeded`, or null; at the top level it is the HTTP status. 400: a field is
-  wrong, and the message says how; 401: a key is needed; 404: there is no such route, model or object; 408 and 413:
-  the body arrived too slowly or is too large; 415: it is not JSON, or compressed; 503: the server is full, stopping,
-  or its engine is not running.
+  wrong, and the message says how; 401: a key is needed; 403: a page of another origin sent the request; 404: there is
+  no such route, model or object; 408 and 413: the body arrived too slowly or is too large; 415: it is not JSON, or
+  compressed; 421: the server does not answer to the name in `Host` ([Security](security.md#browsers)); 429: the caller
+  has too many waiting requests (`--max-queued-per-caller`); 500: an error of the server, which is in its log; 503: the
+  server is full, stopping, or its engine is not running; 504: the deadline of the request (`deadline_ms`) cannot be
+  met. 429 and 503 may have the header `Retry-After`.
 * **Fields of plugins**: a logits processor adds request fields of its own, beside `temperature` in the bodies of
   chats, completions and responses, and in `sampling_params`. `/openapi.json` of a server shows them, and they are
   validated like other fields. `--block-plugin logits-processor:NAME` leaves a processor out; a request that sets one
@@ -84,9 +87,10 @@ The endpoints of the built-in route plugins. A running server describes them, an
 * **Unknown fields** are ignored, unless they are known to change the answer on other servers: those are [refused by
   name](#refused-fields) instead of being ignored. Unknown fields in `sampling_params` are refused too. These fields
   of OpenAI are accepted without effect, because they cannot change an answer: `metadata` and `store` of chats,
-  `service_tier`, `safety_identifier`, `user`, `prompt_cache_key`, `prompt_cache_options`, `prompt_cache_retention`,
-  `prediction`, `max_tool_calls`, `access_programs`, `background_options`, `stream_options.include_obfuscation`. So
-  are these of SGLang and vLLM: `session_id`, `custom_labels`, `routing_key`, `conversation_id`, `ngram_corpus_id`,
+  `service_tier`, `safety_identifier`, `prompt_cache_key`, `prompt_cache_options`, `prompt_cache_retention`,
+  `prediction`, `max_tool_calls`, `access_programs`, `background_options`, `stream_options.include_obfuscation`.
+  `user` changes no answer, but may say which caller a request is scheduled for (`--fairness-key`). Without effect are
+  also these of SGLang and vLLM: `session_id`, `custom_labels`, `routing_key`, `conversation_id`, `ngram_corpus_id`,
   `routed_dp_rank`, `data_parallel_rank`, `disagg_prefill_dp_rank`, `kv_router_hint`, `mm_hashes`,
   `mm_content_hashes`, `log_metrics`, `no_logs`, `external_trace_header`, `stream_interval`,
   `spaces_between_special_tokens`. [Compatibility](compatibility.md) lists all fields of the two.
@@ -108,8 +112,8 @@ The endpoints of the built-in route plugins. A running server describes them, an
 * **Responses in the background**: `background: true` of `/v1/responses` answers at once with the status `queued`;
   `GET /v1/responses/{{id}}` shows what became of it, and `POST /v1/responses/{{id}}/cancel` ends it. A refusal of the
   engine makes its status `failed`. With `stream: true` its events can also be read later, if a connection broke:
-  `GET /v1/responses/{{id}}?stream=true&starting_after=N`. At most `--max-stored-responses` run at once. They are kept
-  in memory and end with the server.
+  `GET /v1/responses/{{id}}?stream=true&starting_after=N`. At most `--max-stored-responses` run at once. The
+  default store keeps them in memory, so they end with the server; another `--store` may keep them.
 * **Forms of rerank**: `/v1/rerank` answers with a list, as SGLang does. `/v2/rerank` and `?format=jina` answer with an
   object that has `results` and a `relevance_score` in each, as the APIs of Cohere, Jina and vLLM do. So does
   `/v1/rerank` for Cohere's own clients, and for bodies with `truncate_prompt_tokens`, a field of vLLM that SGLang does

@@ -33,7 +33,10 @@ FALSE_ASKS = frozenset({"use_activation", "include_reasoning"})
 
 _PROCESSOR = "images are processed as the checkpoint says"
 _WATERMARK = "install sglang-plug-watermark, which adds the field watermark to what generates text"
-_NOT_SPLIT = "this server computes prompts and outputs itself"
+_NOT_SPLIT = (
+    "prefill and decode engines are paired by the server (--prefill-replicas, --prefill-servers), not by requests"
+)
+_THINKING = "use thinking_budget of the plugin sglang-plug-thinking-budget, or"
 _OWN_ENCODER = "this server encodes images itself"
 EVERYWHERE: Remedies = {
     "guided_json": "use response_format with type json_schema",
@@ -106,7 +109,7 @@ GENERATION: Remedies = {
     "repetition_detection": "use repetition_penalty, or stop",
     "session_params": _SESSIONS,
     "moderation": "nothing is moderated",
-    "thinking_token_budget": "use max_tokens",
+    "thinking_token_budget": f"{_THINKING} max_tokens",
 }
 """Remedies for chat and text completions."""
 
@@ -296,7 +299,7 @@ NATIVE: Remedies = {
     "bootstrap_pair_key": _NOT_SPLIT,
     "decode_tp_size": _NOT_SPLIT,
     "require_reasoning": "use /v1/chat/completions",
-    "max_thinking_tokens": "use max_new_tokens in sampling_params",
+    "max_thinking_tokens": f"{_THINKING} max_new_tokens, in sampling_params",
 }
 """Remedies for ``/generate``."""
 

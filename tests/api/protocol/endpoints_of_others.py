@@ -69,9 +69,7 @@ NOT_OFFERED = {
     "tiers of the prefix cache are chosen at start, with `--kv-store`": """
         /get_hicache_l3_cache_layout /hicache/storage-backend /hicache/storage-backend/clear
     """,
-    "`/flush_cache` empties caches; their events are not published": """
-        /kv_event_sources /reset_encoder_cache /reset_mm_cache
-    """,
+    "the plugin `sglang-plug-kv-events` publishes events over ZeroMQ": "/kv_event_sources",
     "drafts come from the request and from drafter plugins": """
         /add_external_corpus /list_external_corpora /remove_external_corpus
     """,
@@ -85,7 +83,7 @@ NOT_OFFERED = {
     """,
     "use `/abort_request`": "/abort_requests",
     "use `/encode`": "/pooling",
-    "use `/flush_cache`": "/reset_prefix_cache",
+    "use `/flush_cache`": "/reset_encoder_cache /reset_mm_cache /reset_prefix_cache",
     "use `/generate` with `input_ids`": "/inference/v1/generate",
     "use `/v1/score` with `query`, `items` and `label_token_ids`": "/generative_scoring",
     "use `/v1/batches`, or several requests": "/v1/chat/completions/batch",
@@ -101,7 +99,7 @@ RERANK_FORMS = (
 DIFFERENCES = {
     "/classify": "takes `text`, as SGLang's; vLLM's is `/v1/classify`",
     "/health": "never waits for the model; `/health_generate` does",
-    "/docs": "a page that loads Swagger's scripts from their host",
+    "/docs": "the server's own page, which loads nothing from other hosts",
     "/ready": "503 also while the server stops",
     "/readyz": "as `/ready`",
     "/rerank": RERANK_FORMS,
