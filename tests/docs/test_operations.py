@@ -23,8 +23,8 @@ from tests.parser_flags import flags_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("operations", "security", "deployment")
-OTHERS = {"--url"}
-"""Of the benchmark."""
+OTHERS = {"--num-prompts", "--request-rate"}
+"""Of ``sglang-plug bench``."""
 METRIC = re.compile(r"sglang:\w+")
 SAMPLES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",), "gauge": ("",)}
 
