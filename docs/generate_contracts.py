@@ -29,8 +29,11 @@ except [layers](#layers) for models and [conformance tests](#conformance-tests) 
 {rows}
 """
 SECTIONS = {
+    "contracts.request": "Requests and outputs",
+    "contracts.sampling_params": "Sampling parameters",
     "contracts.model.model": "Models",
     "contracts.model.batch": "The tensors of a step",
+    "contracts.model.recurrent_state": "Recurrent states",
     "contracts.model.attention": "Attention",
     "contracts.model.kernels": "Kernels",
     "ops.sampling": "Sampling",
@@ -40,6 +43,7 @@ SECTIONS = {
     "contracts.extension.memory_phases": "Step extensions: memory",
     "contracts.extension.request_phases": "Step extensions: the life of a request",
     "contracts.extension.sampling_phases": "Step extensions: sampling",
+    "contracts.extension.queueing": "Step extensions: the waiting queue",
     "contracts.extension.places": "Step extensions: places of sequences",
     "contracts.extension.step_budget": "Step extensions: prompt tokens of a step",
     "contracts.extension.step_phases": "Step extensions: the computation of a step",
@@ -48,6 +52,7 @@ SECTIONS = {
     "contracts.model.quantization": "Quantization",
     "ops.quantized_weight": "Quantized weights",
     "contracts.model.adapters": "Adapters",
+    "ops.lora": "Low-rank adapters",
     "contracts.serving.executor": "Executors",
     "contracts.serving.engine_client": "Deployments and engine clients",
     "clients.remote_server": "Engines for clients on other machines",
@@ -67,6 +72,7 @@ SECTIONS = {
     "contracts.serving.observer": "Observers",
     "contracts.serving.lifecycle": "Components that hold resources",
     "contracts.text.tokenizer": "Tokenizers",
+    "contracts.text.vocabulary": "Vocabularies",
     "contracts.text.media": "Images in prompts",
     "contracts.text.grammar": "Grammars",
     "contracts.text.parsers": "Output parsers",
@@ -82,7 +88,7 @@ SECTIONS = {
     "plugins.registry": "All plugins",
     "config": "Configuration and errors",
 }
-"""Module -> heading. Plugins receive the public classes of other modules but do not create them."""
+"""Module -> heading. Specs are described in ``docs/hooks.md``."""
 DEFINITIONS = {
     "contracts.model.kernels": (
         "pack_linear",

@@ -1,6 +1,6 @@
-"""One noun per stage: ``Request`` (from outside, frozen) and ``Output`` (to outside, frozen).
+"""``Request`` and ``Output``: the messages to and from an engine. Both are frozen.
 
-``Sequence``, the scheduler's mutable view of a request, lives in ``engine.sequence``: no plugin writes it.
+The scheduler's own view of a request, ``engine.sequence``, is not public; plugins read it as a ``SequenceView``.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class DraftCounts:
     drafted: int
     """Tokens that were guessed and computed."""
     accepted: int
-    """Those that came true: as many steps less."""
+    """Draft tokens that were accepted: as many steps less."""
 
 
 @dataclass(slots=True, kw_only=True)

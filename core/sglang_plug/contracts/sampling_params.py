@@ -25,7 +25,7 @@ NUMBERS = ("temperature", "top_p", "min_p", "frequency_penalty", "presence_penal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """One request's sampling parameters, in tokens. Stop strings are text and so live in the API process.
+    """One request's sampling parameters, in tokens. Stop strings are text: the API process searches for them.
 
     Raises ``ValueError`` naming the parameter if a value is no number, out of range or not finite.
     """
