@@ -12,7 +12,7 @@ from typing import Any
 
 from generated_page import row, write_or_check
 
-from sglang_plug import AUTO, PluginOptions, Plugins
+from sglang_plug import PluginOptions, Plugins
 from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.flags import ENVIRONMENT_KEYS, plugin_flags, variable_of
 from sglang_plug.plugins.registry import import_target
@@ -27,7 +27,7 @@ TYPES: Mapping[type, str] = {
     float: "number",
     bool: "switch",
     dict: "JSON object",
-    tuple: "names",
+    tuple: "list",
 }
 NUMBERED: Mapping[str, str] = {"least": "≥ {}", "most": "≤ {}", "above": "> {}", "below": "< {}"}
 
@@ -42,8 +42,8 @@ the environment. The command line has precedence over the environment, the envir
 the default. A running server shows the resulting values at `/server_info`.
 
 A *switch* is set by `--name` and unset by `--no-name`; in a file and in the environment it is `true` or `false`.
-*Names* may be repeated or separated by commas; in a file they are a list. A default of `–` means that nothing is set.
-The model may also be given as the first argument.
+The values of a *list* are separated by commas, or the option is repeated; in a file they are a list. A default of `–`
+means that nothing is set. The model may also be given as the first argument.
 
 ```yaml
 # serve.yaml, for: sglang-plug serve --config serve.yaml
@@ -106,10 +106,7 @@ def bounds(option: Option) -> Iterator[str]:
 def explanation(option: Option, plugins: Plugins) -> Iterator[str]:
     """Yield the purpose of the option and its choices."""
     yield option.help
-    names = list(option.choices)
-    if option.component is not None:
-        names = [AUTO] * (option.default == AUTO) + plugins.names(option.component)
-    if names:
+    if names := option.names(plugins):
         yield "one of " + ", ".join(f"`{name}`" for name in names)
 
 

@@ -19,9 +19,9 @@ def register_commands() -> Iterator[CommandSpec]:
     yield CommandSpec(name="complete", target=f"{TERMINAL}.complete:command", summary="continue a text in the terminal")
     yield CommandSpec(name="plugins", target=f"{COMMANDS}.plugins:command", summary="list, show and check plugins")
     yield CommandSpec(
-        name="completion", target=f"{TERMINAL}.completion:command", summary="completion for bash, zsh and fish"
+        name="completion", target=f"{TERMINAL}.completion:command", summary="print a shell completion script"
     )
     yield CommandSpec(name="download", target=f"{COMMANDS}.download:command", summary="fetch a model's files")
-    yield CommandSpec(name="env", target=f"{COMMANDS}.env:command", summary="report on this machine, for an issue")
+    yield CommandSpec(name="env", target=f"{COMMANDS}.env:command", summary="report versions, hardware and plugins")
     yield CommandSpec(name="experts", target=f"{COMMANDS}.experts:command", summary="plot recorded expert choices")
     yield CommandSpec(name="version", target=f"{COMMANDS}.version:command", summary="versions of what is installed")

@@ -103,7 +103,8 @@ def _of(name: str, plugins: Plugins) -> list[DiscoveredPlugin]:
     chosen = [candidate for candidate in every if name == candidate.name or normalise(name) == candidate.distribution]
     if not chosen:
         raise PluginError(
-            f"{name!r} is no installed plugin or distribution, and no folder or file; see: sglang-plug plugins list"
+            f"{name!r} is neither an installed plugin or distribution nor a folder or file; "
+            "see: sglang-plug plugins list"
         )
     return chosen
 

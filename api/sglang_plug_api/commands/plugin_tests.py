@@ -41,8 +41,8 @@ def run_tests(options: argparse.Namespace, plugins: Plugins) -> int:
         ]
         if not named:
             raise PluginError(
-                f"there is nothing to test: {name!r} is no installed plugin, distribution, kind:name or name that "
-                "declares components; see: sglang-plug plugins list"
+                f"there is nothing to test: {name!r} is not an installed plugin, distribution, kind:name or "
+                "name of a component; see: sglang-plug plugins list"
             )
         components += named
     if explicit := next((component for component in components if component.plugin.explicit), None):

@@ -55,7 +55,7 @@ class PluginsCommand:
         add_freeze_action(actions)
         add_diff_action(actions)
         add_search_action(actions)
-        doctor = actions.add_parser("doctor", help="look at the whole installation; status 1 if something is broken")
+        doctor = actions.add_parser("doctor", help="check the whole installation; status 1 if something is broken")
         doctor.set_defaults(act=_doctor)
 
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:

@@ -21,15 +21,15 @@ HTTP = Group(
         option(
             "--fairness-key",
             "fairness_key",
-            "what tells callers apart that share the engine: api-key, user (the field of the request) or header:NAME; "
+            "what identifies a caller for fair scheduling: api-key, user (the field of the request) or header:NAME; "
             "auto: api-key, and user on a server without API keys",
             metavar="KIND",
         ),
         option(
             "--key-weight",
             "key_weights",
-            "part of the engine that a caller (an API key, user or value of the header) gets relative to others, whose "
-            "weight is 1; repeatable, or several separated by commas",
+            "share of the engine that a caller (an API key, user or value of the header) gets relative to others, "
+            "whose weight is 1; repeatable, or several separated by commas",
             tuple,
             metavar="KEY=WEIGHT",
         ),
@@ -58,14 +58,14 @@ HTTP = Group(
         option(
             "--tool-call-parser",
             "tool_call_parser",
-            "reader of function calls in outputs; auto takes the one that suits the chat template",
+            "parser of tool calls in outputs; auto selects it by the chat template",
             component="tool-parser",
             others=(NO_PARSER,),
         ),
         option(
             "--reasoning-parser",
             "reasoning_parser",
-            "reader of what the model thinks before it answers",
+            "parser that separates reasoning from the answer",
             component="reasoning-parser",
             others=(NO_PARSER,),
         ),
@@ -148,13 +148,20 @@ HTTP = Group(
         option(
             "--max-connections",
             "max_connections",
-            "most open connections, if the limit of open files allows; then the one that is idle longest is closed",
+            "maximum number of open connections, if the limit of open files allows; above it the longest idle "
+            "one is closed",
             int,
             least=1,
         ),
         option("--header-timeout", "header_timeout", "seconds a client may take to send its headers", float, above=0),
         option("--body-timeout", "body_timeout", "seconds a client may take to send a request's body", float, above=0),
-        option("--send-timeout", "send_timeout", "seconds a client may take nothing of its answer", float, above=0),
+        option(
+            "--send-timeout",
+            "send_timeout",
+            "seconds after which a client that does not read its response is disconnected",
+            float,
+            above=0,
+        ),
         option(
             "--allow-update-from",
             "allow_update_from",

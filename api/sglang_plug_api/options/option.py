@@ -8,7 +8,7 @@ from typing import Any
 from sglang_plug.config import AUTO
 from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.flags import variable_of
-from sglang_plug.plugins.registry import Plugins
+from sglang_plug.plugins.registry import Component, Plugins
 
 from .config import ServerConfig
 
@@ -23,7 +23,7 @@ class Option:
     """Path from ``ServerConfig``, e.g. ``"engine.cache.page_size"``; ``None``: see ``parsing.server_config``."""
     help: str
     kind: type = str
-    """``str``, ``int``, ``float``, ``bool``, ``dict`` (a JSON object) or ``tuple`` (names)."""
+    """``str``, ``int``, ``float``, ``bool``, ``dict`` (a JSON object) or ``tuple`` (a list)."""
     component: str | None = None
     """Kind of the component that the value names."""
     others: tuple[str, ...] = ()
@@ -69,14 +69,30 @@ class Option:
             parts.append(f"default: {default}")
         return "; ".join(parts)
 
+    def names(self, plugins: Plugins) -> list[str]:
+        """Return the values that are accepted where they are limited: choices, or names of components and others.
+
+        Components that are in use anyway are left out.
+        """
+        if self.component is None:
+            return list(self.choices)
+        return list(dict.fromkeys([*self.others_and_auto(), *(each.spec.name for each in self._components(plugins))]))
+
     def _names(self, plugins: Plugins) -> list[str]:
         if self.component is None:
             return list(self.choices)
-        names = [AUTO, *self.others] if self.default == AUTO else [*self.others]
-        for component in plugins.all(self.component):
+        names = self.others_and_auto()
+        for component in self._components(plugins):
             owner = component.plugin.distribution
             names.append(component.spec.name + ("" if owner == DISTRIBUTION else f" ({owner})"))
         return names
+
+    def others_and_auto(self) -> list[str]:
+        """Return the accepted values that are not names of components."""
+        return [AUTO, *self.others] if self.default == AUTO else [*self.others]
+
+    def _components(self, plugins: Plugins) -> list[Component]:
+        return [each for each in plugins.all(self.component) if not getattr(each.spec, "enabled", False)]
 
 
 @dataclass(frozen=True, slots=True)

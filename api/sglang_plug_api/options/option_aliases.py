@@ -82,7 +82,7 @@ EXACT: Mapping[str, str] = MappingProxyType(
         "mamba-full-memory-ratio": use("--max-states"),
         "mamba-ssm-dtype": "no option for it; states are kept as the model computes them, in float32",
         "mamba-cache-dtype": "no option for it; states are kept as the model computes them, in float32",
-        "schedule-conservativeness": "no option for it; whoever finds no memory waits, and nothing is lost",
+        "schedule-conservativeness": "no option for it; requests that do not fit into memory wait",
         "generation-config": use("--sampling-defaults"),
         "override-generation-config": use("--preferred-sampling-params"),
         "max-logprobs": NO_REQUEST_LIMIT,
@@ -107,7 +107,7 @@ EXACT: Mapping[str, str] = MappingProxyType(
         "fp8-gemm-backend": use("--kernels"),
         "enable-response-store": use("--max-stored-responses", "on by default"),
         "disable-fastapi-docs": "no option for it; --block-plugin route:docs hides them",
-        "enable-deterministic-inference": "no option for it; seeds of requests are always heeded",
+        "enable-deterministic-inference": "no option for it; seeds of requests are always honored",
         "max-seq-len-to-capture": GRAPHS,
     }
 )

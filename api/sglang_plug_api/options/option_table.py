@@ -76,7 +76,7 @@ MEMORY = Group(
             "--mem-fraction-static",
             "engine.cache.mem_fraction_static",
             "share of an accelerator's memory for weights, KV pool, the largest step and graphs together; on the host, "
-            "the KV pool's share of what is free",
+            "the KV pool's share of what is free; default: 0.9 on an accelerator, 0.5 on the host",
             float,
             above=0,
             below=1,
@@ -115,7 +115,7 @@ MEMORY = Group(
         option(
             "--chunked-prefill-size",
             "engine.schedule.chunked_prefill_size",
-            "most new tokens in one step; 0 decides by device, -1 switches chunking off",
+            "most new tokens in one step; 0: 8192 on an accelerator, 2048 on a CPU; -1 switches chunking off",
             int,
             least=-1,
         ),
@@ -130,7 +130,7 @@ MEMORY = Group(
         option(
             "--max-running-requests",
             "engine.schedule.max_running_requests",
-            "most sequences computed together",
+            "most sequences computed together; default: 256 on an accelerator, 128 on a CPU",
             int,
             least=1,
         ),
@@ -253,7 +253,7 @@ BACKENDS = Group(
         option(
             "--speculative-step-tokens",
             "engine.speculative.step_tokens",
-            "most tokens of a step with draft tokens; 0 decides by device",
+            "most tokens of a step with draft tokens; 0: 64 on an accelerator, 16 on a CPU",
             int,
             least=0,
         ),
@@ -280,7 +280,7 @@ OBSERVABILITY = Group(
         option(
             "--observer",
             "observers",
-            "also load an observer that is off by default; repeatable",
+            "also load an observer that is not enabled by default (from a plugin); repeatable",
             tuple,
             component="observer",
         ),

@@ -20,6 +20,7 @@ from sglang_plug.config import AUTO, NO_GRAMMARS, ConfigError
 from sglang_plug.plugins.flags import ENVIRONMENT_KEYS, ENVIRONMENT_PREFIX, KEYS, read_config_file, variable_of
 from sglang_plug.plugins.registry import PluginError, Plugins
 from sglang_plug.system.command_line import Parser, did_you_mean
+from sglang_plug.system.hints import nearest_names
 
 from .config import ServerConfig
 from .option import Option
@@ -170,7 +171,7 @@ def _service_hint(sources: OptionSources, option: Option) -> str:
     """Explain a value that Kubernetes set: it describes services in variables that may be named like ours."""
     if sources.source(option) != "environment" or not sources.environment[option.key].startswith("tcp://"):
         return ""
-    return "; that is how Kubernetes tells of a Service: give it another name, or set enableServiceLinks: false"
+    return "; Kubernetes sets this variable for a Service: rename the Service, or set enableServiceLinks: false"
 
 
 def misspelt_variables(environment: Mapping[str, str]) -> list[str]:
@@ -182,7 +183,7 @@ def misspelt_variables(environment: Mapping[str, str]) -> list[str]:
         f"{name} has no effect; use --{flags[name]} or the configuration file" for name in unknown if name in flags
     ]
     near = {name: get_close_matches(name, known, 1, NEARLY_THE_SAME) for name in unknown if name not in flags}
-    return [*lines, *(f"{name} is no option; did you mean {matches[0]}?" for name, matches in near.items() if matches)]
+    return [*lines, *(f"{name} is not an option; did you mean {matches[0]}?" for name, matches in near.items() if matches)]
 
 
 @functools.cache
@@ -290,6 +291,10 @@ def _check_component(option: Option, value: Any, sources: OptionSources, plugins
     for name in value if isinstance(value, tuple) else (value,):
         if name == AUTO or name in option.others:
             continue
+        if name not in plugins.names(option.component):
+            hint = nearest_names(name, [*option.others_and_auto(), *plugins.names(option.component)], option.component)
+            failed = "".join(f"\n  {failure}" for failure in plugins.failures)
+            raise PluginError(f"{sources.name(option)}: no {option.component} named {name!r}; {hint}{failed}")
         try:
             plugins.get(option.component, name)
         except PluginError as error:

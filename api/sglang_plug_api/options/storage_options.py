@@ -24,7 +24,7 @@ STORAGE = Group(
             "let every API key use the files, batches, responses and running requests of the others",
             bool,
         ),
-        option("--max-file-bytes", "storage.max_file_bytes", "largest file that is taken", int, least=1),
+        option("--max-file-bytes", "storage.max_file_bytes", "largest file that can be uploaded", int, least=1),
         option("--max-storage-bytes", "storage.max_storage_bytes", "most bytes of all files", int, least=1),
         option("--max-files", "storage.max_files", "most files", int, least=1),
         option("--max-batch-lines", "storage.max_batch_lines", "most requests in one batch", int, least=1),

@@ -19,7 +19,7 @@ class ChatCommand:
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
         """Add the options of the chat, and those of ``serve`` for a model in this process."""
         group = parser.add_argument_group("chat")
-        group.add_argument("-q", "--quick", metavar="MESSAGE", help="send one message, print the answer and leave")
+        group.add_argument("-q", "--quick", metavar="MESSAGE", help="send one message, print the answer and exit")
         group.add_argument("--system-prompt", metavar="TEXT", help="system message before all others")
         group.add_argument(
             "--image", action="append", default=[], metavar="FILE-OR-URL", help="image of the first message; repeatable"

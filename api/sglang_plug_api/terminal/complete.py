@@ -19,7 +19,7 @@ class CompleteCommand:
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
         """Add the prompt, and the options of ``serve`` for a model in this process."""
         group = parser.add_argument_group("completion")
-        group.add_argument("-q", "--quick", "--prompt", metavar="TEXT", help="continue this text and leave")
+        group.add_argument("-q", "--quick", "--prompt", metavar="TEXT", help="continue this text and exit")
         group.add_argument("--echo", action="store_true", help="print the prompt before its continuation")
         add_sampling_arguments(parser)
         add_connection_arguments(parser, plugins)

@@ -8,11 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sglang_plug import ConfigError, Plugins
-from sglang_plug.config import AUTO
 from sglang_plug.plugins.flags import plugin_flags
 from sglang_plug.plugins.settings import settings_fields
 from sglang_plug.system.command_line import Parser
-from sglang_plug_api.options.option import Option
 from sglang_plug_api.options.option_table import options as all_options
 
 BASH = """\
@@ -118,7 +116,7 @@ def _values(action: argparse.Action, flag: str, plugins: Plugins, current: str) 
     if flag in VALUES:
         return _flag_values(flag, plugins, current)
     option = next((option for option in all_options() if flag in option.flags), None)
-    return [] if option is None else _option_values(option, plugins)
+    return [] if option is None else option.names(plugins)
 
 
 def _flag_values(flag: str, plugins: Plugins, current: str) -> list[str]:
@@ -146,13 +144,6 @@ def _keys(plugins: Plugins, dest: str) -> list[str]:
         f"{component.spec.kind}:{component.spec.name}" for component in components if names[component.spec.name] > 1
     }
     return sorted(owners | set(names) | several)
-
-
-def _option_values(option: Option, plugins: Plugins) -> list[str]:
-    if option.component is None:
-        return list(option.choices)
-    automatic = [AUTO] if option.default == AUTO else []
-    return [*automatic, *option.others, *plugins.names(option.component)]
 
 
 command = CompletionCommand()

@@ -76,7 +76,7 @@ def test_a_file_that_uses_nothing_of_it(next_version: str, tmp_path: Path, capsy
     [
         (["0.1", PRESENT], "no version of the contract '0.1'; known versions"),
         ([PRESENT, "absent.json"], "no file or version of the contract 'absent.json'"),
-        ([PRESENT, PRESENT, "--for", "absent"], "'absent' is no installed plugin or distribution"),
+        ([PRESENT, PRESENT, "--for", "absent"], "'absent' is neither an installed plugin or distribution"),
     ],
 )
 def test_mistakes_are_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,4 +112,4 @@ def test_one_component_can_be_named_and_what_cannot_be_tested_can_fail(site: Pat
 def test_what_is_not_installed_cannot_be_tested(site: Path) -> None:
     unknown = run(site, "nobody")
     assert unknown.returncode == 2
-    assert "'nobody' is no installed plugin, distribution, kind:name or name" in unknown.stderr
+    assert "'nobody' is not an installed plugin, distribution, kind:name or name" in unknown.stderr

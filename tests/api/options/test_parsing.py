@@ -312,7 +312,9 @@ def test_a_value_that_is_no_choice_is_refused_before_the_engine_starts(flag: str
 
 def test_what_kubernetes_sets_for_a_service_of_our_name(plugins: Plugins, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SGLANG_PLUG_PORT", "tcp://10.0.0.1:30000")
-    with pytest.raises(ConfigError, match="^SGLANG_PLUG_PORT: .*; that is how Kubernetes tells of a Service: .*Links"):
+    with pytest.raises(
+        ConfigError, match="^SGLANG_PLUG_PORT: .*; Kubernetes sets this variable for a Service: .*Links"
+    ):
         configured(plugins)
 
 
@@ -335,6 +337,6 @@ def test_misspelt_variables_are_named() -> None:
     names += ("SGLANG_PLUG_CONFIG", "SGLANG_PLUG_STRICT_PLUGIN", "HOME", "SGLANG_PLUG_PLUGINS_DIR")
     assert misspelt_variables(dict.fromkeys(names, "x")) == [
         "SGLANG_PLUG_PLUGINS_DIR has no effect; use --plugins-dir or the configuration file",
-        "SGLANG_PLUG_API_KEYS is no option; did you mean SGLANG_PLUG_API_KEY?",
-        "SGLANG_PLUG_STRICT_PLUGIN is no option; did you mean SGLANG_PLUG_STRICT_PLUGINS?",
+        "SGLANG_PLUG_API_KEYS is not an option; did you mean SGLANG_PLUG_API_KEY?",
+        "SGLANG_PLUG_STRICT_PLUGIN is not an option; did you mean SGLANG_PLUG_STRICT_PLUGINS?",
     ]
