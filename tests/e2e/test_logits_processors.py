@@ -130,7 +130,7 @@ def test_null_asks_for_nothing(steering: Any) -> None:
 
 def test_beside_sampling_params_a_field_would_do_nothing(steering: Any) -> None:
     answer = steering.post("/generate", {"text": "a", **STEER})
-    assert answer.json()["message"] == "'steer' would have no effect here: it belongs into sampling_params"
+    assert answer.json()["message"] == "'steer' would have no effect here: it belongs in sampling_params"
 
 
 def test_without_the_plugin_its_fields_are_unknown(server: Any) -> None:

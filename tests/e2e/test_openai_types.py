@@ -227,7 +227,9 @@ def test_embeddings(encoder: Any) -> None:
             values = vector.embedding
             assert isinstance(values, str) == (form.get("encoding_format") == "base64")
             assert isinstance(values, str) or values == pytest.approx(response.data[0].embedding, abs=1e-6)
-        with pytest.raises(openai.BadRequestError, match="this model cannot generate; it can: embed"):
+        with pytest.raises(
+            openai.BadRequestError, match="this model does not support the task generate; its tasks: embed"
+        ):
             client.chat.completions.create(model="any", messages=[{"role": "user", "content": "x"}])
 
 

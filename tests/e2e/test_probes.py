@@ -41,7 +41,7 @@ def test_a_server_that_warms_up_and_whose_engine_is_stopped(launch: Any, tmp_pat
     os.kill(server.engine_pid, signal.SIGSTOP)
     until(lambda: server.get("/health").status_code == 503, "the engine is missed")
     (refusal,) = {re.sub(r"\d+", "N", text) for text in refusals(server.url)}
-    assert refusal == "the engine has given no sign of life for N seconds"
+    assert refusal == "no heartbeat from the engine for N seconds"
     os.kill(server.engine_pid, signal.SIGCONT)
     until(lambda: server.get("/health").status_code == 200, "the engine is back")
     assert server.get("/health_generate").status_code == 200

@@ -134,7 +134,8 @@ def _refusing_router(component: Component, engine: TextEngine, owners: Sequence[
     served = ", ".join(engine.info["tasks"])
 
     async def refuse() -> Response:
-        raise ApiError(f"this model cannot {' or '.join(sorted(component.spec_as(RouteSpec).tasks))}; it can: {served}")
+        tasks = " or ".join(sorted(component.spec_as(RouteSpec).tasks))
+        raise ApiError(f"this model does not support the task {tasks}; its tasks: {served}")
 
     refusing = APIRouter()
     for path, methods in _calls(route_owners(router, component), owners):
@@ -176,7 +177,9 @@ def _cors(origins: Sequence[str]) -> list[Middleware]:
     """
     for origin in origins:
         if origin != "*" and not ORIGIN.fullmatch(origin):
-            raise ConfigError(f"--allow-origins: {origin!r} is no origin; write it as https://host or http://host:port")
+            raise ConfigError(
+                f"--allow-origins: {origin!r} is not an origin; write it as https://host or http://host:port"
+            )
     if not origins:
         return []
     own = [REQUEST_ID]

@@ -125,7 +125,7 @@ def _entry(text: str) -> _Entry:
         host, url = "", httpx.URL("")
     if not (NAME.fullmatch(host) or _is_ip(host)) or url.userinfo or url.path.strip("/") or url.query:
         raise ConfigError(
-            f"--allowed-media-domains: {text!r} is no host; write example.com, *.example.com, example.com:8080 or *"
+            f"--allowed-media-domains: {text!r} is not a host; write example.com, *.example.com, example.com:8080 or *"
         )
     return _Entry(ANY if any_host else host, subdomains, url.port)
 

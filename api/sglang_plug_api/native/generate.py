@@ -144,7 +144,9 @@ def _check_fields_beside_embeds(body: GenerateBody, logprob_starts: Sequence[int
     """Raise ``ApiError`` for fields that only prompts of tokens can have."""
     refuse(body, "image_data", remedy="a prompt of input_embeds has no images")
     if any(start is not None and start >= 0 for start in logprob_starts):
-        raise ApiError("a prompt of input_embeds has no tokens to be told of", param="logprob_start_len")
+        raise ApiError(
+            "a prompt of input_embeds has no tokens, and so no log-probabilities of them", param="logprob_start_len"
+        )
 
 
 def _embeds_prompt(embeds: Any) -> MediaPrompt:
@@ -154,7 +156,7 @@ def _embeds_prompt(embeds: Any) -> MediaPrompt:
     for index, state in enumerate(embeds):
         if len(state) != width:
             raise ApiError(
-                f"input_embeds has states of {width} and of {len(state)} numbers (the one at {index})",
+                f"input_embeds must all have one width; entry {index} has {len(state)}, the first has {width}",
                 param="input_embeds",
             )
         numbers.extend(state)

@@ -24,25 +24,27 @@ GAUGES: Mapping[str, str] = {
     "token_usage": "Share of the KV pool that running requests hold",
     "cache_hit_rate": "Share of admitted prompt tokens that came from the prefix cache, since the start",
     "gen_throughput": "Output tokens per second over the last second or more",
-    "step_target_seconds": "Time that a step may take in which prompts are computed beside decoding requests; 0: any",
-    "step_time_coefficient": "What was learned about the duration of steps: seconds, and a multiple of the decode step",
+    "step_target_seconds": (
+        "Target duration in seconds of a step that computes prompts beside decoding requests; 0: no target"
+    ),
+    "step_time_coefficient": "Coefficients of the model of step durations: seconds, or multiples of a decode step",
     "spec_accept_length": "Output tokens per sequence and decode step, since the start",
-    "spec_accept_rate": "Share of the drafted tokens that came true, since the start",
+    "spec_accept_rate": "Share of draft tokens that were accepted, since the start",
 }
 COUNTERS: Mapping[str, str] = {
     "prompt_tokens_total": "Prompt tokens of finished requests",
     "generation_tokens_total": "Output tokens",
     "cached_tokens_total": "Prompt tokens that came from the prefix cache",
     "num_requests_total": "Requests ended, for whatever reason",
-    "num_aborted_requests_total": "Requests that their client or an error ended",
-    "forced_tokens_total": "Output tokens that constraints left no choice about: as many steps saved",
-    "spec_drafted_tokens_total": "Guesses of output tokens that were computed",
-    "spec_accepted_tokens_total": "Those that came true: as many steps saved",
+    "num_aborted_requests_total": "Requests that were aborted by their client or by an error",
+    "forced_tokens_total": "Output tokens that were forced by a constraint (jump-forward)",
+    "spec_drafted_tokens_total": "Draft tokens computed",
+    "spec_accepted_tokens_total": "Draft tokens accepted",
     "deadline_met_total": "Requests that were complete by their deadline",
     "deadline_missed_total": "Requests that ended after their deadline, or with an error",
     "deadline_refused_total": "Requests that were not computed because they would have missed their deadline",
-    "num_retracted_reqs_total": "Times a running request gave its KV slots back and waited again",
-    "memory_relieved_tokens_total": "Cached tokens that were forgotten because the host's memory was running out",
+    "num_retracted_reqs_total": "Retractions: a running request was preempted and queued again",
+    "memory_relieved_tokens_total": "Cached tokens evicted because the host's memory ran low",
 }
 CACHE_CONFIG = "1, with the tokens of a page and the pages of the KV pool as labels"
 OF_REPLICA = frozenset(

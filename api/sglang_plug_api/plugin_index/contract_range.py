@@ -27,7 +27,7 @@ class ContractRange:
         """Parse clauses that are separated by commas. Raises ``ValueError``."""
         clauses = [CLAUSE.fullmatch(part.strip()) for part in text.split(",")]
         if not all(clauses):
-            raise ValueError(f"{text!r} is no range of versions such as '>=1.0,<2'")
+            raise ValueError(f"{text!r} is not a range of versions such as '>=1.0,<2'")
         return cls(tuple((match[1], (int(match[2]), int(match[3] or 0))) for match in clauses if match is not None))
 
     def includes(self, version: str) -> bool:

@@ -34,7 +34,7 @@ def pooling_task(engine: TextEngine, *candidates: Task) -> Task:
         return served
     if "generate" in tasks and "embed" in candidates:
         raise ApiError(NOT_POOLING)
-    raise ApiError(f"this model cannot {candidates[0]}; it can: {', '.join(tasks)}")
+    raise ApiError(f"this model does not support the task {candidates[0]}; its tasks: {', '.join(tasks)}")
 
 
 async def encode_all(

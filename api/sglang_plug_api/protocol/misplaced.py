@@ -272,7 +272,7 @@ NATIVE: Remedies = {
     "structured_outputs": "use json_schema, regex or ebnf in sampling_params",
     "return_token_ids": "output_ids has them",
     "return_meta_info": "every answer has meta_info",
-    **dict.fromkeys(_SAMPLED, "it belongs into sampling_params"),
+    **dict.fromkeys(_SAMPLED, "it belongs in sampling_params"),
     "max_tokens": "use max_new_tokens in sampling_params",
     "response_format": "use json_schema in sampling_params",
     "prompt": "use text or input_ids",

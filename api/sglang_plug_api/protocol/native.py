@@ -145,7 +145,7 @@ class GenerateBody(PromptsBody):
         names = request_fields_of(info).names
         for name, value in (self.model_extra or {}).items():
             if name in names and asks(value):
-                raise WrongField(name, f"{name!r} would have no effect here: it belongs into sampling_params")
+                raise WrongField(name, f"{name!r} would have no effect here: it belongs in sampling_params")
         return self
 
     @field_validator("top_logprobs_num")

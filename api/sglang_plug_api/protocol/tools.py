@@ -118,7 +118,7 @@ class FlatTool(_Part):
         if kind != "function":
             raise ValueError(f"tools of type {str(kind)[:40]!r} are not supported by this server; declare functions")
         if isinstance(value, dict) and "name" not in value and isinstance(value.get("function"), dict):
-            raise ValueError("name, description and parameters belong beside type, not into function")
+            raise ValueError("name, description and parameters belong beside type, not inside function")
         return value
 
     def nested(self) -> Tool:

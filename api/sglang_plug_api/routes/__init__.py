@@ -42,9 +42,7 @@ def register_routes() -> Iterator[RouteSpec]:
     yield RouteSpec(name="loads", target=f"{__name__}.admin.loads:build", summary="/v1/loads and /load")
     yield RouteSpec(name="files", target=f"{__name__}.openai.files:build", summary="OpenAI: /v1/files")
     yield RouteSpec(name="batches", target=f"{__name__}.openai.batches:build", summary="OpenAI: /v1/batches")
-    yield RouteSpec(
-        name="health", target=f"{__name__}.admin.health:build", auth="public", summary="/health and its kin"
-    )
+    yield RouteSpec(name="health", target=f"{__name__}.admin.health:build", auth="public", summary="health probes")
     yield RouteSpec(name="info", target=f"{__name__}.admin.info:build", summary="/model_info, /server_info, /plugins")
     yield RouteSpec(
         name="metrics", target=f"{__name__}.admin.metrics:build", auth="public", summary="Prometheus: /metrics"

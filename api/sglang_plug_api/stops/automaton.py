@@ -108,7 +108,7 @@ def automaton_of(patterns: Sequence[str]) -> Automaton:
         try:
             tree = parser.parse(pattern)
         except (PatternError, OverflowError, RecursionError) as error:
-            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
         try:
             starts.append(builder.sequence(tree, tree.state.flags, builder.add(Accept(index))))
         except _Unsupported as error:

@@ -207,7 +207,7 @@ class TextEngine:
         """Raise ``ApiError`` for a text that is longer than any that fits the model, before tokenizing it."""
         limit = max(MIN_TEXT_LIMIT, CHARACTERS_PER_TOKEN * self.info["context_length"])
         if len(text) > limit:
-            raise ApiError(f"a text has {len(text)} characters; the most that is tokenised is {limit}")
+            raise ApiError(f"a text has {len(text)} characters; the most that is tokenized is {limit}")
 
     def check_sequences(self, total: int) -> None:
         """Raise ``ApiError`` for a request with too many sequences; call it before tokenizing."""

@@ -62,5 +62,8 @@ def unsupported_reason(shape: AttentionShape) -> str:
     if shape.dim % 2:
         return f"it needs heads of an even width, not {shape.dim}"
     if shape.heads % shape.kv_heads:
-        return f"it needs as many query heads for each key head, not {shape.heads} on {shape.kv_heads}"
+        return (
+            "it needs the number of query heads to be a multiple of the number of key-value heads, got "
+            f"{shape.heads} and {shape.kv_heads}"
+        )
     return ""

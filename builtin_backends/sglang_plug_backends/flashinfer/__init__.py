@@ -64,7 +64,10 @@ def why_not(facts: Facts) -> str:
     if shape.kv_dtype is not None and str(shape.kv_dtype) not in KV_DTYPES.values():
         return f"it reads keys and values in the model's dtype, {' or '.join(KV_DTYPES)}, not in {shape.kv_dtype}"
     if shape.heads % shape.kv_heads:
-        return f"it needs as many query heads for each key head, not {shape.heads} on {shape.kv_heads}"
+        return (
+            "it needs the number of query heads to be a multiple of the number of key-value heads, got "
+            f"{shape.heads} and {shape.kv_heads}"
+        )
     if not _has_compiler() and not _installed("flashinfer_jit_cache"):
         return "there is no CUDA compiler (nvcc) for its kernels, nor the package of compiled ones"
     return ""

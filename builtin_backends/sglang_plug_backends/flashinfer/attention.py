@@ -111,8 +111,8 @@ class FlashInferAttention(AttentionBackend, GraphCapable, StoredCapable):
             )
         if shape.heads % shape.kv_heads:
             raise ConfigError(
-                f"attention backend 'flashinfer' needs as many query heads for each key head, got {shape.heads} "
-                f"query heads on {shape.kv_heads} key heads"
+                "attention backend 'flashinfer' needs the number of query heads to be a multiple of the number of "
+                f"key-value heads, got {shape.heads} and {shape.kv_heads}"
             )
         self._options = settings or FlashInferSettings()
         self._paged_backend = self._options.prefill

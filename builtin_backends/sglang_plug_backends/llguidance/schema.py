@@ -54,7 +54,7 @@ def read_schema(source: str) -> dict[str, Any]:
             _simplify(schema)
     if endless := unending(plain.schema, references):
         place = plain.origin(min(endless))
-        raise Refusal(f"$ref to {place[:80]}: its values would have to hold themselves without end")
+        raise Refusal(f"$ref to {place[:80]}: infinitely recursive")
     if plain.schema is False:
         raise Refusal("no value satisfies the schema false")
     return {} if plain.schema is True else dict(plain.schema)

@@ -27,7 +27,9 @@ class AllowedTokens(LogitsProcessor):
                 f"allowed_token_ids: token id {allowed[-1]} is not in the vocabulary of {self.vocab_size} tokens"
             )
         if request.constrained:
-            raise ValueError("allowed_token_ids: a grammar decides already which tokens may come")
+            raise ValueError(
+                "allowed_token_ids cannot be combined with a constraint (response_format, regex, ebnf, ...)"
+            )
         params = request.params
         if params.min_new_tokens > 0 and set(params.stop_token_ids).issuperset(allowed):
             raise ValueError("allowed_token_ids: min_new_tokens needs a token that does not end the output")

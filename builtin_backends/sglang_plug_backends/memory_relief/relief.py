@@ -90,8 +90,8 @@ class Relief:
             self._prefixes.return_memory()
         if begins:
             logger.warning(
-                "Memory is running out: %s of %s are available. %d cached tokens are forgotten, and more while it "
-                "stays so; lower --max-total-tokens if it happens again",
+                "Host memory is low: %s of %s are available. Evicted %d cached tokens; lower --max-total-tokens if "
+                "this repeats",
                 _gigabytes(memory.available),
                 _gigabytes(memory.total),
                 evicted,

@@ -44,7 +44,9 @@ def layout_of(model: Model, request: Request) -> MediaLayout:
         raise RequestError("the model takes text only, and the prompt has images")
     for media in request.media:
         if media.count < 1 or media.start < end or media.end > length:
-            raise RequestError(f"an image has the places {media.start} to {media.end} of a prompt of {length} tokens")
+            raise RequestError(
+                f"the positions {media.start} to {media.end} of an image do not fit a prompt of {length} tokens"
+            )
         end = media.end
     whole = tuple(range(media.start, media.end) for media in request.media) if model.bidirectional_images else ()
     mrope_positions = model.mrope_positions(request.media, length)
@@ -57,13 +59,14 @@ def layout_of(model: Model, request: Request) -> MediaLayout:
 def _check_given(model: Model, request: Request) -> None:
     """Raise ``RequestError`` if given states do not fit the model, or if the prompt has other media besides them."""
     if isinstance(model, SupportsImages) or model.states_width is None:
-        raise RequestError("this model's prompts cannot have states instead of tokens", about="states")
+        raise RequestError("this model does not support input_embeds", about="states")
     for media in request.media:
         shape = [part.shape for part in media.arrays.values()]
         if not media.is_encoded or shape != [(media.count, model.states_width)]:
             width = shape[0][-1] if shape and shape[0] else 0
             raise RequestError(
-                f"the prompt has states of {width} numbers; the model's have {model.states_width}", about="states"
+                f"input_embeds have {width} numbers per position; the model's hidden size is {model.states_width}",
+                about="states",
             )
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sglang_plug import Constraint
+from sglang_plug import Constraint, ConstraintError
 
 from .json_text import ARGUMENTS, IDS, NAME
 
@@ -47,6 +47,12 @@ def calls(
         tags.append(sequence(literal(begin), arguments(schema, style), literal(end)))
     result = one_or_more(either(*tags), literal(separator), parallel=parallel)
     return sequence(*([literal(opening)] if opening else []), result, *([literal(closing)] if closing else []))
+
+
+def unsuitable_name(name: str) -> ConstraintError:
+    """Return the error for a function whose name cannot stand in a call."""
+    reason = "its name contains whitespace or a character that the call format reserves"
+    return ConstraintError(f"the function {name!r} cannot be called: {reason}")
 
 
 def text_with_calls(calls: Form, gap: Form, *, parallel: bool, first: Form | None = None) -> Form:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 
-from sglang_plug import Constraint, ConstraintError
+from sglang_plug import Constraint
 
 from .call_structures import (
     Schemas,
@@ -19,6 +19,7 @@ from .call_structures import (
     text,
     text_with_calls,
     token,
+    unsuitable_name,
 )
 from .json_text import SCALAR, Write, read_string
 from .reader import Input, Malformed, SequentialParser, Steps
@@ -52,7 +53,7 @@ class Gemma4(SequentialParser):
         """Return calls whose arguments are JSON, which can express the schema; the marks of strings cannot."""
         for name in functions:
             if not NAME.fullmatch(name) or not name:
-                raise ConstraintError(f"the function {name!r} cannot be called: its name has a blank or a mark")
+                raise unsuitable_name(name)
         call = either(
             *(
                 sequence(token(OPENING), literal(_beginning(name, functions)), arguments(schema), token(CLOSING))

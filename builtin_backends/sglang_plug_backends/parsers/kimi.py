@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sglang_plug import Constraint, ConstraintError
+from sglang_plug import Constraint
 
 from .call_structures import (
     Form,
@@ -18,6 +18,7 @@ from .call_structures import (
     text,
     text_with_calls,
     token,
+    unsuitable_name,
 )
 from .json_text import EMPTY, read_value
 from .reader import Malformed, SequentialParser, Steps
@@ -52,7 +53,7 @@ class KimiK2(SequentialParser):
         """Return a section of calls."""
         for name in functions:
             if not NAME.fullmatch(name):
-                raise ConstraintError(f"the function {name!r} cannot be called: its name has a blank or a mark")
+                raise unsuitable_name(name)
         call = either(*(_form(name, arguments(schema)) for name, schema in functions.items()))
         result = sequence(token(SECTION), one_or_more(call, literal(""), parallel=parallel), token(SECTION_END))
         if not required:

@@ -202,5 +202,5 @@ class Speculation(StepExtension, AdmissionPhase, PlanningPhase, OutputPhase):
         return None
 
     def _stop(self, problem: str) -> None:
-        logger.error("%s is not asked any more, outputs go on without drafts: %s", self._name, problem)
+        logger.error("Speculative decoding is disabled: %s: %s", self._name, problem)
         self._drafter = None

@@ -97,7 +97,7 @@ class BackendCompiler:
                 logger.warning("%s; structured outputs have to wait", error)
             return backends
         names = ", ".join(setup.backends)
-        logger.info("A compiler of grammars is ready (%s, %.1f s)", names, time.perf_counter() - started)
+        logger.info("Grammar compiler process is ready (%s, %.1f s)", names, time.perf_counter() - started)
         return backends
 
     def helper(self) -> Compiler:

@@ -70,8 +70,8 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable, WeighingCap
             logger.warning("Triton's kernels are interpreted on the CPU: good for a try, but very slow")
         if shape.heads % shape.kv_heads:
             raise ConfigError(
-                f"attention backend 'triton' needs as many query heads for each key head, got {shape.heads} query "
-                f"heads on {shape.kv_heads} key heads"
+                "attention backend 'triton' needs the number of query heads to be a multiple of the number of "
+                f"key-value heads, got {shape.heads} and {shape.kv_heads}"
             )
         if shape.kv_dtype is not None and not reads(shape.kv_dtype, device):
             raise ConfigError(

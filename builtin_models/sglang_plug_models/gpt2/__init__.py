@@ -9,4 +9,9 @@ from sglang_plug import ModelSpec, hookimpl
 
 @hookimpl
 def register_models() -> Iterator[ModelSpec]:
-    yield ModelSpec(name="GPT2LMHeadModel", target=f"{__name__}.model:GPT2", summary="GPT-2 and its kin", parallel=True)
+    yield ModelSpec(
+        name="GPT2LMHeadModel",
+        target=f"{__name__}.model:GPT2",
+        summary="GPT-2 and compatible checkpoints",
+        parallel=True,
+    )

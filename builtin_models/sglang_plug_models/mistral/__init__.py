@@ -10,7 +10,10 @@ from sglang_plug import ModelSpec, hookimpl
 @hookimpl
 def register_models() -> Iterator[ModelSpec]:
     yield ModelSpec(
-        name="MistralForCausalLM", target=f"{__name__}.model:Mistral", summary="Mistral 7B and its kin", parallel=True
+        name="MistralForCausalLM",
+        target=f"{__name__}.model:Mistral",
+        summary="Mistral 7B and compatible checkpoints",
+        parallel=True,
     )
     yield ModelSpec(
         name="Ministral3ForCausalLM",

@@ -37,7 +37,7 @@ def register_models() -> Iterator[ModelSpec]:
     yield ModelSpec(
         name="transformers-text",
         target=f"{__name__}.text_decoder:TransformersText",
-        summary="text with the decoder of a model of transformers that sees, without its other parts",
+        summary="text with the decoder of a vision-language model of transformers, without its other parts",
         generic=True,
         needs=("transformers",),
     )

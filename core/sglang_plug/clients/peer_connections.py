@@ -47,7 +47,7 @@ class PeerConnections:
         greeting: returns the answer to a new client.
         handle: handles a message of a client.
         on_disconnect: aborts what a client has in flight that is gone.
-        silent_for: returns the seconds since the engine has given a sign of life.
+        silent_for: returns the seconds since the last heartbeat of the engine.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class PeerConnections:
         self.refuse(self._peers.get(route) or Peer(route, ""), Failed(reason, configuration=True))
 
     async def _give_signs_of_life(self) -> None:
-        """Send a sign of life to every client, which also tells which ones are gone."""
+        """Send a heartbeat to every client, which also shows which ones have disconnected."""
         while True:
             await asyncio.sleep(PERIOD)
             for peer in self.peers:

@@ -42,7 +42,7 @@ class ProcessClient(PendingClient):
 
     @property
     def silent_for(self) -> float:
-        """Seconds since the process has given a sign of life."""
+        """Seconds since the last heartbeat of the process."""
         return self.process.silent_for
 
     def kill(self) -> None:

@@ -151,5 +151,5 @@ class PromptServer:
 
     def _abort_all(self, peer: Peer) -> None:
         if peer.ids:
-            logger.info("A decode server is gone; %d of its prompts are aborted", len(peer.ids))
+            logger.info("A decode server disconnected; %d of its prompts are aborted", len(peer.ids))
             self._abort(*peer.ids)

@@ -160,7 +160,7 @@ class RemoteClient(PendingClient):
 
     @property
     def silent_for(self) -> float:
-        """Seconds since the engine, or its server, has given a sign of life."""
+        """Seconds since the last heartbeat of the engine, or of its server."""
         if self._pending is None or self._pending.failure is not None:
             return 0.0
         return max(self._silent_checks * LOOK, self._engine_silent_for)

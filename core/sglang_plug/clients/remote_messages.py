@@ -41,7 +41,7 @@ class Kill(msgspec.Struct, tag="kill", frozen=True):
 
 
 class Alive(msgspec.Struct, tag="alive", frozen=True):
-    """A sign of life of the server, every second."""
+    """A heartbeat of the server, every second."""
 
     silent_for: float
     """Seconds since the engine has given one."""

@@ -132,7 +132,7 @@ class EngineServer:
 
     @property
     def silent_for(self) -> float:
-        """Seconds since the engine has given a sign of life."""
+        """Seconds since the last heartbeat of the engine."""
         return self._process.silent_for
 
     @property
@@ -195,7 +195,7 @@ class EngineServer:
         for number in peer.calls:
             self._calls.pop(number, None)
         if peer.ids and self._failure is None:
-            logger.info("A client is gone; %d of its requests are aborted", len(peer.ids))
+            logger.info("A client disconnected; %d of its requests are aborted", len(peer.ids))
             ids, peer.ids = tuple(peer.ids), set()
             for id in ids:
                 self._owners.pop(id, None)

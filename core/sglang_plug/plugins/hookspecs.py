@@ -1,4 +1,4 @@
-"""Every question sglang-plug asks its plugins: the table of contents of what can be extended.
+"""The hooks of sglang-plug.
 
 All hooks are called once, while starting, and never while serving. The ``register_*`` hooks take no
 argument and return (or yield) specs; core calls each implementation on its own, so every component is
@@ -101,7 +101,7 @@ def register_kernels() -> Iterable[KernelSpec]:  # type: ignore[empty-body]
 
 @hookspec
 def register_quantizations() -> Iterable[QuantizationSpec]:  # type: ignore[empty-body]
-    """Formats of weights in fewer bits, selectable with ``--quantization``.
+    """Quantization methods, selectable with ``--quantization``.
 
     Left at ``auto``, ``choose_component`` is asked with ``facts.model``, whose ``quantization_config`` says what the
     checkpoint holds. Nobody needs to answer for a checkpoint that is not quantized.
@@ -142,7 +142,7 @@ def register_deployments() -> Iterable[DeploymentSpec]:  # type: ignore[empty-bo
 
 @hookspec
 def register_routing_policies() -> Iterable[RoutingSpec]:  # type: ignore[empty-body]
-    """Choices of the replica that serves a request, selectable with ``--routing-policy``; they live in the API process.
+    """Choices of the replica that serves a request, selectable with ``--routing-policy``; they run in the API process.
 
     Asked for where ``--replicas`` is more than 1.
     """
@@ -150,9 +150,9 @@ def register_routing_policies() -> Iterable[RoutingSpec]:  # type: ignore[empty-
 
 @hookspec
 def register_drafters() -> Iterable[DrafterSpec]:  # type: ignore[empty-body]
-    """Guesses of how outputs go on, selectable with ``--speculative-algorithm``.
+    """Drafters, which propose draft tokens, selectable with ``--speculative-algorithm``.
 
-    Left at ``auto``, ``choose_component`` is asked, and nobody need answer; by default nothing is guessed.
+    Left at ``auto``, ``choose_component`` is asked, and nobody need answer; by default there is no drafter.
     """
 
 
@@ -190,7 +190,7 @@ def register_weight_loaders() -> Iterable[CheckpointSpec | WeightsSpec]:  # type
 
 @hookspec
 def register_tokenizers() -> Iterable[TokenizerSpec]:  # type: ignore[empty-body]
-    """Tokenizers selectable with ``--tokenizer-mode``; they live in the API process."""
+    """Tokenizers selectable with ``--tokenizer-mode``; they run in the API process."""
 
 
 @hookspec
@@ -228,7 +228,7 @@ def register_routes() -> Iterable[RouteSpec]:  # type: ignore[empty-body]
 
 @hookspec
 def register_stores() -> Iterable[StoreSpec]:  # type: ignore[empty-body]
-    """Stores of files, batches and responses, selectable with ``--store``; they live in the API process."""
+    """Stores of files, batches and responses, selectable with ``--store``; they run in the API process."""
 
 
 @hookspec
@@ -238,7 +238,7 @@ def register_commands() -> Iterable[CommandSpec]:  # type: ignore[empty-body]
 
 @hookspec
 def register_observers() -> Iterable[ObserverSpec]:  # type: ignore[empty-body]
-    """Watchers of requests and steps: metrics, logs, tracing."""
+    """Observers of requests and steps: metrics, logs, tracing."""
 
 
 @hookspec(firstresult=True)

@@ -60,7 +60,7 @@ class KernelSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationSpec(Spec):
-    """A way to keep matrices in fewer bits. Target: a function ``(QuantizationRequest, settings) -> Quantization``,
+    """A quantization method. Target: a function ``(QuantizationRequest, settings) -> Quantization``,
     which raises ``ConfigError`` for a checkpoint, dtype or device that it does not support."""
 
     kind: ClassVar[str] = "quantization"
@@ -94,7 +94,7 @@ class KVStoreSpec(Spec):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpec(Spec):
     """A schedule policy. Target: a class that fulfils ``SchedulePolicy``, and ``AccountingPolicy`` and
-    ``PreemptivePolicy`` if it likes, made with its settings, or with nothing if it has none."""
+    ``PreemptivePolicy`` optionally, made with its settings, or with nothing if it has none."""
 
     kind: ClassVar[str] = "schedule"
 
@@ -129,8 +129,8 @@ class RoutingSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSpec(Spec):
-    """Guesses how outputs go on. Target: a ``Drafter`` subclass, made with its settings, or with nothing if it has
-    none."""
+    """A drafter: proposes draft tokens. Target: a ``Drafter`` subclass, made with its settings, or with nothing if it
+    has none."""
 
     kind: ClassVar[str] = "drafter"
 
@@ -275,7 +275,7 @@ class ToolParserSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningParserSpec(Spec):
-    """A format in which models think aloud. Target: an ``OutputParser`` subclass, whose attribute ``settings`` are its
+    """A format of reasoning in outputs. Target: an ``OutputParser`` subclass, whose attribute ``settings`` are its
     settings."""
 
     kind: ClassVar[str] = "reasoning-parser"

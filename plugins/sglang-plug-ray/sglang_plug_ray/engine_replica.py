@@ -18,7 +18,7 @@ from .directory import PERIOD, EngineEntry
 logger = logging.getLogger(__name__)
 
 SILENT_LIMIT = 60.0
-"""Seconds without a sign of life from the engine after which the replica is not healthy."""
+"""Seconds without a heartbeat from the engine after which the replica is not healthy."""
 
 
 class EngineReplica:
@@ -60,7 +60,7 @@ class EngineReplica:
         if self._server.failure is not None:
             raise RuntimeError(f"the engine failed: {self._server.failure}")
         if self._server.silent_for > SILENT_LIMIT:
-            raise RuntimeError(f"the engine has given no sign of life for {self._server.silent_for:.0f} s")
+            raise RuntimeError(f"no heartbeat from the engine for {self._server.silent_for:.0f} seconds")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Return the load that the autoscaling policy reads."""

@@ -73,7 +73,7 @@ async def test_keys_are_asked_for_by_the_route_and_not_by_its_name(client_of: An
 async def test_routes_of_other_tasks_say_what_the_model_can_do(client_of: Any) -> None:
     refusal = await client_of(tasks={"embed"}).get("/extra")
     assert refusal.status_code == 400
-    assert refusal.json()["error"]["message"] == "this model cannot embed; it can: generate"
+    assert refusal.json()["error"]["message"] == "this model does not support the task embed; its tasks: generate"
     assert (await client_of(tasks={"embed"}, auth="admin", api_keys=("k",)).get("/extra")).status_code == 401
     assert (await client_of(tasks={"embed", "generate"}).get("/extra")).status_code == 200
 

@@ -238,7 +238,7 @@ def test_a_taken_port_is_told_before_anything_is_loaded(plugins: Any) -> None:
         ),
         (
             {"media_sources": MediaSourcesConfig(domains=("http://a",))},
-            "--allowed-media-domains: 'http://a' is no host",
+            "--allowed-media-domains: 'http://a' is not a host",
         ),
         ({"tenant_isolation": True}, "--tenant-isolation tells callers apart by their keys; set them with --api-key"),
         ({"allow_update_from": (".", "no/such")}, "--allow-update-from 'no/such' is not a folder"),

@@ -139,7 +139,7 @@ def test_networks_that_were_allowed() -> None:
 
 @pytest.mark.parametrize("text", ["", "a/b", "http://a", "a b", "u@a", "a:x", "a?b", "a*b", "*a", "a..b", "..", ":80"])
 def test_entries_that_are_no_hosts(text: str) -> None:
-    with pytest.raises(ConfigError, match="--allowed-media-domains: .* is no host"):
+    with pytest.raises(ConfigError, match="--allowed-media-domains: .* is not a host"):
         UrlRules([text])
 
 

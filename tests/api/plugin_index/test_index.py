@@ -67,7 +67,7 @@ def test_a_correct_entry(tmp_path: Path) -> None:
         ({"summary": '"a\\nb"'}, "one line of printable characters"),
         ({"summary": f'"{"a" * 201}"'}, "summary"),
         ({"homepage": '"javascript:alert(1)"'}, "homepage"),
-        ({"contract": '"1.0"'}, "is no range of versions"),
+        ({"contract": '"1.0"'}, "is not a range of versions"),
         ({"more": "1"}, "'some-plugin'.more: Extra inputs"),
         ({"summary": "5"}, "'some-plugin'.summary: Input should be a valid string"),
     ],

@@ -6,7 +6,7 @@ GENERATION = {
     "model": "any name is served, unless `--strict-model-name` is given; an adapter's name selects the adapter",
     "priority": "higher is earlier, as at SGLang: among the requests of one caller, with `--schedule-policy priority` "
     "among all; vLLM's lower is earlier",
-    "seed": "always honoured, also in batches with others",
+    "seed": "always honored, also in batches with others",
     "stop_regex": "searched in linear time: look-arounds, back-references and borders of words are refused",
     "top_logprobs": "at most 20",
     "logprobs": "at most 20 on `/v1/completions`",

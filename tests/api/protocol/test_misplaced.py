@@ -43,7 +43,7 @@ def test_what_would_do_nothing_is_refused_by_name(body: type[RequestBody], name:
 
 
 def test_zero_is_not_nothing() -> None:
-    with pytest.raises(ValidationError, match="it belongs into sampling_params"):
+    with pytest.raises(ValidationError, match="it belongs in sampling_params"):
         GenerateBody.model_validate({"text": "x", "temperature": 0})
 
 

@@ -66,5 +66,5 @@ def test_every_origin(apps: Callable[..., Any]) -> None:
     "origin", ["chat.example", "https://chat.example/", "https://chat.example/path", "null", "*.x"]
 )
 def test_what_is_no_origin_is_refused(origin: str) -> None:
-    with pytest.raises(ConfigError, match="--allow-origins: .* is no origin"):
+    with pytest.raises(ConfigError, match="--allow-origins: .* is not an origin"):
         _cors([origin])

@@ -60,9 +60,9 @@ def test_only_the_same_states_share_their_prefix(app: Any, states_of: Callable[[
 @pytest.mark.parametrize(
     ("fields", "words", "param"),
     [
-        ({"input_embeds": [[0.5, 0.5]]}, "states of 2 numbers; the model's have 256", "input_embeds"),
-        ({"input_embeds": [ZEROS, [0.5]]}, "states of 256 and of 1 numbers", "input_embeds"),
-        ({"input_embeds": [[ZEROS], [[0.5]]]}, "states of 1 numbers", "input_embeds"),
+        ({"input_embeds": [[0.5, 0.5]]}, "have 2 numbers per position; the model's hidden size is 256", "input_embeds"),
+        ({"input_embeds": [ZEROS, [0.5]]}, "entry 1 has 1, the first has 256", "input_embeds"),
+        ({"input_embeds": [[ZEROS], [[0.5]]]}, "have 1 numbers per position", "input_embeds"),
         ({"input_embeds": []}, "at least 1 item", "input_embeds"),
         ({"input_embeds": [[]]}, "at least 1 item", "input_embeds.0"),
         ({"input_embeds": [0.5]}, "valid array", "input_embeds.0"),
@@ -70,7 +70,7 @@ def test_only_the_same_states_share_their_prefix(app: Any, states_of: Callable[[
         ({"input_embeds": [["1"]]}, "valid number", "input_embeds.0.0"),
         ({"input_embeds": [[1e300] * WIDTH]}, "beyond those of float32", "input_embeds"),
         ({"input_embeds": [ZEROS], "text": "x"}, "Either text, input_ids or input_embeds", "text"),
-        ({"input_embeds": [ZEROS], "logprob_start_len": 0}, "no tokens to be told of", "logprob_start_len"),
+        ({"input_embeds": [ZEROS], "logprob_start_len": 0}, "has no tokens", "logprob_start_len"),
         ({"input_embeds": [ZEROS], "logprob_start_len": [0, 0]}, "2 entries for 1 prompts", "logprob_start_len"),
     ],
     ids=range(12),

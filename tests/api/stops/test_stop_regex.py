@@ -52,7 +52,7 @@ def test_of_several_patterns_the_first_to_match_ends_the_text() -> None:
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("(", "is no regular expression: missing"),
+        ("(", "is not a regular expression: missing"),
         ("a*", "matches the empty text"),
         ("^", "matches the empty text"),
         ("a$", "uses an end or a border"),
@@ -64,9 +64,9 @@ def test_of_several_patterns_the_first_to_match_ends_the_text() -> None:
         ("a++b", "uses a possessive repetition"),
         ("a{513}", f"more than {MAX_STATES} states"),
         ("((a{9}){9}){9}b", f"more than {MAX_STATES} states"),
-        ("a{4294967296}", "is no regular expression"),
+        ("a{4294967296}", "is not a regular expression"),
         ("(){99999999}a{600}", f"more than {MAX_STATES} states"),
-        ("(" * 120 + "a", "is no regular expression"),
+        ("(" * 120 + "a", "is not a regular expression"),
     ],
 )
 def test_what_cannot_be_searched_for_is_refused(pattern: str, message: str) -> None:

@@ -292,10 +292,10 @@ def test_sampling_defaults_know_the_end_tokens(text_engine: Any) -> None:
     assert (sampling.params.stop_token_ids, sampling.params.temperature) == ((END,), 0.5)
 
 
-async def test_a_text_that_cannot_fit_is_not_tokenised(text_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_text_that_cannot_fit_is_not_tokenized(text_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = text_engine()
     monkeypatch.setattr(engine.tokenizer, "encode", None)
-    with pytest.raises(ApiError, match="2000000 characters; the most that is tokenised is 1048576"):
+    with pytest.raises(ApiError, match="2000000 characters; the most that is tokenized is 1048576"):
         await engine.encode("a" * 2_000_000)
     with pytest.raises(ApiError, match="characters"):
         await engine.encode_chat([{"role": "user", "content": "a" * 2_000_000}])

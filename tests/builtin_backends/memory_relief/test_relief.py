@@ -125,7 +125,7 @@ def test_all_prefixes_go_while_memory_stays_critical(caplog: pytest.LogCaptureFi
         while bench.look():
             pass
         assert bench.cache.size == 0 and bench.relief.done.episodes == 1
-        assert len(caplog.records) == 1 and "Memory is running out" in caplog.text
+        assert len(caplog.records) == 1 and "Host memory is low" in caplog.text
         bench.memory = HostMemory(PLENTY, TOTAL)
         bench.look()
         bench.memory = HostMemory(0, TOTAL)

@@ -264,7 +264,7 @@ def test_a_drafter_that_breaks_its_contract_is_not_asked_again(
         assert finish(scheduler, device) == {"a": expected_long(), "b": expected_long()}
     assert len(drafter.limits) == 1
     (record,) = caplog.records
-    assert problem in record.message and "the drafter is not asked any more" in record.message
+    assert problem in record.message and "Speculative decoding is disabled" in record.message
 
 
 def test_a_drafter_that_fails_at_an_end_is_not_asked_again(caplog: pytest.LogCaptureFixture) -> None:

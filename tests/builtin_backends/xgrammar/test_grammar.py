@@ -103,7 +103,7 @@ def test_formats_of_structural_tags(backend: Any) -> None:
         ("structural_tag", {"type": "structural_tag", "format": {"type": "sequence", "elements": []}}, "members"),
         ("structural_tag", {"structures": [{**TAG, "schema": {"not": {}}}], "triggers": ["<f>"]}, "'not'"),
         ("structural_tag", {"type": "structural_tag", "format": {"type": "regex"}}, "format/pattern must be text"),
-        ("structural_tag", {"type": "structural_tag", "format": {"type": "regex", "pattern": "(?=a)"}}, "looks around"),
+        ("structural_tag", {"type": "structural_tag", "format": {"type": "regex", "pattern": "(?=a)"}}, "lookarounds"),
         (
             "structural_tag",
             {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": {}, "style": "qwen_xml"}},

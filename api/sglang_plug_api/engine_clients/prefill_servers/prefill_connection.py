@@ -78,7 +78,7 @@ class PrefillConnection(EngineClient):
 
     @property
     def silent_for(self) -> float:
-        """Seconds without a sign of life."""
+        """Seconds without a heartbeat."""
         return 0.0 if self._client is None else self._client.silent_for
 
     async def close(self) -> None:
@@ -90,7 +90,7 @@ class PrefillConnection(EngineClient):
 
     def _connected(self) -> EngineClient:
         if self._client is None:
-            raise EngineError(f"the prefill server {self.address} is away: {self._failure}")
+            raise EngineError(f"the prefill server {self.address} is not reachable: {self._failure}")
         return self._client
 
     async def _stay_connected(self) -> None:

@@ -219,7 +219,7 @@ class ReplicaGroup(EngineClient):
 
     @property
     def silent_for(self) -> float:
-        """Seconds since the last sign of life from any replica that serves."""
+        """Seconds since the last heartbeat from any replica that serves."""
         return min((status.silent_for for status in self.replicas if status.failure is None), default=0.0)
 
     async def wait_failed(self) -> str:

@@ -76,4 +76,4 @@ class LastingCalls:
             try:
                 await client.control(call.name, **call.arguments)
             except RequestError as error:
-                logger.error("The engine is without an adapter that it had: %s", error)
+                logger.error("An adapter could not be loaded on the new engine: %s", error)

@@ -76,7 +76,7 @@ class PrefilledClient(EngineClient):
 
     @property
     def silent_for(self) -> float:
-        """Seconds without a sign of life from the decode engine."""
+        """Seconds without a heartbeat from the decode engine."""
         return self._client.silent_for
 
     def kill(self) -> None:

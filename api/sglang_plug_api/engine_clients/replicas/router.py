@@ -11,7 +11,7 @@ from .checked_routing import CheckedRouting
 from .replica import Replica
 
 SILENT_AFTER = 10.0
-"""Seconds without a sign of life after which a replica gets requests only if the others are silent, too."""
+"""Seconds without a heartbeat after which a replica gets requests only if the others are silent, too."""
 LOOK_EVERY = 1.0
 """Seconds after which all replicas are asked for signs of life again."""
 

@@ -27,7 +27,7 @@ def build(engine: TextEngine) -> APIRouter:
         body = await read_body(request, LoadAdapterBody)
         return await _respond(engine, _load(engine, body))
 
-    @takes(router, "/unload_lora_adapter", UnloadAdapterBody, summary="Forget an adapter")
+    @takes(router, "/unload_lora_adapter", UnloadAdapterBody, summary="Unload an adapter")
     @takes(router, "/v1/unload_lora_adapter", UnloadAdapterBody, summary="As /unload_lora_adapter")
     async def unload(request: Request) -> Response:
         body = await read_body(request, UnloadAdapterBody)

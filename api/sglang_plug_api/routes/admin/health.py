@@ -76,6 +76,6 @@ def _check_alive(engine: TextEngine) -> None:
     if engine.client.failure is not None:
         raise ApiError(f"the engine is not running: {engine.client.failure}", 503)
     if (silent := engine.client.silent_for) > SILENT_AFTER:
-        raise ApiError(f"the engine has given no sign of life for {silent:.0f} seconds", 503)
+        raise ApiError(f"no heartbeat from the engine for {silent:.0f} seconds", 503)
     if engine.warming_up:
         raise ApiError("the server is warming up: its own first request has not ended", 503)

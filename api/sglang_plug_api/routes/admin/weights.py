@@ -36,7 +36,7 @@ def build(engine: TextEngine) -> APIRouter:
             return json_response({"success": False, "message": text}, 400)
         return json_response({"success": True, "message": "Succeeded to update model weights."})
 
-    @takes(router, "/update_weight_version", WeightVersionBody, summary="Name the served weights anew")
+    @takes(router, "/update_weight_version", WeightVersionBody, summary="Set the weight version")
     async def update_weight_version(request: Request) -> Response:
         body = await read_body(request, WeightVersionBody)
         if body.abort_all_requests:

@@ -24,7 +24,7 @@ def build(engine: TextEngine) -> APIRouter:
     router = APIRouter(tags=["native"])
     parsers = engine.parsers
 
-    @takes(router, "/parse_function_call", ParseCallsBody, summary="Tell calls of functions from text")
+    @takes(router, "/parse_function_call", ParseCallsBody, summary="Parse tool calls from text")
     async def parse_function_call(request: Request) -> Response:
         body = await read_body(request, ParseCallsBody)
         name = body.tool_call_parser

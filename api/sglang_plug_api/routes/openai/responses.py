@@ -42,11 +42,11 @@ def build(engine: TextEngine) -> APIRouter:
         body = await read_body(request, ResponsesBody)
         return json_response(await while_connected(request, responses.count(body)))
 
-    @router.get("/v1/responses/{response_id}/input_items", summary="What the request for a response said")
+    @router.get("/v1/responses/{response_id}/input_items", summary="List input items of a response")
     async def input_items(request: Request, response_id: str) -> Response:
         return json_response(await responses.input_items(response_id, read_query(request, ItemQuery)))
 
-    @router.get("/v1/responses/{response_id}", summary="A remembered response, or one being made")
+    @router.get("/v1/responses/{response_id}", summary="Get a stored or running response")
     async def retrieve(request: Request, response_id: str) -> Response:
         query = read_query(request, RetrieveQuery)
         if query.stream:

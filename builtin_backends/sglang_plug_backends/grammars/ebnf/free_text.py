@@ -40,10 +40,10 @@ def _free_text(excludes: tuple[str, ...], not_beginning: str) -> str:
     if forbidden is None:
         return f"root ::= {ALL.ebnf()}*\n"
     if not machine.add(forbidden):
-        raise Refusal(f"what a text must not have in it is too large: at most {MOST_STATES} characters")
+        raise Refusal(f"the excluded texts are too large: at most {MOST_STATES} characters together")
     first: Place = frozenset(machine.start)
     if machine.end in first:
-        raise Refusal("a text cannot be without an empty text in it")
+        raise Refusal("the empty text cannot be excluded")
     names: dict[Place, str] = {first: "root"}
     lines = []
     for place in (order := [first]):

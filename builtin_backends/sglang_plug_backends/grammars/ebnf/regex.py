@@ -139,7 +139,7 @@ class _Reader:
         if self._next() == "?":
             kind = GROUP.match(self._text, self._at)
             if kind is None:
-                raise self._refusal("a group that looks around or changes flags")
+                raise self._refusal("lookarounds and inline flags are not supported")
             self._at = kind.end()
         self._depth += 1
         if self._depth > MOST_DEPTH:

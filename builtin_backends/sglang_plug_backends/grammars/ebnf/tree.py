@@ -194,9 +194,9 @@ class _Reader:
         while self._token is not None:
             name = self._token["rule"]
             if name is None:
-                raise self._error("a rule (name ::= ...) has to stand")
+                raise self._error("a rule (name ::= ...) is expected")
             if name in rules:
-                raise self._error(f"the rule {name} is there already")
+                raise self._error(f"rule {name} is defined twice")
             self._advance()
             rules[name] = self._either()
             if self._token is not None and self._token["sign"] is not None:
@@ -206,7 +206,7 @@ class _Reader:
         for name, body in rules.items():
             for other in names(body):
                 if other not in rules:
-                    raise EbnfError(f"the rule {name} refers to {other}, which is not there")
+                    raise EbnfError(f"rule {name} refers to {other}, which is not defined")
         check_endings(rules)
         return rules
 

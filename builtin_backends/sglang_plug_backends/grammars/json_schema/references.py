@@ -71,12 +71,12 @@ def _walk(root: Any, pointer: Any, path: str) -> Iterator[Any]:
         elif isinstance(result, list) and name.isascii() and name.isdigit() and int(name) < len(result):
             result = result[int(name)]
         else:
-            raise Refusal(f"$ref at {path} names {pointer[:MOST_SHOWN]!r}, which is not there")
+            raise Refusal(f"$ref at {path} refers to {pointer[:MOST_SHOWN]!r}, which does not exist")
         yield result
 
 
 def unending(root: Any, pointers: set[str]) -> set[str]:
-    """Return the ``pointers`` whose values would have to contain themselves without end."""
+    """Return the ``pointers`` whose values would have to contain themselves infinitely."""
     ending = set[str]()
     while True:
         results = {pointer for pointer in pointers - ending if _can_end(resolve(root, pointer, "#"), ending)}

@@ -86,7 +86,7 @@ class Converter:
     def _written(self, body: str) -> str:
         if endless := unending(self._root, set(self._references)):
             place = self._plain.origin(min(endless))
-            raise Refusal(f"$ref to {place[:80]}: its values would have to hold themselves without end")
+            raise Refusal(f"$ref to {place[:80]}: infinitely recursive")
         self._rules["root"] = body
         return "\n".join(f"{name} ::= {body}" for name, body in self._rules.items()) + "\n"
 

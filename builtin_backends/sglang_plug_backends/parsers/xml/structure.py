@@ -24,6 +24,7 @@ from sglang_plug_backends.parsers.call_structures import (
     text,
     text_with_calls,
     token,
+    unsuitable_name,
 )
 
 from .form import XmlForm
@@ -55,7 +56,7 @@ def structure(
 def _call(form: XmlForm, name: str, schema: Mapping[str, Any]) -> Form:
     """Return one call. What an argument and the end of a call have in common stands at the end of the part before."""
     if not NAME.fullmatch(name):
-        raise ConstraintError(f"the function {name!r} cannot be called: its name has a blank or a mark")
+        raise unsuitable_name(name)
     common = _common(form)
     marks = [token(mark) for mark in form.begin[:-1]]
     begin = literal(f"{form.begin[-1]}{name}{form.name_end}{form.line}{common}")

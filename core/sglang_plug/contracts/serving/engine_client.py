@@ -71,7 +71,7 @@ class ReplicaStatus:
     failure: str | None
     """The reason why it cannot serve, for now or for good; ``None``: it serves."""
     silent_for: float
-    """Seconds without a sign of life."""
+    """Seconds without a heartbeat."""
     role: str = ""
     """``prefill`` or ``decode`` if its requests are computed by two engines; empty: it computes them alone."""
 
@@ -130,7 +130,7 @@ class EngineClient(ABC):
 
     @property
     def silent_for(self) -> float:
-        """Seconds without a sign of life from the engine, which gives them even while it computes; 0 if not watched."""
+        """Seconds without a heartbeat from the engine, which sends them even while it computes; 0 if not watched."""
         return 0.0
 
     @property

@@ -87,7 +87,9 @@ class RequestChecks:
     def _check_tokens(self, request: Request) -> None:
         info, tokens = self._info, request.tokens
         if request.task not in info["tasks"]:
-            raise RequestError(f"the model cannot {request.task}; it can: {', '.join(info['tasks'])}")
+            raise RequestError(
+                f"this model does not support the task {request.task}; its tasks: {', '.join(info['tasks'])}"
+            )
         if not tokens:
             raise RequestError("the prompt has no tokens")
         room = 1 if request.task == "generate" else 0

@@ -201,7 +201,7 @@ def _tasks(requested: str, model: Component) -> tuple[Task, ...]:
         task != "embed" and task not in spec.tasks
     ):  # any model has hidden states to embed, and --is-embedding may mean scores
         possible = sorted(spec.tasks | ({"embed"} if not own else set()))
-        raise ConfigError(f"--task {task}: {model} cannot {task}; it can: {', '.join(possible)}")
+        raise ConfigError(f"--task {task}: {model} does not support it; its tasks: {', '.join(possible)}")
     if task == "generate" or not own:
         return (task,)
     return tuple(sorted(own))

@@ -57,7 +57,7 @@ def test_a_single_score_is_a_probability(served: Fixture, tiny: Fixture) -> None
 
 def test_a_classifier_makes_no_embeddings(served: Fixture) -> None:
     message = served("reward").refusal("/v1/embeddings", {"input": "hi"})["message"]
-    assert message == "this model cannot embed; it can: classify"
+    assert message == "this model does not support the task embed; its tasks: classify"
 
 
 @pytest.mark.parametrize("empty", ["", [], ["hi", ""]])

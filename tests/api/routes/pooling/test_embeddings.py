@@ -112,7 +112,10 @@ def test_another_servers_model_is_refused(served: Fixture) -> None:
 
 
 def test_a_generating_server_says_what_to_do(app: Any) -> None:
-    assert app.refusal("/classify", {"text": "hi"})["message"] == "this model cannot classify; it can: generate"
+    assert (
+        app.refusal("/classify", {"text": "hi"})["message"]
+        == "this model does not support the task classify; its tasks: generate"
+    )
     for path, body in ((PATH, {"input": "hi"}), ("/encode", {"text": "hi"})):
         message = app.refusal(path, body)["message"]
         assert message == (
@@ -125,10 +128,16 @@ def test_an_embedding_server_does_not_generate(served: Fixture) -> None:
     app = served("decoder")
     assert app.get("/get_model_info").json()["is_generation"] is False
     refusal = app.refusal("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
-    assert refusal["message"] == "this model cannot generate; it can: embed"
+    assert refusal["message"] == "this model does not support the task generate; its tasks: embed"
     assert app.get("/health_generate").status_code == 200
-    assert "this model cannot classify; it can: embed" in app.refusal("/v1/classify", {"input": "hi"})["message"]
-    assert "this model cannot rerank" in app.refusal("/v1/rerank", {"query": "hi", "documents": ["hi"]})["message"]
+    assert (
+        "this model does not support the task classify; its tasks: embed"
+        in app.refusal("/v1/classify", {"input": "hi"})["message"]
+    )
+    assert (
+        "this model does not support the task rerank"
+        in app.refusal("/v1/rerank", {"query": "hi", "documents": ["hi"]})["message"]
+    )
 
 
 @pytest.mark.parametrize("name", ["encoder", "decoder", "reward", "xlm-reranker"])
@@ -174,7 +183,7 @@ def test_routes_that_generate_say_what_the_model_can_do(served: Fixture) -> None
     }
     for path, body in calls.items():
         refusal = app.refusal(path, body)
-        assert refusal["message"] == "this model cannot generate; it can: embed"
+        assert refusal["message"] == "this model does not support the task generate; its tasks: embed"
     assert app.get("/v1/responses/resp_x").status_code == 400
     assert "/v1/chat/completions" not in app.application.openapi()["paths"]
     assert app.refusal("/v1/none", {}, 404)["message"] == "there is no route '/v1/none'"

@@ -39,7 +39,7 @@ def test_refusals() -> None:
     for excludes, not_beginning, words in (
         (["x" * 5000], "", "too large"),
         ([], "a*", "without an empty text"),
-        ([], "(?=a)", "looks around"),
+        ([], "(?=a)", "lookarounds"),
     ):
         with pytest.raises(Refusal, match=words):
             free_text(excludes, not_beginning)

@@ -48,8 +48,8 @@ def test_rules_span_lines_and_comments_are_passed_over() -> None:
     [
         ("", "no rule named root"),
         ('other ::= "a"', "no rule named root"),
-        ('root ::= "a"\nroot ::= "b"', "the rule root is there already at line 2"),
-        ("root ::= other", "refers to other, which is not there"),
+        ('root ::= "a"\nroot ::= "b"', "rule root is defined twice at line 2"),
+        ("root ::= other", "refers to other, which is not defined"),
         ("root ::= ", "nothing"),
         ('root ::= "a" | ', "nothing"),
         ('root ::= ("a"', "a missing '\\)'"),
@@ -66,7 +66,7 @@ def test_rules_span_lines_and_comments_are_passed_over() -> None:
         ("root ::= " + "(" * 70 + '"a"' + ")" * 70, "more than 64 nested groups"),
         ("root ::= root", "the rule root has no text that ends"),
         ('root ::= "a" | other\nother ::= "b" other', "the rule other has no text that ends"),
-        ('root ::= TagDispatch(("a", b))', "cannot be read|unexpected|which is not there"),
+        ('root ::= TagDispatch(("a", b))', "cannot be read|unexpected|which is not defined"),
     ],
 )
 def test_unreadable_grammars_are_refused_with_their_place(source: str, message: str) -> None:
