@@ -20,8 +20,8 @@ PAGES = (
 FENCE = re.compile(r"^```([a-z]*)([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = ("bash", "sh", "console", "")
 DATA = ("yaml", "toml", "json")
-NOT_CODE = ("text",)
-"""Languages of blocks that show output or notation."""
+NOT_CODE = ("text", "dockerfile")
+"""Languages of blocks that show output, notation, or files that need programs other than this project."""
 
 
 @dataclass(frozen=True)
