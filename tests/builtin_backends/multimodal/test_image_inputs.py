@@ -93,7 +93,7 @@ def test_given_states_are_taken_as_they_are_and_in_chunks() -> None:
     ],
 )
 def test_given_states_that_do_not_fit_are_refused(model: Any, media: tuple[Media, ...]) -> None:
-    with pytest.raises(RequestError, match="states") as refused:
+    with pytest.raises(RequestError, match="input_embeds") as refused:
         layout_of(model, Request(id="a", tokens=(0, 0), media=media))
     assert refused.value.about == "states"
 
@@ -205,5 +205,5 @@ def test_a_model_that_gives_too_few_states_is_named() -> None:
 
 @pytest.mark.parametrize("places", [((4, 3),), ((1, 3), (3, 1)), ((2, 1), (1, 1)), ((1, 0),)])
 def test_places_must_be_in_the_prompt_and_in_order(places: tuple[tuple[int, int], ...]) -> None:
-    with pytest.raises(RequestError, match="of a prompt of 6 tokens"):
+    with pytest.raises(RequestError, match="do not fit a prompt of 6 tokens"):
         admitted(VisionModel(), 6, *places)
