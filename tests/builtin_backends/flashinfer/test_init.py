@@ -41,7 +41,7 @@ def test_chosen_where_it_fits(installed: set[str]) -> None:
         ({"shape": replace(SHAPE, dim=96)}, "not 96"),
         ({"shape": replace(SHAPE, value_dim=64)}, "128 and 64"),
         ({"shape": replace(SHAPE, kv_heads=1, dim=576, value_dim=512, values_in_keys=True)}, "not 576"),
-        ({"shape": replace(SHAPE, heads=30)}, "30 on 8"),
+        ({"shape": replace(SHAPE, heads=30)}, "got 30 and 8"),
         ({"shape": replace(SHAPE, kv_dtype=torch.float16)}, "fp8_e4m3 or fp8_e5m2, not in torch.float16"),
     ],
 )
