@@ -183,7 +183,8 @@ def misspelt_variables(environment: Mapping[str, str]) -> list[str]:
         f"{name} has no effect; use --{flags[name]} or the configuration file" for name in unknown if name in flags
     ]
     near = {name: get_close_matches(name, known, 1, NEARLY_THE_SAME) for name in unknown if name not in flags}
-    return [*lines, *(f"{name} is not an option; did you mean {matches[0]}?" for name, matches in near.items() if matches)]
+    lines += [f"{name} is not an option; did you mean {matches[0]}?" for name, matches in near.items() if matches]
+    return lines
 
 
 @functools.cache
