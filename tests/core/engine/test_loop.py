@@ -147,7 +147,7 @@ def test_a_request_is_served_and_its_id_is_free_again(make: Make) -> None:
         ({"params": {"stop_token_ids": (100,)}}, "not in the vocabulary"),
         ({"params": {"logit_bias": {-5: 1.0}}}, "not in the vocabulary"),
         ({"logprobs": LogprobOptions(ids=(100,))}, "not in the vocabulary"),
-        ({"task": "embed"}, "cannot embed"),
+        ({"task": "embed"}, "does not support the task embed"),
     ],
 )
 def test_bad_requests_are_refused(make: Make, request_: dict[str, Any], words: str) -> None:
