@@ -46,7 +46,7 @@ from .loading.prefix_source import MissingPrefix
 from .loading.tensor_loads import encode, encoded_bytes
 from .tier_engine import OpenStores, TierEngine
 from .tier_state import TierState, awaits_blocks
-from .weights_digest import WeightsDigest
+from .weights_digest import WeightsDigest, parameter_sizes
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +71,7 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         self._open_stores, self._names, self._memory = open_stores, names, memory
         self._engine: TierEngine | None = None
         self._prefixes: PrefixPool | None = None
+        self._sizes: Mapping[str, int] = {}
         self._digest: WeightsDigest | None = None
         self._keys: BlockKeys | None = None
         self._held: dict[str, SequenceView] = {}
@@ -78,11 +79,15 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
 
     # -- the engine ------------------------------------------------------------------------------------------------
 
+    def inspect(self, model: Model) -> None:
+        """Note the sizes of the parameters, before they are packed."""
+        self._sizes = parameter_sizes(model)
+
     def install(self, model: Model, kernels: Kernels) -> None:
         """Compute the digest of the weights; no tier is used until it is known."""
         if self._digest is not None:
             self._digest.cancel()
-        self._keys, self._digest = None, WeightsDigest(model)
+        self._keys, self._digest = None, WeightsDigest(model, self._sizes)
 
     def memory_request(self, room: float | None) -> MemoryRequest | None:
         """Return the memory that stores and buffers take of the host's; none for the profiling run."""

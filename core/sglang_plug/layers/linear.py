@@ -166,6 +166,11 @@ class Linear(nn.Module):
             setattr(self, name, None)
 
     @property
+    def product(self) -> LinearFunction:
+        """The function that multiplies. After ``pack_weights`` it holds the weight, in a closure or its attributes."""
+        return self._multiply
+
+    @property
     def parts(self) -> Mapping[str, slice]:
         """Columns of the product that belong to each part; empty if there is only one."""
         return {}
