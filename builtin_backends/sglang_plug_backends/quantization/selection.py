@@ -32,9 +32,9 @@ class Selection:
         """Return whether a matrix is quantized. Raises ``ConfigError`` if only some of its parts are."""
         if matrix.plain or (matrix.role == "head" and not self.head) or (matrix.role == "router" and not self.router):
             return False
-        if any(_names(name, matrix.name, self.anywhere) for name in self.ignored):
+        if self._ignores(matrix.names_of(matrix.name)):
             return False  # checkpoints with fused parts
-        kept = {name for name in matrix.checkpoint_names if not self._has(name)}
+        kept = {name for name in matrix.checkpoint_names if not self._has(matrix.names_of(name))}
         if kept and len(kept) < len(matrix.checkpoint_names):
             raise ConfigError(
                 f"the checkpoint leaves {', '.join(sorted(kept))} out of its quantization, but not all of "
@@ -42,9 +42,13 @@ class Selection:
             )
         return not kept
 
-    def _has(self, name: str) -> bool:
-        selected = EVERY in self.targets or any(_names(target, name) for target in self.targets)
-        return selected and not any(_names(item, name, self.anywhere) for item in self.ignored)
+    def _has(self, names: Sequence[str]) -> bool:
+        """Report whether a matrix, or a part of one, that checkpoints may call by any of ``names`` is quantized."""
+        selected = EVERY in self.targets or any(_names(target, name) for target in self.targets for name in names)
+        return selected and not self._ignores(names)
+
+    def _ignores(self, names: Sequence[str]) -> bool:
+        return any(_names(item, name, self.anywhere) for item in self.ignored for name in names)
 
 
 def names_in(config: Mapping[str, Any], *keys: str) -> tuple[str, ...]:

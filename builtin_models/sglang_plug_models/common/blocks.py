@@ -173,6 +173,7 @@ class CausalLM(Model):
         "gate_proj": ("gate_up_proj", "gate"),
         "up_proj": ("gate_up_proj", "up"),
     }
+    prefixes: ClassVar[Mapping[str, str]] = {"": "model."}
     ignored: ClassVar[tuple[str, ...]] = ("rotary_emb.inv_freq",)
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
@@ -229,6 +230,8 @@ class TransformerLM(Model):
         embedding: its embedding of tokens, which is the head as well if the checkpoint says so.
         bias: the head has one.
     """
+
+    prefixes: ClassVar[Mapping[str, str]] = {"": "transformer."}
 
     def __init__(
         self, config: Any, env: BuildEnv, decoder: nn.Module, embedding: Embedding, *, bias: bool = False

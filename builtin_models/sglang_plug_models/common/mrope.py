@@ -92,6 +92,7 @@ class MRopeVL(CausalLM, SupportsImages):
 
     vision_encoder: type[nn.Module]
     body: ClassVar[type[MRopeDecoder]] = MRopeDecoder
+    prefixes: ClassVar[Mapping[str, str]] = PREFIXES
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__(decoder_config(config), env)
@@ -146,7 +147,7 @@ class MRopeVL(CausalLM, SupportsImages):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load weights like ``CausalLM``, with the names of any version."""
-        super().load_weights((renamed(name, PREFIXES), tensor) for name, tensor in weights)
+        super().load_weights((renamed(name, self.prefixes), tensor) for name, tensor in weights)
 
     def _grid(self, media: Media) -> tuple[int, int]:
         """Return rows and columns of an image's tokens. Raises ``RequestError`` if they do not match its positions."""

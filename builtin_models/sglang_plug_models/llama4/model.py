@@ -165,6 +165,8 @@ class Llama4(CausalLM):
 class Llama4Text(Llama4):
     """The decoder of a vision-language checkpoint, whose other parts are ignored."""
 
+    prefixes: ClassVar[Mapping[str, str]] = {DECODER: ""}
+
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__(config.text_config, env)
 

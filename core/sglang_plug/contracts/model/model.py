@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +20,7 @@ from sglang_plug.plugins.spec import Task
 
 from .attention import Attention, AttentionBackend, AttentionShape
 from .batch import ForwardBatch, KVScale
+from .checkpoint_names import checkpoint_paths, with_other_names
 from .kernels import TORCH, Kernels
 from .quantization import Quantization
 from .recurrent_state import StateShape
@@ -63,6 +64,8 @@ class Model(nn.Module):
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {}
     """Path component in the checkpoint -> (ours, shard), e.g. ``"q_proj": ("qkv_proj", "q")``; a shard of ``None``
     only renames. A module with a method ``place(rest) -> (ours, shard)`` maps the names below its own path itself."""
+    prefixes: ClassVar[Mapping[str, str]] = {}
+    """Prefix of names in some checkpoints -> ours, for ``checkpoint_paths``; ``load_weights`` does not replace it."""
     ignored: ClassVar[tuple[str, ...]] = ()
     """Parts of checkpoint names; tensors whose names contain one are skipped."""
     settings: ClassVar[Any] = None
@@ -145,8 +148,11 @@ class Model(nn.Module):
         quantization = self.env.quantization
         if quantization is None:
             return
+        asked = replace(
+            quantization, scheme=lambda matrix: quantization.scheme(with_other_names(matrix, self.checkpoint_paths))
+        )
         quantized = [
-            quantize(name, self._checkpoint_names(name, module), quantization)
+            quantize(name, self._checkpoint_names(name, module), asked)
             for name, module in self.named_modules()
             if (quantize := getattr(module, "quantize_weights", None)) is not None
         ]
@@ -226,6 +232,14 @@ class Model(nn.Module):
             return None
         layers = [submodule.index for submodule in module.modules() if isinstance(submodule, Attention)]
         return layers[0] if len(layers) == 1 else None
+
+    def checkpoint_paths(self, path: str, shards: Collection[str] = ()) -> dict[str, str | None]:
+        """Return the names that checkpoints may have for the module ``path``, ours first, by ``packed`` and
+        ``prefixes``.
+
+        The value is ``None``, or the one of ``shards`` that the name belongs to.
+        """
+        return checkpoint_paths(path, self.packed, self.prefixes, shards)
 
     def prepare(self) -> None:
         """Let every layer bring its weights into the form that its kernels need. Called after loading."""

@@ -35,6 +35,8 @@ class Matrix:
     """Path of the layer in the model, ``model.layers.0.self_attn.qkv_proj``."""
     checkpoint_names: Sequence[str]
     """The checkpoint's names of the layer, or of each of its parts: ``(…q_proj, …k_proj, …v_proj)``."""
+    other_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """``name``, or one of ``checkpoint_names`` -> the further names that checkpoints may have for it."""
     role: MatrixRole = "linear"
     size_in: int
     size_out: int
@@ -51,6 +53,10 @@ class Matrix:
     def parts(self) -> tuple[int, ...]:
         """Rows of each part; at least one number."""
         return tuple(self.part_sizes) or (self.size_out,)
+
+    def names_of(self, name: str) -> tuple[str, ...]:
+        """Return all names that checkpoints may have for ``name``, one of ``checkpoint_names`` or the layer's."""
+        return name, *self.other_names.get(name, ())
 
     def places(self, rows: int) -> int:
         """Return the number of indices along the output rows of all parts, if each covers ``rows`` rows of one part."""

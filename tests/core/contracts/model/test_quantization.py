@@ -109,6 +109,23 @@ def test_every_matrix_is_asked_about() -> None:
     assert {matrix.dtype for matrix in halves.matrices} == {torch.float32}
 
 
+def test_the_names_of_other_checkpoints_are_told() -> None:
+    halves = Halves("linear")
+    made = model(halves)
+    made.packed = {**Small.packed, "layer": ("block", None)}  # type: ignore[misc]
+    made.prefixes = {"whole.block.": "block."}  # type: ignore[misc]
+    made.quantize()
+    names = {name: matrix.names_of(name) for matrix in halves.matrices for name in matrix.checkpoint_names}
+    assert names["block.q"] == ("block.q", "layer.q", "whole.block.q")
+    assert names["block.out"] == (
+        *("block.out", "layer.out", "block.old", "layer.old"),
+        *("whole.block.out", "whole.block.old"),
+    )
+    assert names["head_"] == ("head_",)
+    (combined,) = (matrix for matrix in halves.matrices if matrix.name == "block.qkv")
+    assert combined.names_of(combined.name) == ("block.qkv", "layer.qkv", "whole.block.qkv")
+
+
 def test_ordinary_weights_are_converted_after_loading() -> None:
     checkpoint = weights()
     made = model(Halves("linear"))
