@@ -35,25 +35,15 @@ def described(model: Model, layers: dict[str, Linear]) -> list[AdaptableLayer]:
 
 
 def _described(model: Model, name: str, layer: Linear) -> AdaptableLayer:
-    path, dot, last = name.rpartition(".")
-    shards: dict[str, str | None] = {last: None}
-    for alias, (ours, shard) in model.packed.items():
-        if ours == last and (shard is None or shard in layer.parts):
-            shards[alias] = shard
+    shards = model.checkpoint_paths(name, layer.parts)
     whole = slice(0, layer.size_out)
     return AdaptableLayer(
         name=name,
         size_in=layer.size_in,
         size_out=layer.size_out,
-        parts={
-            f"{path}{dot}{alias}": whole if shard is None else layer.parts[shard] for alias, shard in shards.items()
-        },
+        parts={alias: whole if shard is None else layer.parts[shard] for alias, shard in shards.items()},
         inputs=layer.own_inputs,
-        outputs={
-            f"{path}{dot}{alias}": own
-            for alias, shard in shards.items()
-            if (own := layer.own_outputs(shard)) is not None
-        },
+        outputs={alias: own for alias, shard in shards.items() if (own := layer.own_outputs(shard)) is not None},
     )
 
 
