@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from sglang_plug import Attention, Fetched, KVBlockPart, KVPool, Model, upload
+from sglang_plug import Attention, Fetched, ForwardBatch, KVBlockPart, KVPool, Model, upload
 from sglang_plug_backends.wrapped_attention import Attend, attending_by
 
 from .tier_engine import TierEngine
@@ -48,19 +47,25 @@ class LayerTransfers:
     def __init__(self, engine: TierEngine, kv: KVPool) -> None:
         self._engine, self._kv = engine, kv
         self._blocks: Sequence[_SentBlocks] = ()
+        self.batch: ForwardBatch | None = None
+        """The batch of the step whose blocks are sent."""
         self._layers = set[int]()
 
     def begin(self, blocks: Sequence[BlocksToSend]) -> None:
-        """Send ``blocks`` during the next forward pass, and none of an earlier one any more."""
+        """Send ``blocks`` during the forward pass of the next ``batch``, and none of an earlier one any more."""
         device = self._kv.k[0].device
         self._blocks = [
             _SentBlocks(block.keys, upload(block.slots, torch.int64, device), block.address) for block in blocks
         ]
         self._layers.clear()
+        self.batch = None
 
-    def attended(self, layer: int) -> None:
-        """Queue sending a layer, which has the keys and values of the step now."""
-        if not self._blocks or layer in self._layers:
+    def attended(self, layer: int, batch: ForwardBatch) -> None:
+        """Queue sending a layer, which has the keys and values of ``batch`` now.
+
+        Nothing is sent if that is another batch, such as one by which a recording of the model is made.
+        """
+        if not self._blocks or layer in self._layers or batch is not self.batch:
             return
         self._layers.add(layer)
         layout = self._engine.layout
@@ -73,16 +78,18 @@ class LayerTransfers:
         return self._engine.layout.layer_parts(keys, copies.read(), layer)
 
 
-def call_after_attention(model: Model, attended: Callable[[int], None]) -> AbstractContextManager[None]:
-    """Have ``attended`` called with the index of each attention layer of ``model`` that has run, inside the context.
+def call_after_attention(model: Model, attended: Callable[[int, ForwardBatch], None]) -> AbstractContextManager[None]:
+    """Have ``attended`` called with the index and batch of each attention of ``model`` that has run, in the context.
 
     It is not called for steps that are replayed as a whole.
     """
 
     def around(attend: Attend) -> Attend:
-        def attend_and_call(layer: Attention, *arguments: Any) -> Tensor | tuple[Tensor, ...]:
-            result = attend(layer, *arguments)
-            attended(layer.index)
+        def attend_and_call(
+            layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch
+        ) -> Tensor | tuple[Tensor, ...]:
+            result = attend(layer, q, k, v, batch)
+            attended(layer.index, batch)
             return result
 
         return attend_and_call

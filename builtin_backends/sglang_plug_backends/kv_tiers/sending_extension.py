@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from sglang_plug import ChunkView, ForwardPhase, Kernels, Model, PrefixPool
+from sglang_plug import ChunkView, ForwardBatch, ForwardPhase, InputPhase, Kernels, Model, PrefixPool
 
 from .extension import KVTiers
 from .layer_transfers import BlocksToSend, LayerTransfers, call_after_attention
 from .tier_engine import OpenStores
 
 
-class SendingKVTiers(KVTiers, ForwardPhase):
+class SendingKVTiers(KVTiers, InputPhase, ForwardPhase):
     """Also sends the blocks of a prompt layer by layer, while the step that completes them is computed."""
 
     def __init__(self, open_stores: OpenStores, names: str, memory: int) -> None:
@@ -37,14 +37,19 @@ class SendingKVTiers(KVTiers, ForwardPhase):
         if self._transfers is not None:
             self._transfers.begin([blocks for chunk in chunks if (blocks := self._completed_blocks(chunk))])
 
+    def prepare(self, chunks: Sequence[ChunkView], batch: ForwardBatch) -> None:
+        """Note the batch of the step: others may be computed before it, to record the model."""
+        if self._transfers is not None:
+            self._transfers.batch = batch
+
     def after_forward(self, chunks: Sequence[ChunkView]) -> None:
         """Send no more layers of the step."""
         if self._transfers is not None:
             self._transfers.begin(())
 
-    def _attended(self, layer: int) -> None:
+    def _attended(self, layer: int, batch: ForwardBatch) -> None:
         if self._transfers is not None:
-            self._transfers.attended(layer)
+            self._transfers.attended(layer, batch)
 
     def _completed_blocks(self, chunk: ChunkView) -> BlocksToSend | None:
         """Return the blocks that a chunk completes, if another engine gets them."""

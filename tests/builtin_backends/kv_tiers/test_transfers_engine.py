@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from sglang_plug import EngineConfig, KVBlockPart, KVTransfer, LogprobOptions, Output, Request, SamplingParams
+from sglang_plug import (
+    EngineConfig,
+    ForwardBatch,
+    KVBlockPart,
+    KVTransfer,
+    LogprobOptions,
+    Output,
+    Request,
+    SamplingParams,
+)
 from sglang_plug.config import CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
 from sglang_plug_api.engine_clients.replicas.prefilled_client import prompt_request
 from sglang_plug_backends.kv_stores.transfer.store import TransferStore
@@ -183,9 +192,9 @@ def test_layers_are_sent_while_later_ones_are_computed(
         queued.append(size)
         queue(engine, parts, size, address)
 
-    def after_those_before(layers: LayerTransfers, layer: int) -> None:
+    def after_those_before(layers: LayerTransfers, layer: int, batch: ForwardBatch) -> None:
         until(lambda: len(sent) == len(queued))
-        attended(layers, layer)
+        attended(layers, layer, batch)
 
     monkeypatch.setattr(TransferStore, "send", complete_only)
     monkeypatch.setattr(TransferStore, "send_parts", sending)
