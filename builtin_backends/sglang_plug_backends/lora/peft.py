@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -24,6 +24,7 @@ MATRIX = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.\w+)?\.weigh
 ROOTS = frozenset({"model", "language_model", "transformer"})
 """Names of the modules around a decoder's layers, which differ between classes of transformers."""
 SHOWN = 3
+Number = TypeVar("Number", int, float)
 Place = tuple[AdaptableLayer, slice, OwnPart | None, OwnPart | None]
 """A layer, columns of its output, and this rank's slices of the matrix's input and output."""
 
@@ -54,10 +55,13 @@ class LoraConfig:
 
     def pair(self, name: str) -> tuple[int, float]:
         """Return rank and scale of the matrix ``name``. A pattern matches the end of a name, after a dot."""
-        patterns = (*self.ranks, *self.alphas)
-        key = next((pattern for pattern in patterns if re.fullmatch(rf"(.*\.)?({pattern})", name)), name)
-        rank, alpha = self.ranks.get(key, self.rank), self.alphas.get(key, self.alpha)
+        rank, alpha = _matched(self.ranks, name, self.rank), _matched(self.alphas, name, self.alpha)
         return rank, alpha / (math.sqrt(rank) if self.stabilized else rank)
+
+
+def _matched(patterns: Mapping[str, Number], name: str, default: Number) -> Number:
+    """Return the value of the first pattern that matches ``name``."""
+    return next((value for item, value in patterns.items() if re.fullmatch(rf"(.*\.)?({item})", name)), default)
 
 
 def read_lora(request: AdapterRequest, settings: None) -> Adapter | None:

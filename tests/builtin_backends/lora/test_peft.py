@@ -104,6 +104,13 @@ def test_patterns_stand_for_the_end_of_a_name(tmp_path: Path, pattern: str) -> N
     assert not torch.equal(product(read(tmp_path), QKV, torch.ones(1, 6), 12), expected)
 
 
+def test_ranks_and_alphas_are_looked_up_by_patterns_of_their_own(tmp_path: Path) -> None:
+    make_lora(tmp_path, Tiny(), [Q], alphas={Q: 64})
+    expected = product(read(tmp_path), QKV, torch.ones(1, 6), 12)
+    change_config(tmp_path, r=16, rank_pattern={Q: 4}, alpha_pattern={"q_proj": 64})
+    assert torch.equal(product(read(tmp_path), QKV, torch.ones(1, 6), 12), expected)
+
+
 @pytest.mark.parametrize("root", ["", "model.", "language_model.model.", "model.language_model."])
 def test_modules_around_the_layers_may_have_other_names(tmp_path: Path, root: str) -> None:
     make_lora(tmp_path, Tiny(), [Q, DOWN])
