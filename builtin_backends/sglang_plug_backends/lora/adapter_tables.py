@@ -61,9 +61,14 @@ class AdapterTables:
             logger.info("Steps with adapter %r run without graphs: there are too many adapters", name)
             return 0
         place, before = self._free.pop(), self._room()
-        for layer, table in self._tables.items():  # the previous adapter at the place may be in any of the tables
-            table.put(place, matrices.get(layer))
-        self.grown += self._room() != before
+        try:
+            for layer, table in self._tables.items():  # the previous adapter at the place may be in any of the tables
+                table.put(place, matrices.get(layer))
+        except Exception:
+            self._give_back(place)
+            raise
+        finally:
+            self.grown += self._room() != before
         return place
 
     def keep(self, place: int, adapter: object) -> None:

@@ -131,6 +131,7 @@ class Adapters:
             started = time.perf_counter()
             number = next(self._numbers)
             adapter = self._read_together(number, path)
+            self._loaded[name] = self._entered(name, path, adapter, number)
         except PluginError:
             raise
         except ConfigError as error:
@@ -139,7 +140,6 @@ class Adapters:
             if not is_out_of_memory(error):
                 raise
             raise RequestError(f"adapter {name!r} was not loaded: {NO_ROOM} ({error})") from error
-        self._loaded[name] = self._entered(name, path, adapter, number)
         logger.info("Adapter %r is loaded from %s, %.2f s", name, path, time.perf_counter() - started)
         return self._answer()
 
@@ -159,6 +159,10 @@ class Adapters:
             known = ", ".join(map(repr, self._loaded)) or "none"
             raise RequestError(f"no adapter {name[:LONGEST_NAME]!r} is loaded; loaded: {known}", 404)
         return adapter
+
+    def is_loaded(self, adapter: LoadedAdapter) -> bool:
+        """Report whether new requests can name ``adapter``."""
+        return self._loaded.get(adapter.name) is adapter
 
     def computing(self, owners: Ordered[LoadedAdapter | None], counts: Ordered[int]) -> AbstractContextManager[None]:
         """Apply the adapters ``owners`` of sequences with ``counts`` new tokens to the step computed in the context."""
@@ -193,8 +197,13 @@ class Adapters:
             self.ranks.send(json.dumps([FORGET, number]).encode())
 
     def _entered(self, name: str, path: str, adapter: Adapter, number: int) -> LoadedAdapter:
-        place = 0 if self.tables is None else self.tables.put(name, adapter.layers)
-        salt = adapter_salt(adapter, whole=self.ranks.size == 1)
+        """Return an adapter that all ranks have read, with its place in the tables; the ranks drop it if that fails."""
+        try:
+            salt = adapter_salt(adapter, whole=self.ranks.size == 1)
+            place = 0 if self.tables is None else self.tables.put(name, adapter.layers)
+        except Exception:
+            self.ranks.send(json.dumps([FORGET, number]).encode())
+            raise
         loaded = LoadedAdapter(name, path, salt, adapter.layers, adapter.facts, place, number)
         if self.tables is not None and place:
             self.tables.keep(place, loaded)

@@ -77,8 +77,10 @@ class Lora(StepExtension, AdmissionPhase, PlanningPhase, ModelPhase, GraphPhase,
             self._open[sequence.request.id] = sequence
 
     def finished(self, sequence: SequenceView) -> None:
-        """Drop a request that is over."""
+        """Drop a request that is over, and what is kept of its adapter if that has been unloaded meanwhile."""
         self._open.pop(sequence.request.id, None)
+        if (adapter := self._adapter(sequence)) is not None and not self.adapters.is_loaded(adapter):
+            self.adapters.forget()
 
     def cache_key(self, sequence: SequenceView) -> str:
         """Return the salt of the adapter."""

@@ -47,7 +47,7 @@ class WorkerRankLora(StepExtension, ModelPhase, RankPhase):
 
     def follow_step(self, step: RankStep, batch: ForwardBatch) -> AbstractContextManager[None]:
         """Apply the adapters of the step's sequences."""
-        owners = [self.held.get(number) for number in _decode_owners(step.data)]
+        owners = [self.held[number] if number else None for number in _decode_owners(step.data)]
         return self._adapters.computing(owners, batch.query_lens)
 
     def _load(self, number: int, path: str) -> None:

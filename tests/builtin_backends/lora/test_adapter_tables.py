@@ -67,6 +67,24 @@ def test_places_come_back() -> None:
     assert not tables._tables["first"].entries[2].any(), "what was there before is gone from the device, too"
 
 
+class Lost(torch.Tensor):
+    """A tensor that a table cannot enter."""
+
+    @property
+    def itemsize(self) -> int:
+        raise RuntimeError("out of memory")
+
+
+def test_a_place_comes_back_if_the_tables_cannot_be_written() -> None:
+    tables, broken = made(places=1), Narrow(5)
+    broken.low_rank.parts[0].up.__class__ = Lost  # type: ignore[assignment]
+    with pytest.raises(RuntimeError, match="out of memory"):
+        tables.put("one", {"first": Narrow(100), "second": broken})
+    assert tables.grown == 1, "graphs that were captured before have no room for the ranks"
+    assert tables.put("two", {"first": Narrow(2)}) == 1
+    assert added(tables, "first", 1) == [16] and added(tables, "second", 1) == [0]
+
+
 @pytest.mark.parametrize(
     "layers", [{"first": Narrow(), "second": Other()}, {"second": Narrow(width=4)}], ids=["kind", "half"]
 )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
+from weakref import ref
 
 import pytest
 import torch
@@ -26,6 +30,7 @@ from sglang_plug import (
     LayerAdapter,
     Model,
     PluginOptions,
+    RankStep,
     Request,
     RequestError,
 )
@@ -35,10 +40,14 @@ from sglang_plug.engine.extensions.build import RankLink, send_nothing
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.layers import Linear
 from sglang_plug.testing import check_step_extension
-from sglang_plug_backends.lora.adapters import Adapters
+from sglang_plug_backends.lora.adapters import FORGET, LOAD, Adapters
 from sglang_plug_backends.lora.extension import Lora
+from sglang_plug_backends.lora.layer import LoraLayer, Pair
+from sglang_plug_backends.lora.lora_batch import LoadedAdapter
+from sglang_plug_backends.lora.worker_rank import WorkerRankLora, encode_owners
 
 CPU = torch.device("cpu")
+SINGLE = RankLink("lora", SINGLE_RANK, CPU, send_nothing)
 
 
 class Nowhere(AttentionBackend):
@@ -73,12 +82,64 @@ def extension(tmp_path: Path) -> Lora:
     def read(request: AdapterRequest) -> Adapter:
         return Adapter(layers={request.layers[0].name: Same()})
 
-    ranks = RankLink("lora", SINGLE_RANK, CPU, send_nothing)
-    adapters = Adapters(read, device=CPU, dtype=torch.float32, most=None, ranks=ranks)
+    adapters = Adapters(read, device=CPU, dtype=torch.float32, most=None, ranks=SINGLE)
     paths = (f"x={tmp_path}", f"y={tmp_path}")
     extension = Lora(adapters, paths=paths, most_in_step=1, captures=False)
     extension.install(Tiny(), Kernels())
     return extension
+
+
+def test_an_unloaded_adapter_is_freed_when_its_last_request_ends(tmp_path: Path) -> None:
+    """Steps with it that follow the unloading keep it, joined with others, for the next step."""
+
+    def read(request: AdapterRequest) -> Adapter:
+        pair = Pair(slice(0, 4), torch.ones(2, 4), torch.ones(4, 2), 1.0)
+        return Adapter(layers={request.layers[0].name: LoraLayer([pair])})
+
+    model = Tiny()
+    adapters = Adapters(read, device=CPU, dtype=torch.float32, most=None, ranks=SINGLE)
+    extension = Lora(adapters, paths=(f"x={tmp_path}", f"y={tmp_path}"), most_in_step=2, captures=False)
+    extension.install(model, Kernels())
+    sequences = [Sequence.of(Request(id=name, tokens=(1,), adapter=name), 9) for name in ("x", "y")]
+    for sequence in sequences:
+        extension.admit(sequence)
+    unloaded = ref(adapters.find("x"))
+
+    def step() -> None:
+        owners = [sequence.extras[extension].adapter for sequence in sequences]
+        with adapters.computing(owners, [1] * len(owners)):
+            model.layers[0].proj(torch.ones(len(owners), 4))  # type: ignore[operator]
+
+    step()
+    adapters.unload("x")
+    step()
+    assert unloaded() is not None
+    extension.finished(sequences[0])
+    del sequence, sequences[0]
+    assert unloaded() is None
+    step()
+    assert adapters.paths.keys() == {"y"}
+
+
+def test_nothing_is_left_of_an_adapter_that_has_no_place(tmp_path: Path) -> None:
+    commands = list[list[Any]]()
+    ranks = RankLink("lora", SINGLE_RANK, CPU, lambda name, command: commands.append(json.loads(command)))
+    adapters = Adapters(lambda request: Adapter(layers={}), device=CPU, dtype=torch.float32, most=None, ranks=ranks)
+    adapters.install(Tiny())
+    adapters.tables = Mock(**{"put.side_effect": torch.OutOfMemoryError("no memory")})
+    with pytest.raises(RequestError, match="adapter 'x' was not loaded: memory does not suffice"):
+        adapters.load("x", str(tmp_path))
+    assert adapters.paths == {} and commands == [[LOAD, 1, str(tmp_path)], [FORGET, 1]]
+
+
+@pytest.mark.parametrize("numbers", [(0, 7), (8,)])
+def test_a_worker_rank_computes_with_no_adapter_that_it_lacks(tmp_path: Path, numbers: tuple[int, ...]) -> None:
+    rank = WorkerRankLora(Adapters(Mock(), device=CPU, dtype=torch.float32, most=None, ranks=SINGLE))
+    rank.held[7] = LoadedAdapter("7", "", "", {}, number=7)
+    owners = [None if number == 0 else LoadedAdapter("", "", "", {}, number=number) for number in numbers]
+    step, batch = RankStep(encode_owners(owners)), SimpleNamespace(query_lens=[1] * len(numbers))
+    with pytest.raises(KeyError) if 8 in numbers else nullcontext():
+        rank.follow_step(step, batch)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("adapters", [(None,), ("x",), ("x", None, "y", "y")], ids=str)
