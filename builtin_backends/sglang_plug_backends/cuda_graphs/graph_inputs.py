@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
@@ -26,13 +27,14 @@ Tables = Ordered[tuple[int, "array[int]"]]
 class Held:
     """The contents of a row's table on the device: a prefix of one sequence's slots."""
 
-    sequence: SequenceView
+    sequence: ReferenceType[SequenceView]
+    """Weak: the last step's sequences may have ended, and there may be no next step."""
     slot_version: int
     length: int
 
     def precedes(self, chunk: ChunkView) -> bool:
         """True if ``chunk``, of one token, needs the same table and one slot more."""
-        same = self.sequence is chunk.sequence and self.slot_version == chunk.sequence.slot_version
+        same = self.sequence() is chunk.sequence and self.slot_version == chunk.sequence.slot_version
         return same and self.length == chunk.start
 
 
@@ -80,7 +82,7 @@ class GraphInputs:
 
     def rows(self, chunks: Ordered[ChunkView], size: int) -> list[int]:
         """Return a row below ``size`` for each chunk: the row its sequence has already, or else a free one."""
-        had = {id(held.sequence): row for row, held in enumerate(self._held[:size]) if held is not None}
+        had = {id(held.sequence()): row for row, held in enumerate(self._held[:size]) if held is not None}
         rows = [had.get(id(chunk.sequence), -1) for chunk in chunks]
         taken = set(rows)
         free = (row for row in range(size) if row not in taken)
@@ -99,7 +101,7 @@ class GraphInputs:
             known = self._held[row]
             if known is None or not known.precedes(chunk):
                 fresh.append((row, sequence.slots[: place + 1]))
-                known = Held(sequence, sequence.slot_version, place)
+                known = Held(ref(sequence), sequence.slot_version, place)
             known.length = place + 1
             held[row] = known
             places[row], slots[row] = place, sequence.slots[place]

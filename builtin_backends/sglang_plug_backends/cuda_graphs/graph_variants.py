@@ -98,8 +98,8 @@ class GraphVariants(Generic[Graph]):
         self.captured.pop(variant, None)
 
     def forget(self) -> None:
-        """Drop all graphs; they are captured again when they are needed."""
-        self.captured = {}
+        """Drop all graphs; they are captured again when they are needed, those that could not be captured, too."""
+        self.captured, self._versions, self._failed = {}, {}, set()
 
     def label(self, variant: Variant) -> str:
         """Return what the steps of ``variant`` have, for the log."""

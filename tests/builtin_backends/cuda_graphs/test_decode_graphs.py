@@ -6,9 +6,11 @@ import gc
 import io
 import logging
 import sys
+from array import array
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -30,7 +32,7 @@ from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug_backends.cuda_graphs import build
 from sglang_plug_backends.cuda_graphs.decode_graphs import DecodeGraphs
 from sglang_plug_backends.cuda_graphs.garbage_collection import no_collection
-from sglang_plug_backends.cuda_graphs.graph_inputs import SLOTS, Held
+from sglang_plug_backends.cuda_graphs.graph_inputs import SLOTS, GraphInputs, Held
 from sglang_plug_backends.torch_native.attention import TorchAttention
 
 from .graph_bench import CPU, SHAPE, VOCABULARY, WIDTH, Engine, Recorder, StaticAttention
@@ -346,11 +348,24 @@ def test_a_sequence_whose_slots_were_replaced_does_not_follow_on() -> None:
     params = SamplingParams(max_new_tokens=9)
     sequence = Sequence.of(Request(id="1", tokens=(1, 2, 3), params=params), WIDTH)
     sequence.computed = 2
-    held = Held(sequence, 0, 3)
+    held = Held(ref(sequence), 0, 3)
     assert held.precedes(ScheduledChunk(sequence, 1, ahead=1))
     assert not held.precedes(ScheduledChunk(sequence, 1))
     sequence.slot_version = 1
     assert not held.precedes(ScheduledChunk(sequence, 1, ahead=1))
+
+
+def test_inputs_keep_no_sequence_that_has_ended() -> None:
+    inputs = GraphInputs(2, 8, torch.device("cpu"))
+    sequence = Sequence.of(Request(id="1", tokens=(1, 2, 3), params=SamplingParams(max_new_tokens=9)), WIDTH)
+    sequence.slots.extend((4, 5, 6))
+    sequence.computed = 2
+    chunk = ScheduledChunk(sequence, 1)
+    assert inputs.describe([chunk], [1]) == [(1, array("q", (4, 5, 6)))]
+    assert inputs.rows([chunk], 2) == [1]
+    held = ref(sequence)
+    del sequence, chunk
+    assert held() is None
 
 
 class OwnAttention(StaticAttention):

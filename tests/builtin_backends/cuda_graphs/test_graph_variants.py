@@ -108,3 +108,6 @@ def test_what_cannot_be_captured_is_not_tried_again(captures: bool) -> None:
         assert bench.graph(a=[1], b=[0]) is None
     assert bench.captures == before and list(bench.variants.alone()) == [(1,)]
     assert bench.graph(a=[0], b=[1]) == "b"
+    bench.variants.forget()
+    bench.extensions[0].captures = True
+    assert bench.graph(a=[1], b=[0]) == "a", "new weights may be captured"

@@ -57,7 +57,7 @@ class ServiceState:
     """Leading prompt tokens that the caller was charged for, or that came from the prefix cache."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Sequence:
     """One request's tokens, and how many of them are computed.
 
