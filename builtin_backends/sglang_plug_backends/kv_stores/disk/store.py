@@ -167,7 +167,7 @@ class DiskStore(KVStore):
         self._remove(segments, size)
         if self._bytes + size > self._capacity and self._writer is not None:
             self._end_segment()  # the file itself fills the budget
-            self._remove(segments, size)
+            self._remove([segment for segment in segments if segment.path.name in self._segments], size)
         if self._bytes + size > self._capacity:
             raise KVStoreError(f"{self._directory.path} is full of the files of other servers")
 

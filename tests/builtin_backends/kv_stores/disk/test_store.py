@@ -189,6 +189,20 @@ def test_a_full_disk_costs_only_the_blocks_that_do_not_fit(
     assert loaded(opened(), block(0), block(1), block(2)) == [True, True, True]
 
 
+def test_the_file_of_this_server_is_removed_if_older_files_do_not_suffice(path: Path, opened: Open) -> None:
+    opened(bytes=10_000_000).store([block(0, 150_400 - HEADER_BYTES)])  # it is being written to, and stays
+    before = opened(bytes=160_000)
+    before.store([block(1, 4000)])
+    before.close()
+    store = opened(bytes=160_000)
+    store.store([block(2, 1000 - HEADER_BYTES)])
+    assert len(files(path)) == 3
+    store.store([block(3, 9000 - HEADER_BYTES)])
+    assert loaded(store, block(1, 4000), block(2, 1000 - HEADER_BYTES), block(3, 9000 - HEADER_BYTES)) == [
+        *(False, False, True)
+    ]
+
+
 @pytest.mark.parametrize(("eviction", "kept"), [("lru", True), ("fifo", False)])
 def test_the_eviction_policy_decides_what_is_removed(opened: Open, eviction: str, kept: bool) -> None:
     store = opened(bytes=40_000, eviction=eviction)
