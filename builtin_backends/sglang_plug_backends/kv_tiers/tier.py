@@ -66,12 +66,12 @@ class Tier:
         if self._is_left_alone:
             return [False] * len(keys)
         began = self._clock()
-        present = self._call("lookup", lambda: self._store.lookup(keys))
+        present = self._call("lookup", lambda: list(self._store.lookup(keys)))
         if not self.index_in_memory:
             now = self._clock()
             with self._lock:
                 self.lookup_rate.observe(1, now - began, now)
-        return [False] * len(keys) if present is None else present
+        return [False] * len(keys) if present is None or len(present) != len(keys) else present
 
     def load_seconds(self, size: int) -> float:
         """Return how long loading ``size`` bytes probably takes; 0 if that is not known."""

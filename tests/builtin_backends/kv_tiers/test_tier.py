@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -94,3 +95,12 @@ def test_waiting_for_a_lookup_is_measured_unless_the_index_is_in_memory(tier: Ti
     store.index_in_memory = False
     tier.lookup(KEYS)
     assert tier.lookup_rate.seconds_per_unit == 0
+
+
+@pytest.mark.parametrize("answer", [[True], [True] * 11, None, 5], ids=str)
+def test_an_answer_of_another_length_is_a_miss(answer: Any) -> None:
+    class Confused(HostStore):
+        def lookup(self, keys: Sequence[bytes]) -> list[bool]:
+            return answer  # type: ignore[no-any-return]
+
+    assert Tier("confused", Confused(HostSettings())).lookup(KEYS) == [False] * 10
