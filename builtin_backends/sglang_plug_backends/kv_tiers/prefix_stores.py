@@ -36,7 +36,9 @@ class _Call:
     """A function to call in its turn, and the bytes of the queue that it refers to."""
 
     function: Callable[[], None]
-    bytes: int
+    bytes: int = 0
+    needed: bool = False
+    """True if it is called even if everything before it is dropped."""
 
 
 class PrefixStores:
@@ -85,8 +87,10 @@ class PrefixStores:
         if has_room:
             self._put(blocks, {block.key: block.data.nbytes for block in blocks})
 
-    def then(self, call: Callable[[], None], size: int = 0) -> bool:
+    def then(self, call: Callable[[], None], size: int = 0, *, needed: bool = False) -> bool:
         """Call ``call`` once everything that is queued now is stored. It must not raise.
+
+        If the queue is dropped meanwhile, the call is made only if it is ``needed``.
 
         Returns False, and never calls it, if the queue has no room for the ``size`` bytes that it refers to.
         """
@@ -94,12 +98,15 @@ class PrefixStores:
             if size and self._queued_bytes + size > self._most_bytes:
                 return False
             self._queued_bytes += size
-            self._queue.append(_Call(call, size))
+            self._queue.append(_Call(call, size, needed))
             self._changed.notify()
         return True
 
     def clear(self, seconds: float) -> bool:
-        """Drop the queue and empty all tiers; return False if that failed, or takes longer than ``seconds``."""
+        """Drop the queue and empty all tiers; return False if that failed, or takes longer than ``seconds``.
+
+        Calls in the queue that are needed are made before.
+        """
         done, succeeded = threading.Event(), list[bool]()
 
         def clear() -> None:
@@ -112,17 +119,18 @@ class PrefixStores:
                 done.set()
 
         with self._changed:
+            calls = [item for item in self._queue if isinstance(item, _Call) and item.needed]
             self._queue.clear()
             self._queued.clear()
-            self._queued_bytes = 0
-            self._queue.append(_Call(clear, 0))
+            self._queued_bytes = sum(call.bytes for call in calls)
+            self._queue.extend([*calls, _Call(clear)])
             self._changed.notify()
         return done.wait(seconds) and bool(succeeded)
 
     def wait(self, seconds: float) -> bool:
         """Wait until everything that is queued now is stored; return False if that takes longer."""
         done = threading.Event()
-        self.then(done.set)
+        self.then(done.set, needed=True)
         return done.wait(seconds)
 
     def close(self, seconds: float) -> None:

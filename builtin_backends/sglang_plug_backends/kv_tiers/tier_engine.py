@@ -108,7 +108,7 @@ class TierEngine:
         """Tell the other engine that all blocks were sent, after they are; return False if they probably cannot be."""
         if self.transfers is None or not self.transfers.reaches(transfer.address):
             return False
-        self.stores.then(partial(self.transfers.send, (), transfer.address, transfer.id))
+        self.stores.then(partial(self.transfers.send, (), transfer.address, transfer.id), needed=True)
         return True
 
     def close(self) -> None:
