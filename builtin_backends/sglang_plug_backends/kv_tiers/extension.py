@@ -278,10 +278,11 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         """Count the tokens from ``start`` to ``end``, which need not be computed, for the tiers that they came from."""
         assert self._engine is not None and state.load is not None
         size, result, first = self._engine.layout.tokens, state.load.result, state.load.missing.first
-        for token in range(start, end):
-            number = token // size - first
+        for block in range(start // size, -(-end // size)):
+            number = block - first
             tier = result.tiers[number] if 0 <= number < len(result.tiers) else result.state_tier
-            state.loaded[tier] = state.loaded.get(tier, 0) + 1
+            count = min(end, (block + 1) * size) - max(start, block * size)
+            state.loaded[tier] = state.loaded.get(tier, 0) + count
 
     def _load_again(self, sequence: SequenceView, state: TierState) -> bool:
         """Load blocks that were evicted from the pool since the request arrived; only once, as others need it too."""
