@@ -82,16 +82,34 @@ class TemplateProcesses:
         except (TypeError, ValueError, RecursionError) as error:
             raise TemplateError(f"the messages cannot be given to the chat template: {error}") from error
         with self._turn:
+            idle = self._idle_process()
+            process = _Process() if idle is None else idle
             try:
-                process = self._idle.pop()
-            except IndexError:
-                process = _Process()
-            answer = process.ask(self._setup, message)  # if this raises, the process is dropped and exits
+                answer = process.ask(self._setup, message)  # if this raises, the process is dropped and exits
+            except _EndedError:
+                if idle is None:
+                    raise
+                process = _Process()  # the idle one may have been killed from outside
+                answer = process.ask(self._setup, message)
             self._idle.append(process)
         kind, text = answer[:1], answer[1:].decode(*ENCODING)
         if kind == TEXT:
             return text
         raise TemplateError(text, "variables" if kind == ABOUT_VARIABLES else "messages")
+
+    def _idle_process(self) -> _Process | None:
+        """Return an idle process, and drop those that have ended meanwhile."""
+        while True:
+            try:
+                process = self._idle.pop()
+            except IndexError:
+                return None
+            if process.is_alive:
+                return process
+
+
+class _EndedError(TemplateError):
+    """A process ended before it had answered."""
 
 
 class _Process:
@@ -103,8 +121,16 @@ class _Process:
         self._end = weakref.finalize(self, end_child, self._process)
         self._is_set_up = False
 
+    @property
+    def is_alive(self) -> bool:
+        """True if the process has not ended."""
+        return self._process.poll() is None
+
     def ask(self, setup: TemplateSetup, message: bytes) -> bytes:
-        """Return the answer to a request. Kills the process and raises ``TemplateError`` if it exceeds the limits."""
+        """Return the answer to a request. Kills the process and raises ``TemplateError`` if it exceeds the limits.
+
+        Raises ``_EndedError`` if the process ends for another reason than its time.
+        """
         try:
             if not self._is_set_up:
                 write_message(self._input, json.dumps(asdict(setup)).encode())
@@ -119,7 +145,7 @@ class _Process:
                 raise TemplateError(
                     f"the chat template takes more than {setup.cpu_seconds:g} seconds for these messages"
                 ) from None
-            raise TemplateError(
+            raise _EndedError(
                 "the process that renders the chat template ended at these messages; it may use "
                 f"{setup.memory >> 20} MiB of memory"
             ) from None

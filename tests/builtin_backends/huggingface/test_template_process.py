@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections import UserDict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,3 +130,24 @@ def test_no_template_harms_the_process_that_asks(template: str) -> None:
         assert len(rendered(processes, "random")) <= 100_000
     except TemplateError:
         pass
+
+
+def children() -> set[int]:
+    """Return the processes that this thread has started."""
+    return set(map(int, Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux")
+@pytest.mark.parametrize("noticed", [False, True])
+def test_an_idle_process_that_was_killed_fails_no_request(noticed: bool) -> None:
+    before, renderer = children(), TemplateProcesses()
+    renderer.configure(TemplateSetup(templates={"plain": PLAIN}))
+    assert rendered(renderer, "plain") == "[Hello]"
+    (process,) = children() - before
+    os.kill(process, signal.SIGKILL if noticed else signal.SIGSTOP)
+    if noticed:
+        os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+    else:  # it is alive when it is chosen, and ends before it answers
+        threading.Timer(0.2, os.kill, (process, signal.SIGKILL)).start()
+    assert rendered(renderer, "plain") == "[Hello]"
+    assert process not in children()
