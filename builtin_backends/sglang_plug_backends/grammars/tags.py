@@ -54,7 +54,7 @@ def read_tag(source: str) -> Form:
 def checked(form: Any, path: str, depth: int) -> str:
     """Return the type of a format after checking its fields and that its members, if any, are a list.
 
-    Raises ``Refusal``.
+    Members of ``tags`` that have no type get the only one that they may have. Raises ``Refusal``.
     """
     if depth > MOST_DEPTH:
         raise Refusal(f"more than {MOST_DEPTH} levels at {path[:80]}")
@@ -66,6 +66,9 @@ def checked(form: Any, path: str, depth: int) -> str:
     for field in FIELDS[kind] & {"elements", "tags"}:
         if not isinstance(form.get(field), list) or not form[field]:
             raise Refusal(f"{path}/{field} must be a list with members")
+    for member in form.get("tags", []):
+        if isinstance(member, dict):
+            member.setdefault("type", "tag")
     return kind
 
 

@@ -33,6 +33,11 @@ def tag(begin: str, content: Any, end: str) -> dict[str, Any]:
     return {"type": "tag", "begin": begin, "content": content, "end": end}
 
 
+def untyped(form: dict[str, Any]) -> dict[str, Any]:
+    """Return a tag without its type, which members of ``tags`` need not have."""
+    return {field: value for field, value in form.items() if field != "type"}
+
+
 def separated(*tags: Any, **more: Any) -> dict[str, Any]:
     return {"type": "tags_with_separator", "tags": list(tags), "separator": ", ", **more}
 
@@ -66,6 +71,8 @@ F, G = tag("f(", INTEGER, ")"), tag("get(", OBJECT, ")")
         (sequence(INTEGER, repeated("optional", const("!"))), ["1", "1!"], ["!", "1!!"]),
         (CALL, ["<f>1</f>"], ["<f>a</f>", "<f>1", "1"]),
         (separated(F, G), ["", "f(1)", 'get({"a": 1}), f(2), f(3)'], ["f(1),", "f(1)f(2)", "f({})"]),
+        (separated(untyped(F), untyped(G)), ["", "f(1)", 'get({"a": 1}), f(2)'], ["f(1),", "f(1)f(2)", "f({})"]),
+        (triggered(untyped(CALL)), ["", "x < f", "a<f>1</f>b"], ["<f", "<f>x</f>", "<f3>1</f3>"]),
         (separated(F, at_least_one=True), ["f(1)", "f(1), f(2)"], ["", ", f(1)"]),
         (separated(F, stop_after_first=True), ["", "f(1)"], ["f(1), f(2)"]),
         (triggered(CALL, OTHER), ["", "x < f", "a<f>1</f>b<f2>{}</f2>", "<"], ["<f", "<f>x</f>", "<f3>1</f3>"]),
