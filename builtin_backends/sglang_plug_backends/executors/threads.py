@@ -157,6 +157,9 @@ def _receive(inbox: queue.SimpleQueue[bytes | None], arrived: Callable[[], None]
 
 
 def _sum(brought: list[Tensor]) -> Tensor:
+    """Sum in this order, 16-bit numbers with a single rounding."""
+    if len(brought) > 2 and brought[0].dtype.itemsize == 2 and brought[0].is_floating_point():
+        return _sum([tensor.float() for tensor in brought]).to(brought[0].dtype)
     total = brought[0].clone()
     for tensor in brought[1:]:
         total += tensor

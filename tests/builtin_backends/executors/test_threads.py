@@ -31,6 +31,24 @@ def until(true: Callable[[], Any]) -> Any:
     return result
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_of_16_bits_are_rounded_once(dtype: torch.dtype) -> None:
+    """One half of the last place, four times, is two of it: each alone would be lost."""
+    half = torch.finfo(dtype).eps / 2
+
+    def follow(rank: int, endpoint: RankEndpoint) -> None:
+        endpoint.receive()
+        endpoint.collectives.all_reduce(torch.full((3,), half, dtype=dtype))
+        with pytest.raises(EOFError):
+            endpoint.receive()
+
+    rank_group = ThreadExecutor().start(order(follow, size=5))
+    rank_group.send(b"go")
+    total = rank_group.collectives.all_reduce(torch.ones(3, dtype=dtype))
+    rank_group.close()
+    assert total.dtype == dtype and total.tolist() == [1 + 4 * half] * 3
+
+
 def test_collectives_agree_on_all_ranks() -> None:
     results: dict[int, list[Any]] = {}
 
