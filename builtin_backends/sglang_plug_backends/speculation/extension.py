@@ -62,6 +62,10 @@ class DraftState:
             self.misses = max(0, self.misses - accepted)
             self.depth = min(most, 2 * drafted if accepted == drafted else accepted + 1)
             return
+        self.record_miss(length)
+
+    def record_miss(self, length: int) -> None:
+        """Adapt depth and pauses after a draft whose first token is wrong; the sequence has ``length`` tokens."""
         self.misses = min(self.misses + 1, MOST_MISSES)
         self.depth = max(1, self.depth // 2)
         self.resume = length + (1 << self.misses)
@@ -178,7 +182,7 @@ class Speculation(StepExtension, AdmissionPhase, PlanningPhase, OutputPhase):
         expected, state.expected = state.expected, None
         if expected is None or expected[0] >= len(sequence.tokens) or sequence.tokens[expected[0]] == expected[1]:
             return False
-        state.record_acceptance(1, 0, len(sequence.tokens), self.most)
+        state.record_miss(len(sequence.tokens))
         return True
 
     def _state(self, sequence: SequenceView) -> DraftState:

@@ -311,6 +311,8 @@ def test_a_guess_that_a_step_was_waited_for_in_vain_is_a_miss() -> None:
     shares = scheduler.plan()
     assert shares[0].drafts == ()
     assert len(scheduler.plan_ahead(shares)) == 1, "it rests"
+    output = scheduler.commit(shares, device.run(shares))[0]
+    assert output.drafts is None, "no draft was verified"
 
 
 def test_a_step_with_drafts_is_not_followed_before_it_is_known() -> None:
