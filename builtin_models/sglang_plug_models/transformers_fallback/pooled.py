@@ -93,13 +93,15 @@ class TransformersEncoder(Model):
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Return the hidden states of every token, ``[T, hidden]``."""
-        segments = self.segments(batch)
+        segments, lengths = self.segments(batch), list(batch.query_lens)
+        tokens = torch.split(batch.input_ids, lengths)
+        types = None if segments is None else torch.split(segments, lengths)
         outcome: list[Tensor | None] = [None] * len(batch.query_lens)
         for rows in self.together(batch.query_lens):
-            inputs = {"input_ids": stacked(batch.input_ids, batch.query_lens, rows)}
+            inputs = {"input_ids": torch.stack([tokens[row] for row in rows])}
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-            if segments is not None:
-                inputs["token_type_ids"] = stacked(segments, batch.query_lens, rows)
+            if types is not None:
+                inputs["token_type_ids"] = torch.stack([types[row] for row in rows])
             for row, result in zip(rows, self.computed(inputs), strict=True):
                 outcome[row] = result
         return torch.cat([item for item in outcome if item is not None])
@@ -163,7 +165,7 @@ class TransformersClassifier(TransformersEncoder):
 
 
 def position_tables(model: nn.Module) -> list[nn.Embedding]:
-    """Yield the tables of learned positions."""
+    """Return the tables of learned positions."""
     return [
         module
         for name, module in model.named_modules()
@@ -186,9 +188,3 @@ def has_segment_types(kind: type[PreTrainedModel], config: Any, positions: Seque
 def attention_of(kind: type[PreTrainedModel]) -> str:
     """Return transformers' attention implementation for a class."""
     return "sdpa" if getattr(kind, "_supports_sdpa", False) else "eager"
-
-
-def stacked(values: Tensor, lengths: Sequence[int], rows: Sequence[int]) -> Tensor:
-    """Stack ``[T]`` to ``[len(rows), length]`` for texts of one length."""
-    pieces = torch.split(values, list(lengths))
-    return torch.stack([pieces[row] for row in rows])
