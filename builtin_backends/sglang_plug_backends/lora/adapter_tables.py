@@ -76,7 +76,7 @@ class AdapterTables:
         weakref.finalize(adapter, self._give_back, place).atexit = False
 
     def add(self, name: str, x: Tensor, y: Tensor, which: Tensor) -> None:
-        """Apply the adapters of the layer ``name``; see ``low_rank.add_low_rank``."""
+        """Apply the adapters of the layer ``name``; see ``Kernels.add_low_rank``."""
         self._add(x, y, self._tables[name], which)
 
     def _room(self) -> list[tuple[int, int]]:

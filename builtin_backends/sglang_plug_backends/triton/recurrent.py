@@ -179,7 +179,7 @@ def _short(
     out: Tensor,
     overlap: bool,
 ) -> None:
-    """Return the runs of the sequences at ``places``."""
+    """Compute the runs of the sequences at ``places``: outputs are written to ``out``, states in place."""
     heads, dim, value_dim = states.shape[1:]
     chosen = len(places) < len(step.lengths)
     block = min(VALUE_BLOCK, power_of_two(value_dim))

@@ -65,7 +65,7 @@ class ProjectedVL(Model, SupportsImages):
         return self.language_model.head(hidden)
 
     def mrope_positions(self, media: Sequence[Media], length: int) -> None:
-        """Return each token's index. Raises ``RequestError`` for media of another processor."""
+        """Return ``None``: positions are token indices. Raises ``RequestError`` for media of another processor."""
         for image in media:
             result = image.arrays.get(PIXELS)
             if result is None or len(result.shape) != 4:

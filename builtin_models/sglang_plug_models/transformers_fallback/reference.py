@@ -100,7 +100,7 @@ def own_config(config: Any, implementation: str) -> Any:
 
 
 def rope_types(config: Any) -> Iterator[dict[str, Any]]:
-    """Return the parameters of every kind of rotary embedding in a configuration."""
+    """Yield the parameters of every kind of rotary embedding in a configuration."""
     result = getattr(config, "rope_parameters", None)
     if isinstance(result, dict):
         nested = [item for item in result.values() if isinstance(item, dict)]
