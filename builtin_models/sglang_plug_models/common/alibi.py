@@ -55,7 +55,6 @@ class Alibi(nn.Module):
 
     def __init__(self, slopes: Tensor, *, rounded: bool = False) -> None:
         super().__init__()
-        self.rounded = rounded
         held = slopes.to(torch.get_default_device())
         self.register_buffer("slopes", held.bfloat16() if rounded else held.float(), persistent=False)
 

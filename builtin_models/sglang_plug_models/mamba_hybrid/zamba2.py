@@ -57,7 +57,6 @@ class SharedAttention(nn.Module):
         self.linear_q_adapter_list = adapters(config, env, adapted, wide, parts["q"])
         self.linear_k_adapter_list = adapters(config, env, adapted, wide, parts["k"])
         self.linear_v_adapter_list = adapters(config, env, adapted, wide, parts["v"])
-        self.turns = config.use_mem_rope
 
     def forward(self, x: Tensor, place: str, angles: Angles | None, batch: ForwardBatch) -> Tensor:
         """Map ``[T, 2 * hidden]`` to ``[T, hidden]``."""

@@ -38,7 +38,6 @@ class _Writer:
     def __init__(self, rules: Rules) -> None:
         self._rules, self._regexes = rules, dict[str, str]()
         self._open = set[str]()
-        self._size = 0
 
     def rule(self, name: str) -> str:
         if name in self._open:
