@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from sglang_plug import LogprobOptions, SamplingParams, TemplateError
+from sglang_plug import LogprobOptions, TemplateError
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.text.job import Job, Piece
-from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import TextEngine
 from sglang_plug_api.text.truncation import Truncation
 
-from .pooling import Pair, check_count, fitting, fitting_pair, sigmoid
+from .pooling import ONE_TOKEN, Pair, check_count, fitting, fitting_pair, numbered_jobs, sigmoid
 
 INSTRUCT = "Given a web search query, retrieve relevant passages that answer the query"
 SYSTEM = (
@@ -20,7 +19,6 @@ SYSTEM = (
     'Note that the answer can only be "yes" or "no".'
 )
 ANSWERS = ("yes", "no")
-ONE_TOKEN = Sampling(params=SamplingParams(max_new_tokens=1, temperature=0.0))
 
 
 class ScoringUnsupported(ApiError):
@@ -72,18 +70,7 @@ async def scoring_jobs(
     except TemplateError:
         raise ScoringUnsupported("it has no chat template for a question") from None
     options = LogprobOptions(ids=tuple(answer[0] for answer in answers))
-    return [
-        Job(
-            id=f"{id}-{index}",
-            request=id,
-            tokens=tokens,
-            sampling=ONE_TOKEN,
-            logprobs=options,
-            priority=priority,
-            adapter=adapter,
-        )
-        for index, tokens in enumerate(prompts)
-    ]
+    return numbered_jobs(prompts, id, priority, sampling=ONE_TOKEN, logprobs=options, adapter=adapter)
 
 
 def _question(query: str, document: str, instruct: str) -> list[dict[str, str]]:

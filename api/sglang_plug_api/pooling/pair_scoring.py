@@ -14,7 +14,7 @@ from sglang_plug_api.text.text_engine import TextEngine
 from sglang_plug_api.text.truncation import Truncation
 
 from .generative_scoring import read_score, scoring_jobs
-from .pooling import Pair, encode_all, encode_pairs, pool_all, pooling_jobs, pooling_task, pooling_truncation, sigmoid
+from .pooling import Pair, encode_all, encode_pairs, numbered_jobs, pool_all, pooling_task, pooling_truncation, sigmoid
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,8 @@ async def score_pairs(
         scores = [(read_score(piece), read_score(piece)) for piece in pieces]
     else:
         task = pooling_task(engine, "rerank")
-        jobs = pooling_jobs(await encode_pairs(engine, pairs, param, truncation), task, id, priority, adapter)
+        prompts = await encode_pairs(engine, pairs, param, truncation)
+        jobs = numbered_jobs(prompts, id, priority, task=task, adapter=adapter)
         pieces = await pool_all(engine, jobs)
         scores = [(_single(piece), sigmoid(_single(piece))) for piece in pieces]
     return [PairScore(job, piece, *score) for job, piece, score in zip(jobs, pieces, scores, strict=True)]
@@ -90,7 +91,8 @@ async def cosine_scores(
         *await encode_all(engine, second, params[1], truncation=truncation),
     ]
     engine.check_sequences(len(prompts))
-    vectors = [piece.values for piece in await pool_all(engine, pooling_jobs(prompts, task, id, priority, adapter))]
+    jobs = numbered_jobs(prompts, id, priority, task=task, adapter=adapter)
+    vectors = [piece.values for piece in await pool_all(engine, jobs)]
     left, right = vectors[: len(first)], vectors[len(first) :]
     cosines = [_cosine(left[index % len(left)], vector) for index, vector in enumerate(right)]
     return cosines, sum(map(len, prompts))

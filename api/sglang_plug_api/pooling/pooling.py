@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain
 from typing import Any
 
+from sglang_plug import SamplingParams
 from sglang_plug.plugins.spec import Task
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.openai.choices import complete_all
 from sglang_plug_api.protocol.embeddings import InputBody, TruncatedBody
 from sglang_plug_api.text.job import PROMPT_ONLY, Job, Piece, new_id
+from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import MAX_INLINE_CHARACTERS, TextEngine
 from sglang_plug_api.text.truncation import Truncation, truncation_of
 
@@ -24,6 +26,8 @@ NOT_POOLING = (
 
 Prompts = Sequence[str] | Sequence[list[int]]
 Pair = tuple[str, str]
+ONE_TOKEN = Sampling(params=SamplingParams(max_new_tokens=1, temperature=0.0))
+"""Parameters of scores that are probabilities of the next token."""
 
 
 def pooling_task(engine: TextEngine, *candidates: Task) -> Task:
@@ -138,12 +142,10 @@ def fitting(engine: TextEngine, prompts: Iterable[list[int]], count: int, param:
     return fit
 
 
-def pooling_jobs(
-    prompts: Sequence[Sequence[int]], task: Task, id: str, priority: int | None, adapter: str | None = None
-) -> list[Job]:
-    """Return a job for each prompt of the request ``id``."""
+def numbered_jobs(prompts: Sequence[Sequence[int]], id: str, priority: int | None, **fields: Any) -> list[Job]:
+    """Return a job for each prompt of the request ``id``; ``fields`` are further ones of each."""
     return [
-        Job(id=f"{id}-{index}", request=id, tokens=tokens, task=task, priority=priority or 0, adapter=adapter)
+        Job(id=f"{id}-{index}", request=id, tokens=tokens, priority=priority or 0, **fields)
         for index, tokens in enumerate(prompts)
     ]
 
@@ -157,7 +159,8 @@ async def pool_inputs(
     truncation = pooling_truncation(engine, body)
     prompts = await encode_all(engine, body.inputs(), "input", truncation=truncation, special=body.add_special_tokens)
     id = body.rid or new_id()
-    jobs = pooling_jobs(prompts, task, id, body.priority, engine.adapters.resolve(body.model))
+    adapter = engine.adapters.resolve(body.model)
+    jobs = numbered_jobs(prompts, id, body.priority, task=task, adapter=adapter)
     pieces = await pool_all(engine, jobs)
     return id, prompts, [piece.values for piece in pieces]
 
@@ -191,6 +194,16 @@ def sigmoid(value: float) -> float:
     if value >= 0:
         return 1 / (1 + math.exp(-value))
     return math.exp(value) / (1 + math.exp(value))
+
+
+def softmax(values: Sequence[float]) -> list[float]:
+    """Return probabilities from logarithms, equal ones if all are minus infinity."""
+    highest = max(values)
+    if highest == -math.inf:
+        return [1 / len(values)] * len(values)
+    shares = [math.exp(value - highest) for value in values]
+    total = sum(shares)
+    return [share / total for share in shares]
 
 
 def meta_info(engine: TextEngine, job: Job, piece: Piece, started: float) -> dict[str, Any]:

@@ -19,21 +19,21 @@ class TruncatedBody(RequestBody):
 
     misplaced: ClassVar[Remedies] = POOLING
 
+    model: Name | None = None
     truncate_prompt_tokens: TruncatedLength | None = None
     truncation_side: Side | None = None
+    rid: Name | None = None
+    priority: Integer | None = None
+    deadline_ms: DeadlineMs = None
+    user: str | None = None
 
 
 class InputBody(TruncatedBody):
     """One text or several, as text or as token ids."""
 
-    model: Name | None = None
     input: Prompts
     add_special_tokens: bool = True
     """Add the special tokens that the model expects around a text."""
-    rid: Name | None = None
-    priority: Integer | None = None
-    deadline_ms: DeadlineMs = None
-    user: str | None = None
 
     @field_validator("input")
     @classmethod
@@ -78,7 +78,6 @@ AnyDocument = Annotated[
 class RerankBody(TruncatedBody):
     """``POST /v1/rerank``."""
 
-    model: Name | None = None
     query: str
     documents: Annotated[Many[AnyDocument], Field(max_length=MAX_DOCUMENTS)] | None = None
     texts: Annotated[Many[str], Field(max_length=MAX_DOCUMENTS)] | None = None
@@ -95,10 +94,6 @@ class RerankBody(TruncatedBody):
     """The intent of the query; only for models that are asked in words."""
     max_tokens_per_doc: Integer | None = Field(None, ge=1)
     """Tokens of a document that are read; the rest is left out."""
-    rid: Name | None = None
-    priority: Integer | None = None
-    deadline_ms: DeadlineMs = None
-    user: str | None = None
 
     @field_validator("query")
     @classmethod

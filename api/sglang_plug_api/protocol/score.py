@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, Field, model_validator
 
-from .base import DeadlineMs, Integer, Many, Name, Number, TokenId, TokenLists, Tokens
+from .base import Many, Number, TokenId, TokenLists, Tokens
 from .embeddings import TruncatedBody
 from .misplaced import SCORE, Remedies
 
@@ -43,7 +43,6 @@ class ScoreBody(TruncatedBody):
 
     misplaced: ClassVar[Remedies] = SCORE
 
-    model: Name | None = None
     query: str | Tokens | None = None
     items: str | Many[str] | TokenLists | None = None
     label_token_ids: Annotated[Many[TokenId], Field(min_length=1, max_length=MAX_LABELS)] | None = None
@@ -56,10 +55,6 @@ class ScoreBody(TruncatedBody):
     text_1: str | Texts | None = Field(None, validation_alias=AliasChoices("text_1", "queries", "data_1"))
     """Instead of query, items and labels: one text for all of ``text_2``, or as many."""
     text_2: str | Texts | None = Field(None, validation_alias=AliasChoices("text_2", "documents", "data_2"))
-    rid: Name | None = None
-    priority: Integer | None = None
-    deadline_ms: DeadlineMs = None
-    user: str | None = None
 
     @property
     def has_texts(self) -> bool:

@@ -60,7 +60,8 @@ class ActiveResponse:
         self._tokens = self._cached = self._reasoning = self._sequence = 0
         self._ending: Ending | None = None
         self._error: ApiError | None = None
-        self._started = self._cancelled = self._closed = False
+        self.started = self.cancelled = self.closed = False
+        """True after ``first_events``, ``cancel`` and ``close``."""
 
     @property
     def id(self) -> str:
@@ -75,10 +76,10 @@ class ActiveResponse:
         """
         if self._error is not None:
             return "failed"
-        if self._cancelled:
+        if self.cancelled:
             return "cancelled"
         if self._ending is None:
-            return "cancelled" if self._closed else "in_progress" if self._started else "queued"
+            return "cancelled" if self.closed else "in_progress" if self.started else "queued"
         return {"stop": "completed", "length": "incomplete"}.get(self._ending.reason, "cancelled")
 
     @property
@@ -90,21 +91,6 @@ class ActiveResponse:
     def streams(self) -> bool:
         """True if its events were asked for."""
         return bool(self._body.stream)
-
-    @property
-    def started(self) -> bool:
-        """True after ``first_events``."""
-        return self._started
-
-    @property
-    def closed(self) -> bool:
-        """True after ``close``."""
-        return self._closed
-
-    @property
-    def cancelled(self) -> bool:
-        """True after ``cancel``."""
-        return self._cancelled
 
     @property
     def conversation(self) -> list[Mapping[str, Any]]:
@@ -126,12 +112,12 @@ class ActiveResponse:
 
     def cancel(self) -> None:
         """Abort the response on a client's request."""
-        self._cancelled = True
+        self.cancelled = True
         self._engine.abort(self.id)
 
     def close(self, error: ApiError | None = None) -> None:
         """End the response; no more pieces follow."""
-        self._closed, self._error = True, error
+        self.closed, self._error = True, error
         self._last_events = self._events(self._output.finish(whole=self.status == "completed"))
         if self.status == "completed":
             self._completed = int(time.time())
@@ -166,7 +152,7 @@ class ActiveResponse:
             "top_logprobs": body.top_logprobs or 0,
             "top_p": params.top_p,
             "truncation": body.truncation or "disabled",
-            "usage": self._usage() if self._closed else None,
+            "usage": self._usage() if self.closed else None,
             "user": body.user,
         }
 
@@ -177,7 +163,7 @@ class ActiveResponse:
 
     def first_events(self) -> Iterator[NamedEvent]:
         """Yield the events before the first item; call it before the first piece is added."""
-        self._started = True
+        self.started = True
         if not self.background:
             yield self._event("response.created", {"response": self.as_dict()})
         yield self._event("response.in_progress", {"response": self.as_dict()})

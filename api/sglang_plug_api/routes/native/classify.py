@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import unless_disconnected
 from sglang_plug_api.pooling.native_pooling import pool_response
-from sglang_plug_api.pooling.pooling import pool_inputs, prompt_usage, sigmoid
+from sglang_plug_api.pooling.pooling import pool_inputs, prompt_usage, sigmoid, softmax
 from sglang_plug_api.protocol.embeddings import ClassifyBody
 from sglang_plug_api.protocol.native import PoolBody
 from sglang_plug_api.text.text_engine import TextEngine
@@ -62,7 +61,4 @@ def probabilities(scores: Sequence[float], exclusive: bool) -> list[float]:
     """Return the probability of each label: a softmax if labels are exclusive; a single score is that of "yes"."""
     if len(scores) == 1 or not exclusive:
         return [sigmoid(score) for score in scores]
-    highest = max(scores)
-    shares = [math.exp(score - highest) for score in scores]
-    total = sum(shares)
-    return [share / total for share in shares]
+    return softmax(scores)

@@ -7,21 +7,26 @@ import time
 
 from fastapi import APIRouter, Request, Response
 
-from sglang_plug import LogprobOptions, SamplingParams
+from sglang_plug import LogprobOptions
 from sglang_plug_api.http.errors import ApiError, json_response
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import unless_disconnected
 from sglang_plug_api.openai.choices import complete_all
 from sglang_plug_api.pooling.generative_scoring import ScoringUnsupported
 from sglang_plug_api.pooling.pair_scoring import cosine_scores, score_pairs
-from sglang_plug_api.pooling.pooling import encode_all, pooling_truncation
+from sglang_plug_api.pooling.pooling import (
+    ONE_TOKEN,
+    encode_all,
+    numbered_jobs,
+    pooling_truncation,
+    prompt_usage,
+    softmax,
+)
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.score import ScoreBody
 from sglang_plug_api.text.job import Job, Piece, new_id
-from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import TextEngine
 
-ONE_TOKEN = Sampling(params=SamplingParams(max_new_tokens=1, temperature=0.0))
 NO_TEXTS = (
     "this model does not compare text_1 and text_2; for the probabilities of next tokens send query, items and "
     "label_token_ids"
@@ -76,8 +81,7 @@ async def _labels(engine: TextEngine, body: ScoreBody) -> Response:
     jobs = await _jobs(engine, body)
     pieces = await complete_all(engine, jobs)
     scores = [_scores(piece, body.apply_softmax) for piece in pieces]
-    prompt = sum(len(job.tokens) for job in jobs)
-    usage = {"prompt_tokens": prompt, "completion_tokens": 0, "total_tokens": prompt}
+    usage = prompt_usage([job.tokens for job in jobs])
     model = body.model or engine.model_name
     return json_response({"scores": scores, "object": "scoring", "model": model, "usage": usage})
 
@@ -94,22 +98,16 @@ async def _jobs(engine: TextEngine, body: ScoreBody) -> list[Job]:
             f"label token id {beyond} is not in the vocabulary of {size} tokens",
             param="label_token_ids",
         )
-    request = body.rid or new_id()
     prompts = await encode_all(engine, body.prompts(), "items", truncation=pooling_truncation(engine, body, room=1))
-    return engine.expand(
-        [
-            Job(
-                id=f"{request}-{index}",
-                request=request,
-                tokens=tokens,
-                sampling=ONE_TOKEN,
-                logprobs=LogprobOptions(ids=labels),
-                priority=body.priority or 0,
-                adapter=engine.adapters.resolve(body.model),
-            )
-            for index, tokens in enumerate(prompts)
-        ]
+    jobs = numbered_jobs(
+        prompts,
+        body.rid or new_id(),
+        body.priority,
+        sampling=ONE_TOKEN,
+        logprobs=LogprobOptions(ids=labels),
+        adapter=engine.adapters.resolve(body.model),
     )
+    return engine.expand(jobs)
 
 
 def _scores(piece: Piece, among_labels: bool) -> list[float]:
@@ -117,11 +115,4 @@ def _scores(piece: Piece, among_labels: bool) -> list[float]:
     if not piece.logprobs:
         raise ApiError("the request was aborted")
     logprobs = [logprob for _, logprob in piece.logprobs[0].ids]
-    highest = max(logprobs)
-    if not among_labels:
-        return [math.exp(logprob) for logprob in logprobs]
-    if highest == -math.inf:
-        return [1 / len(logprobs)] * len(logprobs)
-    shares = [math.exp(logprob - highest) for logprob in logprobs]
-    total = sum(shares)
-    return [share / total for share in shares]
+    return softmax(logprobs) if among_labels else [math.exp(logprob) for logprob in logprobs]
