@@ -27,9 +27,9 @@ class CentredNorm(RMSNorm):
         """Normalise ``x``, keeping shape and dtype."""
         return (F.layer_norm(x.float(), x.shape[-1:], eps=self.eps) * self.weight.float()).to(x.dtype)
 
-    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``(norm(x + residual), x + residual)``."""
-        total = x + residual
+    def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return ``(norm(x + residual), x + residual)``, or ``(norm(x), x)`` without one."""
+        total = x if residual is None else x + residual
         return self(total), total
 
 
@@ -86,7 +86,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """Return the sum of both outputs and the residual stream to add it to, both ``[T, hidden]``."""
-        normed, stream = (self.input_layernorm(x), x) if residual is None else self.input_layernorm.add(x, residual)
+        normed, stream = self.input_layernorm.add(x, residual)
         return self.self_attn(normed, angles, batch) + self.mlp(normed), stream
 
 

@@ -119,10 +119,7 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
-        if residual is None:
-            normed, residual = self.input_layernorm(x), x
-        else:
-            normed, residual = self.input_layernorm.add(x, residual)
+        normed, residual = self.input_layernorm.add(x, residual)
         normed, residual = self.post_attention_layernorm.add(self.self_attn(normed, angles, batch), residual)
         return self.mlp(normed), residual
 
@@ -147,7 +144,7 @@ class Decoder(nn.Module):
         angles = self.angles(positions, x.dtype)
         for layer in self.layers:
             x, residual = layer(x, residual, angles, batch)
-        return self.norm(x) if residual is None else self.norm.add(x, residual)[0]
+        return self.norm.add(x, residual)[0]
 
     def positions(self, config: Any, env: BuildEnv) -> nn.Module:
         """Return the tables from which ``angles`` are computed."""

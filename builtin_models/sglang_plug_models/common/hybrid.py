@@ -99,10 +99,7 @@ class SingleLayer(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Any, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """Return the mixer's output and the residual stream to add it to, both ``[T, hidden]``."""
-        if residual is None:
-            normed, residual = self.norm(x), x
-        else:
-            normed, residual = self.norm.add(x, residual)
+        normed, residual = self.norm.add(x, residual)
         return self.mixer(normed) if self.alone else self.mixer(normed, angles, batch), residual
 
 

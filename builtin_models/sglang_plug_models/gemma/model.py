@@ -59,7 +59,7 @@ class Layer(nn.Module):
         self, x: Tensor, residual: Tensor | None, angles: AnglesByKind, batch: ForwardBatch
     ) -> tuple[Tensor, Tensor]:
         """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
-        normed, stream = (self.input_layernorm(x), x) if residual is None else self.input_layernorm.add(x, residual)
+        normed, stream = self.input_layernorm.add(x, residual)
         attended = self.post_attention_layernorm(self.self_attn(normed, angles[self.kind], batch))
         normed, stream = self.pre_feedforward_layernorm.add(attended, stream)
         return self.post_feedforward_layernorm(self.mlp(normed)), stream

@@ -43,7 +43,7 @@ class SandwichLayer(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
-        normed, stream = (self.input_layernorm(x), x) if residual is None else self.input_layernorm.add(x, residual)
+        normed, stream = self.input_layernorm.add(x, residual)
         attended = self.post_self_attn_layernorm(self.self_attn(normed, angles, batch))
         normed, stream = self.post_attention_layernorm.add(attended, stream)
         return self.post_mlp_layernorm(self.mlp(normed)), stream

@@ -19,7 +19,7 @@ class ScaledLayer(DecoderLayer):
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
-        normed, stream = (self.input_layernorm(x), x) if residual is None else self.input_layernorm.add(x, residual)
+        normed, stream = self.input_layernorm.add(x, residual)
         attended = self.self_attn(normed, angles, batch) * self.scale
         normed, stream = self.post_attention_layernorm.add(attended, stream)
         return self.mlp(normed) * self.scale, stream

@@ -69,10 +69,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Any, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
-        if residual is None:
-            normed, residual = self.input_layernorm(x), x
-        else:
-            normed, residual = self.input_layernorm.add(x, residual)
+        normed, residual = self.input_layernorm.add(x, residual)
         mixer = self.mamba if self.self_attn is None else self.self_attn
         assert mixer is not None
         normed, residual = self.post_attention_layernorm.add(mixer(normed, angles, batch) * self.scale, residual)

@@ -111,7 +111,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
-        normed, stream = (self.input_layernorm(x), x) if residual is None else self.input_layernorm.add(x, residual)
+        normed, stream = self.input_layernorm.add(x, residual)
         normed, stream = self.post_attention_layernorm.add(self.self_attention(normed, angles, batch), stream)
         return self.mlp(normed), stream
 

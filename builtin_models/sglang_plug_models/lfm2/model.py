@@ -85,10 +85,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
-        if residual is None:
-            normed, residual = self.operator_norm(x), x
-        else:
-            normed, residual = self.operator_norm.add(x, residual)
+        normed, residual = self.operator_norm.add(x, residual)
         mixed = (self.self_attn if self.attends else self.conv)(normed, angles, batch)
         normed, residual = self.ffn_norm.add(mixed, residual)
         return self.feed_forward(normed), residual

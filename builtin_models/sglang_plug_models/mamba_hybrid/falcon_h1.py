@@ -92,10 +92,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
-        if residual is None:
-            normed, residual = self.input_layernorm(x), x
-        else:
-            normed, residual = self.input_layernorm.add(x, residual)
+        normed, residual = self.input_layernorm.add(x, residual)
         attended = self.self_attn(normed * self.into_attention, angles, batch) * self.of_attention
         mixed = self.mamba(normed, angles, batch) * self.of_mamba + attended
         normed, residual = self.pre_ff_layernorm.add(mixed, residual)

@@ -169,10 +169,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
-        if residual is None:
-            normed, residual = self.input_layernorm(x), x
-        else:
-            normed, residual = self.input_layernorm.add(x, residual)
+        normed, residual = self.input_layernorm.add(x, residual)
         mixed = (self.self_attn if self.attends else self.linear_attn)(normed, angles, batch)
         normed, residual = self.post_attention_layernorm.add(mixed, residual)
         return self.mlp(normed), residual

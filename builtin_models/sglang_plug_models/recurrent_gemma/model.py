@@ -105,10 +105,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
-        if residual is None:
-            normed, residual = self.temporal_pre_norm(x), x
-        else:
-            normed, residual = self.temporal_pre_norm.add(x, residual)
+        normed, residual = self.temporal_pre_norm.add(x, residual)
         normed, residual = self.channel_pre_norm.add(self.temporal_block(normed, angles, batch), residual)
         return self.mlp_block(normed), residual
 

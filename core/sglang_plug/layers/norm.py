@@ -31,8 +31,10 @@ class RMSNorm(nn.Module):
         """Normalise ``x``; return the same shape and dtype."""
         return self._norm(x, self._factor(), self.eps)
 
-    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``(norm(x + residual), x + residual)``; may write to either input."""
+    def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return ``(norm(x + residual), x + residual)``, or ``(norm(x), x)`` without one; may write to either input."""
+        if residual is None:
+            return self(x), x
         return self._add_norm(x, residual, self._factor(), self.eps)
 
     def pack_weights(self) -> None:
