@@ -10,7 +10,7 @@ CALLS = {"eval", "exec", "os.system"}
 TENSOR_FILES = {"torch.load", "torch.save"}
 RECORDS = {
     "builtin_backends/sglang_plug_backends/expert_recorder/recorder.py",
-    "api/sglang_plug_api/commands/expert_tensors.py",
+    "builtin_backends/sglang_plug_backends/expert_recorder/tensor_files.py",
 }
 """The only files that may write and read tensors in torch's own format, which others ask of them."""
 TRUSTING = {"trust_remote_code": True, "shell": True}

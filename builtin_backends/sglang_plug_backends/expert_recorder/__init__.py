@@ -1,10 +1,15 @@
-"""Recording of the experts that a served model chooses."""
+"""Recording of the experts that a served model chooses, and the command that plots a record."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sglang_plug import StepExtensionSpec, hookimpl
+from sglang_plug import CommandSpec, StepExtensionSpec, hookimpl
+
+
+@hookimpl
+def register_commands() -> Iterator[CommandSpec]:
+    yield CommandSpec(name="experts", target=f"{__name__}.plot:command", summary="plot recorded expert choices")
 
 
 @hookimpl

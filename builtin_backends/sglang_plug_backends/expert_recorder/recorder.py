@@ -16,10 +16,10 @@ from torch import Tensor
 from sglang_plug import Fetched, ForwardBatch, RequestError
 from sglang_plug.layers import Router
 
+from .tensor_files import COLUMNS
+
 logger = logging.getLogger(__name__)
 
-COLUMNS = ("layer_id", "expert_id", "count")
-"""Columns of the table; also the names of the tensors with them."""
 MODES = ("stat", "per_token")
 ON_DEVICE = ("input_ids", "positions", "experts")
 """Tensors of a step that are copied from the device while it computes the next steps."""

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-import msgspec
-
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
@@ -34,6 +32,7 @@ from sglang_plug.engine.processes.messages import (
     StepOutputs,
     Submit,
     ToEngine,
+    check_sendable,
 )
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.sampling.processors import LogitsProcessors
@@ -275,7 +274,7 @@ class EngineLoop:
             return Reply(message.number, error=f"no control call named {message.name!r}", status=404)
         try:
             value = call(**message.arguments)
-            msgspec.msgpack.encode(value)  # or the reply could not be sent
+            check_sendable(value)
             return Reply(message.number, value)
         except Exception as error:
             status = error.status if isinstance(error, RequestError) else 500

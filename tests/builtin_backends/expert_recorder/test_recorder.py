@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from sglang_plug import BuildEnv, ConfigError, ForwardBatch, RequestError
 from sglang_plug.layers import Router
 from sglang_plug.testing import check_step_extension
-from sglang_plug_api.commands.expert_tensors import read_columns
 from sglang_plug_backends.expert_recorder.extension import RecordedExperts
 from sglang_plug_backends.expert_recorder.recorder import ExpertRecorder
+from sglang_plug_backends.expert_recorder.tensor_files import read_columns
 
 ENV = BuildEnv(attention=None)  # type: ignore[arg-type]
 LAYERS, EXPERTS, CHOSEN, HIDDEN = (1, 3), 4, 2, 3

@@ -88,5 +88,13 @@ class Launch(msgspec.Struct, frozen=True):
     """A file that the engine's process touches every second once it serves."""
 
 
+def check_sendable(value: object, expected: Any = Any) -> None:
+    """Raise ``TypeError`` unless a message may contain ``value``, and another process can read it as ``expected``."""
+    try:
+        msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=expected)
+    except (msgspec.MsgspecError, OverflowError) as error:
+        raise TypeError(str(error)) from error
+
+
 ToEngine = Submit | Abort | Pause | Resume | Control | Close
 FromEngine = Ready | StepOutputs | Reply | Failed

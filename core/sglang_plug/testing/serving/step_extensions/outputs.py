@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from sglang_plug.contracts.extension.views import SequenceView
 from sglang_plug.contracts.request import Output
+from sglang_plug.engine.processes.messages import check_sendable
 
 
 class CheckedOutputs:
@@ -33,7 +32,7 @@ class CheckedOutputs:
         elif added.finish is not None:
             self.ended.add(sequence.request.id)
         try:
-            msgspec.msgpack.decode(msgspec.msgpack.encode(added), type=Output)
-        except (msgspec.MsgspecError, TypeError, OverflowError) as error:
+            check_sendable(added, Output)
+        except TypeError as error:
             raise AssertionError(f"output() returned what other processes cannot read: {error}") from error
         return added

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sglang_plug.__main__ import main
-from sglang_plug_api.commands.experts import read_counts, table
+from sglang_plug_backends.expert_recorder.plot import read_counts, table
 
 COUNTS = "layer_id,expert_id,count\n1,0,4\n1,1,0\n1,2,2\n3,0,0\n3,1,0\n3,2,0\n"
 

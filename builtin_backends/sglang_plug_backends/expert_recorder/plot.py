@@ -66,7 +66,7 @@ def read_counts(path: Path) -> Counts:
 
 
 def _tensor_rows(path: Path) -> list[tuple[int, int, int]]:
-    from .expert_tensors import read_columns  # imports torch, which CSV files do not need
+    from .tensor_files import read_columns  # imports torch, which CSV files do not need
 
     return read_columns(path)
 
