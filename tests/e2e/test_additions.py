@@ -135,7 +135,7 @@ def test_allowed_tokens(client: openai.OpenAI, server: Any) -> None:
         ({"allowed_token_ids": [-1]}, "must be at least 0"),
         ({"allowed_token_ids": [1 << 30]}, "not in the vocabulary"),
         ({"allowed_token_ids": "a"}, "must be a list or null, not text"),
-        ({"allowed_token_ids": [5], "regex": "a"}, "a grammar decides"),
+        ({"allowed_token_ids": [5], "regex": "a"}, "cannot be combined with a constraint"),
         ({"allowed_token_ids": [4], "min_tokens": 2}, "min_new_tokens needs a token"),
         ({"stop_regex": "("}, "is not a regular expression"),
         ({"stop_regex": "a*"}, "matches the empty text"),

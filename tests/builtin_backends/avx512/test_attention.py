@@ -74,7 +74,7 @@ def attend(
     [
         (AttentionShape(heads=4, kv_heads=4, dim=33, layers=1), "even width, not 33"),
         (AttentionShape(heads=4, kv_heads=4, dim=32, layers=1, sinks=True), "no attention sinks"),
-        (AttentionShape(heads=5, kv_heads=2, dim=32, layers=1), "5 on 2"),
+        (AttentionShape(heads=5, kv_heads=2, dim=32, layers=1), "got 5 and 2"),
     ],
 )
 def test_refused_shapes(shape: AttentionShape, reason: str) -> None:

@@ -156,7 +156,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"oneOf": [{"const": 1}, {"const": 1.0}]}, "more than one member"),
     ({"allOf": [INTEGER, {"minimum": 1}]}, "more than one member"),
     ({"$ref": "#/$defs/x", "minimum": 1, "$defs": {"x": INTEGER}}, "'minimum' beside #/\\$ref"),
-    ({"$ref": "#/$defs/x"}, "not there"),
+    ({"$ref": "#/$defs/x"}, "does not exist"),
     ({"$ref": "http://x/y"}, "same schema"),
     ({"$ref": 5}, "same schema"),
     ({"$ref": "#/$defs/x", "$defs": {"x": {"anyOf": [{"$ref": "#/$defs/x"}, INTEGER]}}}, "refers to itself"),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse, StreamingResponse
 
 from sglang_plug import RouteSpec, hookimpl
@@ -152,7 +152,7 @@ HANDLERS: dict[str, Callable[[Request], Any]] = {
 
 @hookimpl
 def register_routes() -> Iterator[RouteSpec]:
-    for name in (*HANDLERS, "mounted"):
+    for name in HANDLERS:
         yield RouteSpec(name=name, target=f"{__name__}:builders.{name.replace('-', '_')}")
 
 
@@ -167,11 +167,6 @@ builders = Builders()
 def build(name: str, engine: TextEngine) -> APIRouter:
     router = APIRouter()
     last["engine"] = engine
-    if name == "mounted":
-        app = FastAPI()
-        app.post("/inside")(correct)
-        router.mount("/mounted", app)
-    else:
-        methods = ["POST", "PUT"] if name == "any-method" else ["POST"]
-        router.add_api_route(f"/{name}", HANDLERS[name], methods=methods, response_model=None)
+    methods = ["POST", "PUT"] if name == "any-method" else ["POST"]
+    router.add_api_route(f"/{name}", HANDLERS[name], methods=methods, response_model=None)
     return router
