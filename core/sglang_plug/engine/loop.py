@@ -234,7 +234,7 @@ class EngineLoop:
         """Return the refusal of a request whose admission failed: an internal error unless it is a ``RequestError``."""
         if isinstance(error, RequestError):
             return error
-        logger.error("request %s could not be admitted", id, exc_info=error)
+        logger.error("request %r could not be admitted", id, exc_info=error)
         return RequestError(self.describe(error), 500)
 
     def _refuse_waiting(self, sequence: Sequence, refusal: RequestError) -> None:
