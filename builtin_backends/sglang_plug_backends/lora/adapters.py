@@ -194,7 +194,11 @@ class Adapters:
         """Let the worker ranks drop the unloaded adapters that no request uses any more."""
         for number in [number for number, reference in self._leaving.items() if reference() is None]:
             del self._leaving[number]
-            self.ranks.send(json.dumps([FORGET, number]).encode())
+            self._forget_on_ranks(number)
+
+    def _forget_on_ranks(self, number: int) -> None:
+        """Let the worker ranks drop the adapter ``number``."""
+        self.ranks.send(json.dumps([FORGET, number]).encode())
 
     def _entered(self, name: str, path: str, adapter: Adapter, number: int) -> LoadedAdapter:
         """Return an adapter that all ranks have read, with its place in the tables; the ranks drop it if that fails."""
@@ -202,7 +206,7 @@ class Adapters:
             salt = adapter_salt(adapter, whole=self.ranks.size == 1)
             place = 0 if self.tables is None else self.tables.put(name, adapter.layers)
         except Exception:
-            self.ranks.send(json.dumps([FORGET, number]).encode())
+            self._forget_on_ranks(number)
             raise
         loaded = LoadedAdapter(name, path, salt, adapter.layers, adapter.facts, place, number)
         if self.tables is not None and place:
