@@ -12,7 +12,8 @@ from typing import Any
 
 from sglang_plug import ConfigError, Plugins
 
-HEADER = ["layer_id", "expert_id", "count"]
+from .columns import COLUMNS
+
 Counts = dict[tuple[int, int], int]
 """Maps (layer, expert) to the number of tokens that chose it."""
 
@@ -77,8 +78,8 @@ def _table_rows(path: Path) -> list[list[str]]:
             rows = list(csv.reader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"cannot read {path} as CSV: {error}") from error
-    if not rows or rows[0] != HEADER:
-        raise ConfigError(f"{path} is not a record of experts: its first line is not {','.join(HEADER)}")
+    if not rows or tuple(rows[0]) != COLUMNS:
+        raise ConfigError(f"{path} is not a record of experts: its first line is not {','.join(COLUMNS)}")
     return rows[1:]
 
 

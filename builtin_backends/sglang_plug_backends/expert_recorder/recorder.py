@@ -16,7 +16,7 @@ from torch import Tensor
 from sglang_plug import Fetched, ForwardBatch, RequestError
 from sglang_plug.layers import Router
 
-from .tensor_files import COLUMNS
+from .columns import COLUMNS
 
 logger = logging.getLogger(__name__)
 

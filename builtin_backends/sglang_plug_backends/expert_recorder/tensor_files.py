@@ -10,8 +10,7 @@ from torch import Tensor
 
 from sglang_plug import ConfigError
 
-COLUMNS = ("layer_id", "expert_id", "count")
-"""Names of the tensors with the columns of the table."""
+from .columns import COLUMNS
 
 
 def read_columns(path: Path) -> list[tuple[int, int, int]]:
