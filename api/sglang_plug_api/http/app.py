@@ -35,7 +35,7 @@ from .errors import ApiError, error_response, from_exception
 from .hosts import CheckHost, HostPolicy
 from .middleware import REQUEST_ID, AnswerHead, BodyLimit, CatchAllErrors, Gate, GateState, RequestIds, failure
 from .origins import CheckOrigin, reading_with_effects
-from .plugin_routes import PluginRoute, RouteOwner, guard_plain_routes, plugin_routes, refuse_clashes, route_owners
+from .plugin_routes import PluginRoute, RouteOwner, include_routes, plugin_routes, refuse_clashes, route_owners
 from .request_body import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -101,10 +101,8 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
         app.state.endpoints.update(_body_endpoints(routes))
         limits |= {route.path: route.endpoint.body_limit for route in routes if hasattr(route.endpoint, "body_limit")}
         effects += reading_with_effects(routes)
-        check = guard(spec.auth, config)
         with attributed(component, "to give its routes"):
-            guard_plain_routes(group.router, check)
-        app.include_router(group.router, dependencies=[Depends(check)])
+            include_routes(app, group.router, guard(spec.auth, config))
     refuse_clashes(owners)
     heads += [owner for owner in owners if owner.mounted or "HEAD" in owner.methods]
     for component in others:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute, APIWebSocketRoute
 from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute, compile_path
@@ -47,11 +47,22 @@ def plugin_routes(router: APIRouter) -> Iterator[PluginRoute]:
             )
 
 
-def guard_plain_routes(router: APIRouter, check: Check) -> None:
+def include_routes(app: FastAPI, router: APIRouter, check: Check) -> None:
+    """Add the routes of ``router`` to ``app``, for the senders that ``check`` lets through.
+
+    Raises ``TypeError`` for a kind of route that cannot be guarded.
+    """
+    _guard_plain_routes(router, check)
+    app.include_router(router, dependencies=[Depends(check)])
+    if not any(getattr(route, "original_router", None) is router for route in app.routes):
+        # older FastAPI copies the routes of a router, without its mounted applications
+        app.routes.extend(route for route in router.routes if isinstance(route, Mount))
+
+
+def _guard_plain_routes(router: APIRouter, check: Check) -> None:
     """Let ``check`` decide about calls of routes that ignore the dependencies of a router.
 
-    FastAPI's own routes follow them; those of Starlette and mounted applications do not. Raises ``TypeError`` for a
-    kind of route that cannot be guarded.
+    FastAPI's own routes follow them; those of Starlette and mounted applications do not.
     """
     for route in _innermost(router):
         match route:
