@@ -20,7 +20,6 @@ from sglang_plug.config import AUTO, NO_GRAMMARS, ConfigError
 from sglang_plug.plugins.flags import ENVIRONMENT_KEYS, ENVIRONMENT_PREFIX, KEYS, read_config_file, variable_of
 from sglang_plug.plugins.registry import PluginError, Plugins
 from sglang_plug.system.command_line import Parser, did_you_mean
-from sglang_plug.system.hints import nearest_names
 
 from .config import ServerConfig
 from .option import Option
@@ -292,12 +291,8 @@ def _check_component(option: Option, value: Any, sources: OptionSources, plugins
     for name in value if isinstance(value, tuple) else (value,):
         if name == AUTO or name in option.others:
             continue
-        if name not in plugins.names(option.component):
-            hint = nearest_names(name, [*option.others_and_auto(), *plugins.names(option.component)], option.component)
-            failed = "".join(f"\n  {failure}" for failure in plugins.failures)
-            raise PluginError(f"{sources.name(option)}: no {option.component} named {name!r}; {hint}{failed}")
         try:
-            plugins.get(option.component, name)
+            plugins.get(option.component, name, others=option.others_and_auto())
         except PluginError as error:
             raise PluginError(f"{sources.name(option)}: {error}") from error
 

@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 
@@ -124,8 +124,11 @@ class Plugins:
         """Components of ``kind`` that the options leave out, of plugins that were imported nevertheless."""
         return [component for component in self._hidden if component.spec.kind == kind]
 
-    def get(self, kind: str, name: str) -> Component:
-        """The one component of that name. Raises ``PluginError`` if there is none, or more than one."""
+    def get(self, kind: str, name: str, others: Sequence[str] = ()) -> Component:
+        """The one component of that name. Raises ``PluginError`` if there is none, or more than one.
+
+        ``others``: values besides the names of components that the user may have meant, for the error.
+        """
         candidates = self._components.get((kind, name), [])
         preferred = self.options.prefer.get(f"{kind}:{name}")
         chosen = [component for component in candidates if preferred in (None, component.plugin.distribution)]
@@ -142,7 +145,8 @@ class Plugins:
                 f"only that of {candidates[0].plugin.distribution!r} is"
             )
         raise PluginError(
-            f"no {kind} named {name!r}; {nearest_names(name, self.names(kind), kind)}{self._failed_lines()}"
+            f"no {kind} named {name!r}; {nearest_names(name, [*others, *self.names(kind)], kind)}"
+            f"{self._failed_lines()}"
         )
 
     def choose(self, kind: str, facts: Facts) -> str | None:
