@@ -111,7 +111,7 @@ class Simulation:
             CheckedPolicy(policy, type(policy).__name__),
             chunk_size=engine.chunk_size,
             max_running=engine.places,
-            exchanges=Exchanges(self._clock, preemptive, places=TimeSlices(self._clock)),
+            exchanges=Exchanges(self._clock, preemptive, extension=TimeSlices(self._clock)),
             sharing=Sharing(accounting, preemptive, engine.weights),
             extensions=extension_points({"step-time": StepTime(engine.target)} if engine.target != 0 else {}),
         )

@@ -22,7 +22,7 @@ from .contracts.extension.memory_phases import MemoryPhase as MemoryPhase
 from .contracts.extension.memory_phases import MemoryRequest as MemoryRequest
 from .contracts.extension.memory_phases import ProfilingPhase as ProfilingPhase
 from .contracts.extension.memory_phases import StatePhase as StatePhase
-from .contracts.extension.places import PlacesPhase as PlacesPhase
+from .contracts.extension.preemption import PreemptionPhase as PreemptionPhase
 from .contracts.extension.queueing import QueuePhase as QueuePhase
 from .contracts.extension.queueing import QueueView as QueueView
 from .contracts.extension.request_phases import AdmissionPhase as AdmissionPhase

@@ -48,19 +48,19 @@ def test_idle_connections_do_not_keep_others_out(small: Any) -> None:
 
 def test_streams_that_nobody_reads_leave_their_places_to_others_and_lose_nothing(small: Any) -> None:
     with ExitStack() as opened:
-        deaf = []
+        stalled = []
         for _ in range(3):
             connection = opened.enter_context(socket.socket())
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.connect(("127.0.0.1", small.port))
             connection.sendall(stream_request())
-            deaf.append(connection)
+            stalled.append(connection)
         until(lambda: small.info()[PAUSED] == 3, "all three are paused, also the one that waited for a place")
         small.wait_whole()  # paused sequences hold no slots once the step in flight is over
         assert small.info()[PAUSED] == 3
         assert small.generate({"text": "Hi", "sampling_params": {"max_new_tokens": 2}})["text"]
-        deaf[0].settimeout(240)
-        answer = b"".join(iter(lambda: deaf[0].recv(1 << 20), b""))
+        stalled[0].settimeout(240)
+        answer = b"".join(iter(lambda: stalled[0].recv(1 << 20), b""))
         last = [line for line in answer.split(b"\n") if line.startswith(b"data: {")][-1]
         event = json.loads(last[6:].split(b"\r")[0])
         assert event["meta_info"]["completion_tokens"] == TOKENS

@@ -204,7 +204,7 @@ async def test_very_many_connections_that_are_kept(server: Any) -> None:
     server.wait_whole()
 
 
-def deaf_socket(server: Any) -> socket.socket:
+def stalled_socket(server: Any) -> socket.socket:
     """A client with hardly any room for what it is sent."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -221,7 +221,7 @@ async def test_clients_that_never_read_are_given_up(server: Any, short_timeout_s
     body = {"text": PROMPT, "stream": True, "sampling_params": params, "return_logprob": True, "top_logprobs_num": 10}
     with contextlib.ExitStack() as opened:
         for _ in range(DEAF):
-            opened.enter_context(deaf_socket(short_timeout_server)).sendall(raw("/generate", body))
+            opened.enter_context(stalled_socket(short_timeout_server)).sendall(raw("/generate", body))
         with within(HEADER_TIMEOUT, "the time for heads"):
             assert await others(short_timeout_server, 2) == [expected] * 2
         until(lambda: short_timeout_server.log[before:].count(GIVEN_UP) == DEAF, "the connections are given up")
@@ -243,7 +243,7 @@ async def test_a_whole_answer_that_is_never_read_keeps_no_connection(short_timeo
     before, ids = len(short_timeout_server.log), list(range(1000))
     params = {"max_new_tokens": 100, "ignore_eos": True}
     body = {"text": PROMPT, "sampling_params": params, "return_logprob": True, "token_ids_logprob": ids}
-    with deaf_socket(short_timeout_server) as connection:
+    with stalled_socket(short_timeout_server) as connection:
         connection.sendall(raw("/generate", body))
         until(lambda: GIVEN_UP in short_timeout_server.log[before:], "the connection is given up")
         with within(HEADER_TIMEOUT, "the time for heads"):

@@ -134,7 +134,7 @@ class FlashInferAttention(AttentionBackend, GraphCapable, StoredCapable):
     def plan(self, batch: ForwardBatch) -> None:
         # a pool of another dtype is always read, so that results are independent of when a token was computed
         step = batch.plan = Step(parts_of(batch, self.device, ragged=self.shape.kv_dtype is None))
-        weakref.finalize(step, _give_back, self._idle, step.lent).atexit = False
+        weakref.finalize(step, _return, self._idle, step.lent).atexit = False
         for part in step.parts:
             for kind in self._kinds:
                 self._planned(step, part, kind, batch.page_size)
@@ -278,6 +278,6 @@ def _scales(kv: KVPool, layer: int) -> dict[str, float]:
     return {name: scale for name, scale in scales.items() if scale != 1.0}
 
 
-def _give_back(idle: dict[Role, deque[BorrowedWrapper]], lent: dict[tuple[Kind, Role], BorrowedWrapper]) -> None:
+def _return(idle: dict[Role, deque[BorrowedWrapper]], lent: dict[tuple[Kind, Role], BorrowedWrapper]) -> None:
     for item in lent.values():
         idle[item.role].append(item)

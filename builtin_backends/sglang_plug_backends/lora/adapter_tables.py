@@ -65,7 +65,7 @@ class AdapterTables:
             for layer, table in self._tables.items():  # the previous adapter at the place may be in any of the tables
                 table.put(place, matrices.get(layer))
         except Exception:
-            self._give_back(place)
+            self._return(place)
             raise
         finally:
             self.grown += self._room() != before
@@ -73,7 +73,7 @@ class AdapterTables:
 
     def keep(self, place: int, adapter: object) -> None:
         """Free the place as soon as ``adapter`` is no longer referenced."""
-        weakref.finalize(adapter, self._give_back, place).atexit = False
+        weakref.finalize(adapter, self._return, place).atexit = False
 
     def add(self, name: str, x: Tensor, y: Tensor, which: Tensor) -> None:
         """Apply the adapters of the layer ``name``; see ``Kernels.add_low_rank``."""
@@ -82,7 +82,7 @@ class AdapterTables:
     def _room(self) -> list[tuple[int, int]]:
         return [(table.most_ranks, table.most_part_ranks) for table in self._tables.values()]
 
-    def _give_back(self, place: int) -> None:
+    def _return(self, place: int) -> None:
         for table in self._tables.values():
             table.forget(place)
         self._free.append(place)

@@ -44,7 +44,7 @@ class Input:
         result, self._record = "".join(self._record or ()), None
         return result
 
-    def give_back(self, text: str) -> None:
+    def push_back(self, text: str) -> None:
         """Put ``text``, which has just been consumed, back to the front."""
         if len(text) <= self._at:
             self._at -= len(text)

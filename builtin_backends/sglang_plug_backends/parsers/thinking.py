@@ -77,7 +77,7 @@ class Thinking(SequentialParser):
                 waiting = []
             waiting.append(text[len(kept) :])
             if marker in calls:
-                source.give_back(marker)
+                source.push_back(marker)
             elif marker:
                 yield from source.space()
             if marker or source.at_end:

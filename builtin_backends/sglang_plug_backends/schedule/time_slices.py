@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sglang_plug import ExtensionContext, PlacesPhase, SequenceView, StepExtension
+from sglang_plug import ExtensionContext, PreemptionPhase, SequenceView, StepExtension
 
 TURN_SECONDS = 5.0
 """Seconds after which a running sequence may lose its place, to a request that has waited as long."""
@@ -35,7 +35,7 @@ class Turn:
     """Tokens that the sequence had generated then."""
 
 
-class TimeSlices(StepExtension, PlacesPhase):
+class TimeSlices(StepExtension, PreemptionPhase):
     """Exchanges the sequences with the longest turns for requests that have waited as long.
 
     Args:

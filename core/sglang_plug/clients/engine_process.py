@@ -29,8 +29,8 @@ CLOSE_TIMEOUT = 5.0
 """Seconds that the engine process has to end in order before it is killed."""
 ABORT_TIMEOUT = 3.0
 """Seconds that a silent engine has to write its stacks before it is killed; a stopped process cannot write them."""
-DEAF_AFTER = 3.0
-"""Seconds of silence after which an engine is killed at the end, without asking it to close."""
+UNRESPONSIVE_AFTER = 3.0
+"""Seconds without a heartbeat after which an engine is killed at the end, without asking it to close."""
 POLL = 0.2
 CLOSE_POLL = 0.02
 SILENT = "the engine is stuck in code that keeps all of Python waiting (--watchdog-timeout); its process is ended"
@@ -53,34 +53,34 @@ THREADS = "OMP_NUM_THREADS"
 """Environment variable of the number of threads that torch computes with; one that the user has set is kept."""
 
 
-class Silence:
+class HeartbeatMonitor:
     """Measures the time since a process last touched its file, once it has begun to.
 
     The time is counted in checks, not by the clock, so that it does not grow while both processes are stopped.
 
     Args:
         file: the file.
-        most: seconds after which the silence is too long.
+        timeout: seconds without a touch after which the process counts as stuck.
     """
 
-    def __init__(self, file: Path, most: float) -> None:
-        self._file, self._most = file, most
-        self._touched, self._looks = 0, 0
+    def __init__(self, file: Path, timeout: float) -> None:
+        self._file, self._timeout = file, timeout
+        self._touched, self._unchanged_checks = 0, 0
 
     @property
     def seconds(self) -> float:
-        """Seconds of silence at the latest check."""
-        return self._looks * POLL
+        """Seconds without a touch at the latest check."""
+        return self._unchanged_checks * POLL
 
-    def is_too_long(self) -> bool:
-        """Check the file; report whether the silence is too long. Must be called every ``POLL`` seconds."""
+    def is_expired(self) -> bool:
+        """Check the file; report whether the process counts as stuck. Must be called every ``POLL`` seconds."""
         try:
             touched = self._file.stat().st_mtime_ns
         except FileNotFoundError:
             return False
-        self._looks = 0 if touched != self._touched else self._looks + 1
+        self._unchanged_checks = 0 if touched != self._touched else self._unchanged_checks + 1
         self._touched = touched
-        return self.seconds > self._most
+        return self.seconds > self._timeout
 
 
 class EngineProcess:
@@ -106,7 +106,7 @@ class EngineProcess:
         self._dispatch: Callable[[FromEngine], None] = lambda message: None
         self._fail: Callable[[Exception], None] = lambda error: None
         self._tasks: list[asyncio.Task[None]] = []
-        self._silence: Silence | None = None
+        self._heartbeat: HeartbeatMonitor | None = None
         self._closing = self._serves = self._failed = False
 
     def spawn(self, dispatch: Callable[[FromEngine], None], fail: Callable[[Exception], None]) -> None:
@@ -134,7 +134,7 @@ class EngineProcess:
             socket.bind(address)
         # sent from the event loop: the plain socket's send never waits, as its queue has no limit
         self._requests = zmq.Socket.shadow(requests)
-        self._silence = Silence(Path(launch.alive), self._config.schedule.watchdog_timeout)
+        self._heartbeat = HeartbeatMonitor(Path(launch.alive), self._config.schedule.watchdog_timeout)
         threads = {THREADS: str(len(self._cores))} if self._cores else {}
         self._process = start_child(
             python_command("sglang_plug.engine.processes.worker"),
@@ -175,10 +175,10 @@ class EngineProcess:
     async def _watch(self) -> None:
         """Watch for the end of the process, by polling: child watchers need the main thread's loop."""
         process = self._process
-        assert process is not None and self._silence is not None
+        assert process is not None and self._heartbeat is not None
         while process.poll() is None:
             await asyncio.sleep(POLL)
-            if self._silence.is_too_long() and not self._closing:
+            if self._heartbeat.is_expired() and not self._closing:
                 logger.critical("%s", SILENT)
                 self._end_with(EngineError(SILENT))
                 process.send_signal(signal.SIGABRT)  # it writes its stacks without Python's help
@@ -205,8 +205,8 @@ class EngineProcess:
 
     @property
     def silent_for(self) -> float:
-        """Seconds since the process has touched its file."""
-        return 0.0 if self._silence is None or self._failed else self._silence.seconds
+        """Seconds since the last heartbeat of the process."""
+        return 0.0 if self._heartbeat is None or self._failed else self._heartbeat.seconds
 
     def kill(self) -> None:
         """Kill the process; its child processes end with it."""
@@ -231,8 +231,8 @@ class EngineProcess:
         if process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
-        is_deaf = self._silence is not None and self._silence.seconds > DEAF_AFTER
-        await _end(process, 0.0 if is_deaf or not self._serves else CLOSE_TIMEOUT)
+        is_unresponsive = self._heartbeat is not None and self._heartbeat.seconds > UNRESPONSIVE_AFTER
+        await _end(process, 0.0 if is_unresponsive or not self._serves else CLOSE_TIMEOUT)
 
     async def _forget(self) -> None:
         """Stop listening to the process, and free its resources."""

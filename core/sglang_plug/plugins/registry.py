@@ -145,8 +145,7 @@ class Plugins:
                 f"only that of {candidates[0].plugin.distribution!r} is"
             )
         raise PluginError(
-            f"no {kind} named {name!r}; {nearest_names(name, [*others, *self.names(kind)], kind)}"
-            f"{self._failed_lines()}"
+            f"no {kind} named {name!r}; {nearest_names(name, [*others, *self.names(kind)], kind)}{self._failed_lines()}"
         )
 
     def choose(self, kind: str, facts: Facts) -> str | None:

@@ -67,8 +67,8 @@ class Bench:
         return self.relief.done.evicted_tokens - before
 
 
-def prefix_pool(allocator: KVAllocator, kv: KVPool, give_back: Any = lambda runs: None) -> EnginePrefixPool:
-    return EnginePrefixPool(allocator, kv, cast(Any, None), give_back)
+def prefix_pool(allocator: KVAllocator, kv: KVPool, return_memory: Any = lambda runs: None) -> EnginePrefixPool:
+    return EnginePrefixPool(allocator, kv, cast(Any, None), return_memory)
 
 
 def test_nothing_happens_while_there_is_enough() -> None:

@@ -22,7 +22,7 @@ LONG = {"max_new_tokens": 400, "stop_token_ids": ()}
 def make_with_clock(**options: Any) -> tuple[Scheduler, Device, Clock]:
     clock = Clock()
     options = {"capacity": 8000, "max_running": 4, "chunk_size": 200, **options}
-    return make(exchanges=Exchanges(clock, places=TimeSlices(clock)), **options), Device(), clock
+    return make(exchanges=Exchanges(clock, extension=TimeSlices(clock)), **options), Device(), clock
 
 
 def steps_until_finished(scheduler: Scheduler, device: Device, clock: Clock, id: str, seconds: float) -> int:

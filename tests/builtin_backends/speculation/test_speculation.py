@@ -220,7 +220,7 @@ def test_without_free_slots_there_are_no_drafts() -> None:
     (share,) = scheduler.plan()
     assert share.drafts == ()
     scheduler.commit([share], device.run([share]))
-    scheduler.pool.give_back(taken)
+    scheduler.pool.release(taken)
     assert len(scheduler.plan()[0].drafts) == 2
 
 

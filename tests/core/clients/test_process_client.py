@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, EngineConfig, Plugins, Request, RequestError, SamplingParams
-from sglang_plug.clients.engine_process import POLL, Silence
+from sglang_plug.clients.engine_process import POLL, HeartbeatMonitor
 from sglang_plug.clients.process_client import ProcessClient
 from sglang_plug.config import CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
 from sglang_plug.contracts.serving.engine_client import EngineError
@@ -137,14 +137,14 @@ def test_the_engine_ends_with_its_parent(tiny_model: Callable[..., Any]) -> None
     wait_until(lambda: is_gone(pid))
 
 
-def test_silence_is_counted_from_the_first_sign_of_life_on(tmp_path: Path) -> None:
+def test_a_heartbeat_is_expected_from_the_first_one_on(tmp_path: Path) -> None:
     file = tmp_path / "alive"
-    silence = Silence(file, 3 * POLL)
-    assert not any(silence.is_too_long() for _ in range(10))
+    monitor = HeartbeatMonitor(file, 3 * POLL)
+    assert not any(monitor.is_expired() for _ in range(10))
     file.touch()
-    assert [silence.is_too_long() for _ in range(5)] == [False] * 4 + [True]
+    assert [monitor.is_expired() for _ in range(5)] == [False] * 4 + [True]
     os.utime(file, (1, 1))
-    assert not silence.is_too_long()
+    assert not monitor.is_expired()
 
 
 def test_an_engine_that_lets_no_python_run_is_ended(tiny_model: Callable[..., Any], serve: Callable[..., Any]) -> None:

@@ -104,7 +104,7 @@ class RestartingClient(EngineClient):
 
     @property
     def silent_for(self) -> float:
-        """Seconds of silence of the current engine."""
+        """Seconds since the last heartbeat of the current engine."""
         return self._client.silent_for
 
     def kill(self) -> None:

@@ -166,7 +166,7 @@ class XmlCalls(SequentialParser):
             text = None
         raw = source.recorded()
         if text not in members:
-            source.give_back(raw)
+            source.push_back(raw)
             return False
         self.tell_arguments(json.dumps(text, ensure_ascii=False))
         return True
@@ -185,12 +185,12 @@ class XmlCalls(SequentialParser):
             yield from source.space()
             yield from source.expect(form.value_end)
         except Malformed:
-            source.give_back(source.recorded())
+            source.push_back(source.recorded())
             return ""
         raw, written = source.recorded(), "".join(parts)
         result = None if kind.is_open and form.value_end in written else json_of(written, kind)
         if result is None:
-            source.give_back(raw)
+            source.push_back(raw)
             return ""
         return result
 

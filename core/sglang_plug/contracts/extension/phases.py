@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .execution import ExecutionPhase
 from .memory_phases import CachePhase, MemoryPhase, ProfilingPhase, StatePhase
-from .places import PlacesPhase
+from .preemption import PreemptionPhase
 from .queueing import QueuePhase
 from .request_phases import AdmissionPhase, OutputPhase, PlanningPhase, ServicePhase
 from .sampling_phases import HoldPhase, SamplingPhase, WatchdogPhase
@@ -17,7 +17,7 @@ PHASES: tuple[type, ...] = (
     QueuePhase,
     PlanningPhase,
     StepBudgetPhase,
-    PlacesPhase,
+    PreemptionPhase,
     ModelPhase,
     InputPhase,
     ForwardPhase,

@@ -12,7 +12,7 @@ from sglang_plug.contracts.extension.base import StepExtension
 from sglang_plug.contracts.extension.execution import ExecutionPhase
 from sglang_plug.contracts.extension.memory_phases import MemoryPhase, StatePhase
 from sglang_plug.contracts.extension.phases import PHASES
-from sglang_plug.contracts.extension.places import PlacesPhase
+from sglang_plug.contracts.extension.preemption import PreemptionPhase
 from sglang_plug.contracts.extension.queueing import QueuePhase, QueueView
 from sglang_plug.contracts.extension.request_phases import AdmissionPhase, PlanningPhase
 from sglang_plug.contracts.extension.sampling_phases import BlockingRequest, HoldPhase, PendingMask, TokenDecision
@@ -45,11 +45,11 @@ OBJECTS: Mapping[type, str] = {
 """Phases whose methods belong together: the points hold the extensions themselves, by field."""
 NAMED = frozenset({"layout", "constrains", "controls"})
 """Methods that the points hold by the name of the extension, because errors about two of them name both."""
-DEFAULT_STEP_BUDGET, DEFAULT_PLACES = StepBudgetPhase(), PlacesPhase()
-"""Used if no extension has the phase: the token budget is the only limit of a step, and sequences keep their places."""
+DEFAULT_STEP_BUDGET, DEFAULT_PREEMPTION = StepBudgetPhase(), PreemptionPhase()
+"""Used if no extension has the phase: the token budget is the only limit of a step, and no sequence is preempted."""
 EXCLUSIVE: Mapping[type, tuple[str, Any, str]] = {
     StepBudgetPhase: ("step_budget", DEFAULT_STEP_BUDGET, "choose how many prompt tokens a step has"),
-    PlacesPhase: ("places", DEFAULT_PLACES, "exchange the places of sequences"),
+    PreemptionPhase: ("preemption", DEFAULT_PREEMPTION, "preempt running sequences"),
 }
 """Phases that one extension at most has: the field of the points, its default, and what the extension does."""
 
@@ -72,8 +72,8 @@ class ExtensionPoints:
     plan: tuple[Callable[[StepPlan], None], ...] = ()
     step_budget: StepBudgetPhase = DEFAULT_STEP_BUDGET
     """The extension that chooses how many prompt tokens a step has."""
-    places: PlacesPhase = DEFAULT_PLACES
-    """The extension that exchanges places of sequences."""
+    preemption: PreemptionPhase = DEFAULT_PREEMPTION
+    """The extension that preempts running sequences."""
     waits_for: tuple[Callable[[Sequence[ChunkView]], bool], ...] = ()
     kernels: tuple[Callable[[Kernels], Kernels], ...] = ()
     inspect: tuple[Callable[[Model], None], ...] = ()

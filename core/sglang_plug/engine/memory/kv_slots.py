@@ -68,10 +68,10 @@ class SlotPool:
         kept = -(-length // size) * size
         spare = slots[kept:]
         del slots[length:]
-        self.give_back(spare)
+        self.release(spare)
         return bool(spare)
 
-    def give_back(self, slots: Ordered[int]) -> None:
+    def release(self, slots: Ordered[int]) -> None:
         """Free whole pages: ``slots`` begins at a page's first slot, its last page may be partly used."""
         pages = [slot // self.page_size for slot in slots[:: self.page_size]]
         self._free.extend(pages)
@@ -226,7 +226,7 @@ class KVAllocator:
             self._release_states(sequence, remember)
         if remember:
             self._remember(sequence)
-        self.pool.give_back(sequence.slots[sequence.shared :])
+        self.pool.release(sequence.slots[sequence.shared :])
         if sequence.match is not None:
             self.cache.unlock(sequence.match)
         sequence.match = None
@@ -279,7 +279,7 @@ class KVAllocator:
         gone = before - self.cache.size
         if len(slots) != gone:
             raise RuntimeError(f"{self.owners}: {method}() returned {len(slots)} slots, and its size shrank by {gone}")
-        self.pool.give_back(slots)
+        self.pool.release(slots)
         return slots
 
     def _acquire_states(self, sequence: Sequence, match: Match) -> bool:
@@ -338,6 +338,6 @@ class KVAllocator:
         freed, size = False, self.pool.page_size
         for index in range(start, len(own), size):
             if index >= len(kept.slots) or kept.slots[index] != own[index]:
-                self.pool.give_back(own[index : index + size])
+                self.pool.release(own[index : index + size])
                 freed = True
         return freed

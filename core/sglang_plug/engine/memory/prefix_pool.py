@@ -40,8 +40,8 @@ class EnginePrefixPool:
     allocator: KVAllocator
     kv: KVPool
     resolved: Resolved
-    give_back: Callable[[Iterable[Run]], None]
-    """Tells the other ranks which runs of slots are unused."""
+    return_on_other_ranks: Callable[[Iterable[Run]], None]
+    """Returns the memory of runs of slots on the other ranks."""
 
     @property
     def capacity(self) -> int:
@@ -61,7 +61,7 @@ class EnginePrefixPool:
         """Return the memory of free slots, and of the process's allocator, to the system."""
         runs = self.allocator.pool.unused_runs()
         return_pages(self.kv, runs)
-        self.give_back(runs)
+        self.return_on_other_ranks(runs)
         return_freed_memory()
 
     @property

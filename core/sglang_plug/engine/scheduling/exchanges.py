@@ -1,4 +1,4 @@
-"""Exchanges of places: running sequences that give theirs to waiting ones, by the policy or by a step extension.
+"""Preemption: running sequences that give their places to waiting ones, by the policy or by a step extension.
 
 A preemptive policy is asked first, after arrivals and whenever a waiting sequence has found too few KV slots for a
 while. The extension is asked where the policy changes nothing. While waiting sequences lack neither a place nor slots
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 from typing import Any
 
-from sglang_plug.contracts.extension.places import PlacesPhase
+from sglang_plug.contracts.extension.preemption import PreemptionPhase
 from sglang_plug.contracts.serving.scheduling import PreemptivePolicy
 
 from .sequence import Sequence
@@ -33,7 +33,7 @@ class Exchanges:
         now: the clock, in seconds.
         policy: the schedule policy, if it is preemptive.
         name: the policy as errors name it.
-        places: the step extension that exchanges places.
+        extension: the step extension that preempts running sequences.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Exchanges:
         now: Callable[[], float] = time.monotonic,
         policy: PreemptivePolicy | None = None,
         name: str = "the schedule policy",
-        places: PlacesPhase | None = None,
+        extension: PreemptionPhase | None = None,
     ) -> None:
-        self._now, self._policy, self._name, self._places = now, policy, name, places or PlacesPhase()
+        self._now, self._policy, self._name, self._extension = now, policy, name, extension or PreemptionPhase()
         self._next_retry = 0.0
         self._changed, self._failures = False, 0
         self.places_are_short = False
@@ -59,11 +59,11 @@ class Exchanges:
     @property
     def is_due(self) -> bool:
         """Report whether it is time to look at the queue again."""
-        return self._places.exchange_due() or ((self._changed or self._is_stuck()) and self.preempts)
+        return self._extension.exchange_due() or ((self._changed or self._is_stuck()) and self.preempts)
 
     def begin(self, sequence: Sequence) -> None:
         """Note that ``sequence`` is queued, or admitted."""
-        self._places.began(sequence)
+        self._extension.began(sequence)
         self._changed = True
         if sequence is self._stuck:
             self._stuck = None
@@ -88,12 +88,12 @@ class Exchanges:
             ended, first = _checked(answer, running, waiting, self._name)
             self._stuck = None if is_stuck else self._stuck
             self._changed = False
-            if ended or not self._places.exchange_due():
+            if ended or not self._extension.exchange_due():
                 return ended, first
         if not self.places_are_short:
             running = [sequence for sequence in running if sequence.computes_prompt]
-        exchanged = self._places.exchange(running, waiting, within_callers=preempts)
-        return _checked(exchanged, running, waiting, type(self._places).__name__)
+        exchanged = self._extension.exchange(running, waiting, within_callers=preempts)
+        return _checked(exchanged, running, waiting, type(self._extension).__name__)
 
     def _is_stuck(self) -> bool:
         return self._stuck is not None and self._failures >= RETRY_STEPS and self._now() >= self._next_retry

@@ -130,8 +130,8 @@ def _build(
         processors=processors,
     )
     if kv is not None:
-        give_back = (lambda runs: None) if ranks is None else ranks.give_back
-        prefixes = EnginePrefixPool(scheduler.allocator, kv, resolved, give_back)
+        return_memory = (lambda runs: None) if ranks is None else ranks.return_memory
+        prefixes = EnginePrefixPool(scheduler.allocator, kv, resolved, return_memory)
         for use_prefixes in extensions.use_prefixes:
             use_prefixes(prefixes)
         extensions.share_tensor_store()
@@ -207,7 +207,7 @@ def _scheduler(
         whole=resolved.whole,
         extensions=extensions,
         owners=scheduling.owners,
-        exchanges=Exchanges(policy=scheduling.preemptive, name=scheduling.policy_name, places=extensions.places),
+        exchanges=Exchanges(policy=scheduling.preemptive, name=scheduling.policy_name, extension=extensions.preemption),
         sharing=scheduling.sharing,
     )
 

@@ -63,7 +63,7 @@ class Pool(msgspec.Struct, tag="pool", frozen=True):
     """Tokens of the longest context that the pool has room for."""
 
 
-class GiveBack(msgspec.Struct, tag="give back", frozen=True):
+class ReturnMemory(msgspec.Struct, tag="return memory", frozen=True):
     """Return the memory of unused slots of the pool."""
 
     runs: list[tuple[int, int]]
@@ -113,7 +113,7 @@ class End(msgspec.Struct, tag="end", frozen=True):
     """End the worker rank; this is the last message."""
 
 
-ToWorkerRank = Pool | GiveBack | Step | Head | ExtensionCommand | Weights | End
+ToWorkerRank = Pool | ReturnMemory | Step | Head | ExtensionCommand | Weights | End
 
 
 class Ranks:
@@ -149,9 +149,9 @@ class Ranks:
         self._last = {}
         self._tell(Pool(slots, max_context))
 
-    def give_back(self, runs: Iterable[tuple[int, int]]) -> None:
+    def return_memory(self, runs: Iterable[tuple[int, int]]) -> None:
         """Let the worker ranks return the memory of these runs of slots."""
-        self._tell(GiveBack(list(runs)))
+        self._tell(ReturnMemory(list(runs)))
 
     def step(
         self,

@@ -39,9 +39,9 @@ from sglang_plug.system.process_exit import ParentWatch, leave
 from .rank_messages import (
     End,
     ExtensionCommand,
-    GiveBack,
     Head,
     Pool,
+    ReturnMemory,
     Step,
     ToWorkerRank,
     Weights,
@@ -92,7 +92,7 @@ class WorkerRank:
                     self.kv, self.slots, self.executors = None, [], StepExecutors()  # free the memory first
                     self.kv = self.parts.pool(slots)
                     self.executors = worker_executors(self.parts, self.kv, max_context)
-                case GiveBack(runs):
+                case ReturnMemory(runs):
                     if self.kv is not None:
                         return_pages(self.kv, runs)
                     return_freed_memory()

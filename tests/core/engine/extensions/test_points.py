@@ -14,8 +14,8 @@ from sglang_plug import (
     ConfigError,
     Constraint,
     ForwardBatch,
-    PlacesPhase,
     PlanningPhase,
+    PreemptionPhase,
     RankPhase,
     RankStep,
     Request,
@@ -76,15 +76,15 @@ class Budgets(StepExtension, StepBudgetPhase):
     """Chooses how many prompt tokens a step has."""
 
 
-class Exchanges(StepExtension, PlacesPhase):
-    """Exchanges places."""
+class Exchanges(StepExtension, PreemptionPhase):
+    """Preempts sequences."""
 
 
-def test_one_extension_at_most_exchanges_places() -> None:
+def test_one_extension_at_most_preempts() -> None:
     exchanges = Exchanges()
-    assert extension_points({"one": exchanges, "budgets": Budgets()}).places is exchanges
-    assert not extension_points({}).places.exchange_due()
-    with pytest.raises(ConfigError, match="'one' and 'two' all exchange the places of sequences; keep one of them"):
+    assert extension_points({"one": exchanges, "budgets": Budgets()}).preemption is exchanges
+    assert not extension_points({}).preemption.exchange_due()
+    with pytest.raises(ConfigError, match="'one' and 'two' all preempt running sequences; keep one of them"):
         extension_points({"one": exchanges, "two": Exchanges()})
 
 

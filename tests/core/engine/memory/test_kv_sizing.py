@@ -51,7 +51,7 @@ class Memory:
         self.need(count)
         self.held += count
         self.kept = 0
-        weakref.finalize(owner, self._give_back, count)
+        weakref.finalize(owner, self._return, count)
 
     def step(self, count: int) -> None:
         self.need(max(0, count - self.kept))
@@ -61,7 +61,7 @@ class Memory:
         if count > self.size - self.held:
             raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {count / MIB:.2f} MiB. GPU 0 has ...")
 
-    def _give_back(self, count: int) -> None:
+    def _return(self, count: int) -> None:
         self.held -= count
 
 

@@ -30,13 +30,13 @@ def test_slots_are_never_lost_nor_given_twice(page_size: int, lengths: list[int]
             pool.extend(slots, grown)
         held.append(slots)
         if len(held) > 3:
-            pool.give_back(held.pop(0))
+            pool.release(held.pop(0))
     used = [slot for slots in held for slot in slots]
     assert len(used) == len(set(used))
     assert not set(used) & set(pool.free_slots())
     assert pool.free + sum(pool.missing(0, len(slots)) for slots in held) == pool.capacity
     for slots in held:
-        pool.give_back(slots)
+        pool.release(slots)
     assert sorted(pool.free_slots()) == list(range(page_size, pool.rows))
 
 

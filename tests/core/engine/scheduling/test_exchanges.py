@@ -1,4 +1,4 @@
-"""A step extension may give places of running sequences to waiting ones, whatever the schedule policy is."""
+"""A step extension may preempt running sequences, whatever the schedule policy is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug import PlacesPhase, SequenceView, StepExtension
+from sglang_plug import PreemptionPhase, SequenceView, StepExtension
 from sglang_plug.engine.scheduling.exchanges import Exchanges
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sharing import Sharing
@@ -21,7 +21,7 @@ LONG = {"max_new_tokens": 40, "stop_token_ids": ()}
 Exchanged = tuple[Ordered[SequenceView], Ordered[SequenceView]]
 
 
-class NewestFirst(StepExtension, PlacesPhase):
+class NewestFirst(StepExtension, PreemptionPhase):
     """Gives the first place to the last waiting sequence, when a test says so."""
 
     def __init__(self) -> None:
@@ -50,10 +50,10 @@ class Wrong(NewestFirst):
         return waiting[:1], running[:1]
 
 
-def full(places: PlacesPhase | None, policy: Any = None, callers: str = "aaaa") -> tuple[Scheduler, Device]:
+def full(places: PreemptionPhase | None, policy: Any = None, callers: str = "aaaa") -> tuple[Scheduler, Device]:
     """Return a scheduler with two running sequences and two waiting ones."""
     chosen = FirstCome() if policy is None else policy
-    exchanges, sharing = Exchanges(policy=policy, places=places), Sharing(policy, policy)
+    exchanges, sharing = Exchanges(policy=policy, extension=places), Sharing(policy, policy)
     scheduler = make(policy=lambda: chosen, exchanges=exchanges, sharing=sharing, max_running=2)
     device = Device()
     for number, caller in enumerate(callers):

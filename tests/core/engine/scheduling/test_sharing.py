@@ -57,7 +57,7 @@ def shared(policy: Any = None, clock: Clock | None = None, **options: Any) -> Sc
     options = {"capacity": 8000, "max_running": 4, "chunk_size": 64, **options}
     return make(
         policy=lambda: policy,
-        exchanges=Exchanges(clock, policy, places=TimeSlices(clock)),
+        exchanges=Exchanges(clock, policy, extension=TimeSlices(clock)),
         sharing=Sharing(accounting, policy, options.pop("weights", None)),
         **options,
     )
@@ -128,7 +128,7 @@ def test_one_caller_is_served_as_without_sharing(seed: int, capacity: int, lengt
             scheduler = shared(policy, clock, capacity=capacity)
         else:
             options: dict[str, Any] = {"capacity": capacity, "max_running": 4, "chunk_size": 64}
-            scheduler = make(policy=FirstCome, exchanges=Exchanges(clock, places=TimeSlices(clock)), **options)
+            scheduler = make(policy=FirstCome, exchanges=Exchanges(clock, extension=TimeSlices(clock)), **options)
         for number, length in enumerate(lengths):
             params = {"max_new_tokens": 1 + (seed * number) % 30}
             submit(scheduler, str(number), prompt(0, number % 3, length), params=params, arrived=float(number))

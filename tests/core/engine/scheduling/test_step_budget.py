@@ -97,7 +97,7 @@ def test_drafts_get_what_the_extension_leaves() -> None:
 def test_sequences_that_decode_keep_their_places_while_prompts_wait_for_tokens_of_steps() -> None:
     clock = Clock()
     points = extension_points({"few": FewBesideDecoding()})
-    exchanges = Exchanges(clock, places=TimeSlices(clock))
+    exchanges = Exchanges(clock, extension=TimeSlices(clock))
     scheduler, device = make(extensions=points, exchanges=exchanges), Device()
     decoding(scheduler, device, 3)
     first = list(scheduler.running)

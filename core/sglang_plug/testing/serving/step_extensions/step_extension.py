@@ -34,7 +34,7 @@ from sglang_plug.testing.service_phase import ServiceReports
 
 from .held_requests import CheckedHolder
 from .outputs import CheckedOutputs
-from .places import CheckedPlaces
+from .preemption import CheckedPreemption
 from .queueing import CheckedQueueing
 from .step_budgets import CheckedStepBudget, check_prompts_advance, observe_step
 from .step_inputs import (
@@ -160,7 +160,7 @@ class _Run:
             finished=(*points.finished, *forgets),
             states=(*self._states, SometimesFull()) if self._states else (),
             step_budget=CheckedStepBudget(points.step_budget),
-            places=CheckedPlaces(points.places),
+            preemption=CheckedPreemption(points.preemption),
             queueing=tuple(map(CheckedQueueing, points.queueing)),
             output=tuple(output.added_to for output in self._outputs),
         )
@@ -173,7 +173,7 @@ class _Run:
             chunk_size=CHUNK,
             max_running=6 if most_running is None else min(6, most_running),
             extensions=self._points,
-            exchanges=Exchanges(places=self._points.places),
+            exchanges=Exchanges(extension=self._points.preemption),
         )
         self._is_tested, self._requests, self._refused = extension is not None, requests, refused
         self._check_profiling_run()

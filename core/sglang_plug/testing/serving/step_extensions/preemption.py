@@ -1,31 +1,31 @@
-"""Exchanges of places in the conformance test of step extensions; see ``check_step_extension``."""
+"""Preemption in the conformance test of step extensions; see ``check_step_extension``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Ordered
 
-from sglang_plug.contracts.extension.places import PlacesPhase
+from sglang_plug.contracts.extension.preemption import PreemptionPhase
 from sglang_plug.contracts.extension.views import SequenceView
 
 Exchanged = tuple[Ordered[SequenceView], Ordered[SequenceView]]
 
 
-class CheckedPlaces(PlacesPhase):
+class CheckedPreemption(PreemptionPhase):
     """Passes calls on to an extension, and checks which sequences it exchanges.
 
     Args:
-        places: the extension.
+        extension: the extension.
     """
 
-    def __init__(self, places: PlacesPhase) -> None:
-        self._places = places
+    def __init__(self, extension: PreemptionPhase) -> None:
+        self._extension = extension
         self._alternates = False
 
     def began(self, sequence: SequenceView) -> None:
-        self._places.began(sequence)
+        self._extension.began(sequence)
 
     def exchange_due(self) -> bool:
-        is_due = self._places.exchange_due()
+        is_due = self._extension.exchange_due()
         assert isinstance(is_due, bool), f"exchange_due() must return True or False, not {is_due!r}"
         return is_due
 
@@ -35,9 +35,9 @@ class CheckedPlaces(PlacesPhase):
         """Ask in turns for places within callers and for all."""
         self._alternates = not self._alternates
         before = list(running), list(waiting)
-        ended, first = self._places.exchange(running, waiting, within_callers=self._alternates)
+        ended, first = self._extension.exchange(running, waiting, within_callers=self._alternates)
         assert (list(running), list(waiting)) == before, "exchange() changed the lists that it was given"
-        _check_some(ended, running, "the running sequences that give up their places")
+        _check_some(ended, running, "the preempted sequences")
         _check_some(first, waiting, "the waiting sequences that are admitted first")
         return ended, first
 

@@ -1,4 +1,4 @@
-"""The phase of step extensions that let running sequences give their places to waiting ones, for instance by time."""
+"""The phase of step extensions that preempt running sequences in favour of waiting ones, for instance by time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from .views import SequenceView
 
 
-class PlacesPhase:
-    """Places of running sequences that waiting ones get. Override what is needed; one extension at most has this phase.
+class PreemptionPhase:
+    """The preemption of running sequences. Override what is needed; one extension at most has this phase.
 
-    It applies to every schedule policy. One that is a ``PreemptivePolicy`` is asked first. What a sequence that gives
-    up its place has computed stays in the prefix cache until it is evicted, so it soon continues where it was.
+    It applies to every schedule policy. One that is a ``PreemptivePolicy`` is asked first. What a preempted sequence
+    has computed stays in the prefix cache until it is evicted, so it soon continues where it was.
     """
 
     def began(self, sequence: SequenceView) -> None:
@@ -29,14 +29,14 @@ class PlacesPhase:
     def exchange(
         self, running: Sequence[SequenceView], waiting: Sequence[SequenceView], *, within_callers: bool
     ) -> tuple[Sequence[SequenceView], Sequence[SequenceView]]:
-        """Return the running sequences that give up their places, and the waiting ones that are admitted first.
+        """Return the running sequences that are preempted, and the waiting ones that are admitted first.
 
         Args:
             running: the first admitted first. While waiting sequences lack neither a place nor slots but prompt tokens
                 of a step, only those whose prompts are not computed to the end.
             waiting: in no particular order.
             within_callers: the schedule policy shares the places between callers now, so places should change between
-                sequences of one caller. More may be given up, for which nobody is named: the policy decides whom they
-                go to.
+                sequences of one caller. More sequences may be preempted than waiting ones are named: the policy decides
+                who gets their places.
         """
         return [], []

@@ -1,4 +1,4 @@
-"""The conformance test names what extensions break that exchange places of sequences."""
+"""The conformance test names what extensions break that preempt running sequences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sglang_plug import PlacesPhase, SequenceView, StepExtension
+from sglang_plug import PreemptionPhase, SequenceView, StepExtension
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.schedule.time_slices import TimeSlices
 
@@ -19,8 +19,8 @@ def test_time_slices_keep_the_contract() -> None:
     check_step_extension(TimeSlices(lambda: float(next(seconds))))
 
 
-class OldestForNewest(StepExtension, PlacesPhase):
-    """Exchanges places after every few questions."""
+class OldestForNewest(StepExtension, PreemptionPhase):
+    """Preempts running sequences after every few questions."""
 
     def __init__(self) -> None:
         self.calls = self.exchanged = 0
@@ -39,7 +39,7 @@ class OldestForNewest(StepExtension, PlacesPhase):
         return running[:1], waiting[-1:]
 
 
-def test_another_way_to_exchange_places_keeps_the_contract() -> None:
+def test_another_way_to_preempt_keeps_the_contract() -> None:
     extension = OldestForNewest()
     check_step_extension(extension)
     assert extension.exchanged > 3
@@ -67,7 +67,7 @@ class SaysNothing(OldestForNewest):
 
 
 class Always(OldestForNewest):
-    """Exchanges all places in every step, so that no prompt is computed to its end."""
+    """Preempts all sequences in every step, so that no prompt is computed to its end."""
 
     def exchange_due(self) -> bool:
         return True
@@ -80,7 +80,7 @@ class Always(OldestForNewest):
 @pytest.mark.parametrize(
     ("extension", "message"),
     [
-        (Twice(), r"exchange\(\) names one of the running sequences that give up their places twice"),
+        (Twice(), r"exchange\(\) names one of the preempted sequences twice"),
         (Reversed(), r"exchange\(\) names another sequence among the waiting sequences that are admitted first"),
         (TakesOut(), r"exchange\(\) changed the lists that it was given"),
         (SaysNothing(), r"exchange_due\(\) must return True or False, not None"),
