@@ -56,6 +56,8 @@ class Steering(LogitsProcessor):
         return fields
 
     def is_done(self, state: SteerFields, generated: int) -> bool:
+        if state.steer and state.steer.token == 15:
+            raise RuntimeError("fifteen")
         return generated >= state.steer_until
 
     def batch(self, rows: Sequence[LogitsRow]) -> LogitsBatch:

@@ -144,8 +144,13 @@ class Plugins:
                 f"--prefer {kind}:{name}={preferred}: that of {preferred!r} is not among --plugins, "
                 f"only that of {candidates[0].plugin.distribution!r} is"
             )
+        for component in self._hidden:
+            if component.key == f"{kind}:{name}":
+                raise PluginError(f"{component} is excluded by --block-plugin or --plugins")
+        excluded = ", ".join(plugin.name for plugin in self.blocked)
         raise PluginError(
-            f"no {kind} named {name!r}; {nearest_names(name, [*others, *self.names(kind)], kind)}{self._failed_lines()}"
+            f"no {kind} named {name!r}; {nearest_names(name, [*others, *self.names(kind)], kind)}"
+            f"{f'; excluded by --block-plugin or --plugins: {excluded}' if excluded else ''}{self._failed_lines()}"
         )
 
     def choose(self, kind: str, facts: Facts) -> str | None:

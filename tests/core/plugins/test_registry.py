@@ -124,6 +124,12 @@ class TestNames:
         with pytest.raises(PluginError, match="no eviction named 'zzzz'; known: fifo, lfu, lru, priority"):
             discover().get("eviction", "zzzz")
 
+    def test_a_name_that_the_options_exclude_says_so(self) -> None:
+        with pytest.raises(PluginError, match="eviction 'lru' .* is excluded by --block-plugin or --plugins"):
+            discover(block=("eviction:lru",)).get("eviction", "lru")
+        with pytest.raises(PluginError, match="no eviction is declared; excluded by .*: eviction, schedule$"):
+            discover(block=("eviction", "schedule")).get("eviction", "lru")
+
     def test_an_unknown_name_mentions_the_plugins_that_failed(self, install: Install) -> None:
         install("sglang-broken", "import a_module_that_is_not_there")
         with pytest.raises(

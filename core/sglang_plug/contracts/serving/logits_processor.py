@@ -19,7 +19,8 @@ truncation. If several ranks share the model, only the first one samples, so pro
 uses a processor with ``needs_tokens`` has no speculative drafts. With any other processor, a sequence with drafts
 has a row for each of them.
 
-An exception in ``apply`` or ``append`` ends the requests of the processor's rows with status 500, and no others.
+An exception in ``apply``, ``append`` or ``is_done`` ends the requests of the processor's rows with status 500, and no
+others.
 """
 
 from __future__ import annotations

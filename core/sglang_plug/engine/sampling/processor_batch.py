@@ -132,6 +132,8 @@ class ProcessorGroup:
             ahead: for each row of the batch, the number of tokens before its own that its sequence does not have yet.
             before: the tokens of the step queued last.
         """
+        if self.error is not None:
+            return logits
         try:
             self._follow(ahead, before)
             assert self._batch is not None
@@ -141,7 +143,7 @@ class ProcessorGroup:
             self._check(changed, picked)
             return logits if changed is picked and self._rows.shares_memory else self._rows.put(changed, logits)
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
             return logits
 
     def append(self, tokens: Tensor) -> None:
@@ -152,7 +154,7 @@ class ProcessorGroup:
             self._batch.append(self._rows.of(tokens))
             self._known = [known + 1 for known in self._known]
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
 
     def continues(self, earlier: ProcessorGroup, ahead: Ordered[int]) -> None:
         """Take over the state of ``earlier``, a group of the previous batch, for sequences that are still there."""
@@ -161,7 +163,7 @@ class ProcessorGroup:
         try:
             self._regroup(earlier, ahead)
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
 
     def _regroup(self, earlier: ProcessorGroup, ahead: Ordered[int]) -> None:
         assert earlier._batch is not None
@@ -223,7 +225,7 @@ class ProcessorGroup:
             actual = f"{changed.dtype} {list(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
             raise TypeError(f"apply() gave {actual} for logits {logits.dtype} {list(logits.shape)}")
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Record an error that ends the requests of these rows, whose logits are no longer valid."""
         if not is_error(error):
             raise error
@@ -238,14 +240,23 @@ def _cannot_regroup(batch: LogitsBatch) -> bool:
 def groups_of(sequences: Ordered[Sequence], device: torch.device) -> list[ProcessorGroup]:
     """Return a group for each processor that is used in a batch, in the order in which processors run."""
     members: dict[LoadedProcessor, list[Member]] = {}
+    errors: dict[LoadedProcessor, BaseException] = {}
     for place, sequence in enumerate(sequences):
         for use in sequence.sampling.processors:
-            if not use.is_done(sequence.generated):
-                members.setdefault(use.loaded, []).append(Member(place, sequence, use))
-    return [
+            try:
+                if use.is_done(sequence.generated):
+                    continue
+            except BaseException as error:
+                errors[use.loaded] = error
+            members.setdefault(use.loaded, []).append(Member(place, sequence, use))
+    groups = [
         ProcessorGroup(loaded, members[loaded], len(sequences), device)
         for loaded in sorted(members, key=lambda member: member.rank)
     ]
+    for group in groups if errors else ():
+        if group.loaded in errors:
+            group.fail(errors[group.loaded])
+    return groups
 
 
 def errors_of(groups: Ordered[ProcessorGroup]) -> Mapping[int, RequestError]:

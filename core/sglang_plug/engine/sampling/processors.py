@@ -76,6 +76,15 @@ class ProcessorUse:
         """Report whether the processor no longer changes a sequence with this many output tokens."""
         return self.loaded.processor.is_done(self.state, generated)
 
+    def changes_nothing(self, generated: int) -> bool:
+        """Report the same, and False if the processor fails: its error is reported with the batch that has the row."""
+        try:
+            return self.is_done(generated)
+        except BaseException as error:
+            if not is_error(error):
+                raise
+            return False
+
 
 @dataclass(frozen=True, slots=True)
 class LogitsProcessors:

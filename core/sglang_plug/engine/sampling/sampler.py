@@ -195,7 +195,7 @@ def all_greedy(sequences: Ordered[Sequence]) -> bool:
         if not sequence.request.params.greedy or sequence.request.logprobs is not None:
             return False
         processors = sequence.sampling.processors
-        if processors and not all([use.is_done(sequence.generated) for use in processors]):
+        if processors and not all([use.changes_nothing(sequence.generated) for use in processors]):
             return False
     return True
 

@@ -118,6 +118,13 @@ def test_a_processor_that_fails_ends_its_own_requests_only(ask: Callable[..., li
         assert "logits-processor 'steer' from" in str(error) and str(error).endswith(f"failed: RuntimeError: {text}")
 
 
+def test_a_processor_that_cannot_say_whether_it_is_done_ends_its_own_requests_only(ask: Callable[..., Any]) -> None:
+    (plain,) = ask([request("plain", 4)])
+    error, other = ask([request("15", 5, steer={"token": 15}), request("plain", 4)], errors=True)
+    assert isinstance(error, RequestError) and (error.status, str(error)[-9:]) == (500, ": fifteen")
+    assert other.tokens == plain.tokens
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [

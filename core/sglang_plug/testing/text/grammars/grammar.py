@@ -228,7 +228,9 @@ class _Output:
 
     def _check_forced(self, allowed: list[int], may_end: bool) -> None:
         forced = self.grammar.forced()
-        assert not (forced and may_end), f"{self}: {forced!r} is forced, but the output may end"
+        if not forced:
+            return
+        assert not may_end, f"{self}: {forced!r} is forced, but the output may end"
         for token in allowed:
             piece = self._vocabulary.pieces[token]
             assert piece.startswith(forced) or forced.startswith(piece), f"{self}: {forced!r} is forced, not {piece!r}"
@@ -270,7 +272,8 @@ class _Output:
 
 def _tokens(row: Tensor) -> list[int]:
     bits = (row[:, None] >> torch.arange(MASK_BITS, dtype=torch.int32)) & 1
-    return [int(bit) for bit in bits.flatten().nonzero()]
+    allowed: list[int] = bits.flatten().nonzero().flatten().tolist()
+    return allowed
 
 
 def _walk(output: _Output, untouched: _Output, case: GrammarCase, chance: random.Random) -> bool:
