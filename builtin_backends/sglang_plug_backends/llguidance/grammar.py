@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -40,6 +41,8 @@ class LLGuidanceBackend(GrammarBackend):
     def __init__(self, vocabulary: Vocabulary, settings: LLGuidanceSettings) -> None:
         super().__init__(vocabulary, settings)
         self._settings = settings
+        self._checked = lru_cache(maxsize=1)(self._check)
+        """``_check``, once for ``refuses`` and ``compile``, which the server calls in turn."""
         self._tokens = LLTokenizer(
             TokenizerWrapper(_Tokens(vocabulary)), n_vocab=vocabulary.size + 1, eos_token=vocabulary.size
         )
@@ -73,7 +76,7 @@ class LLGuidanceBackend(GrammarBackend):
             raise ConstraintError(f"the constraint cannot be enforced: {message[:400]}")
         return matcher
 
-    def _checked(self, constraint: Constraint) -> str:
+    def _check(self, constraint: Constraint) -> str:
         """Return the grammar after llguidance has confirmed that it has an output. Raises ``ConstraintError``."""
         try:
             grammar = self._grammar(constraint)

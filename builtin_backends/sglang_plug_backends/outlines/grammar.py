@@ -9,6 +9,7 @@ nothing matches too early, or from the middle, and an output may end where the m
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import outlines_core
 import torch
@@ -51,6 +52,8 @@ class OutlinesBackend(GrammarBackend):
         super().__init__(vocabulary, settings)
         self._settings = settings
         self._content = text_mask(vocabulary)
+        self._regex = lru_cache(maxsize=1)(self._make_regex)
+        """``_make_regex``, once for ``refuses`` and ``compile``, which the server calls in turn."""
         self._tokens: outlines_core.Vocabulary | None = None
         self._steps: list[int] | None = None
 
@@ -82,7 +85,7 @@ class OutlinesBackend(GrammarBackend):
         forced = _Forced(index, self._steps, self.vocabulary.size)
         return lambda: _Output(index, forced, self._content, self.vocabulary.size)
 
-    def _regex(self, constraint: Constraint) -> str:
+    def _make_regex(self, constraint: Constraint) -> str:
         try:
             rules = {name: mapped(body, _without_mark) for name, body in self._rules(constraint).items()}
             return rules_to_regex({**rules, "root": Parts((Text(MARK), rules["root"], Text(MARK)))})

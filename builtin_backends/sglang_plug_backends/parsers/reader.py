@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from sglang_plug import CallArguments, CallEnd, CallStart, Event, OutputParser, Reasoning, Text
@@ -18,6 +20,25 @@ SPACE = re.compile(r"[ \t\r\n]*")
 
 class Malformed(Exception):
     """The remaining text does not follow the format."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerSearch:
+    """What the search for the first of some markers needs, which does not depend on the text."""
+
+    pattern: re.Pattern[str]
+    """Matches a marker."""
+    beginnings: frozenset[str]
+    """The beginnings of all markers that are shorter than the marker."""
+    longest: int
+    """Characters of the longest marker."""
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def of(markers: tuple[str, ...]) -> MarkerSearch:
+        """Return the search for ``markers``."""
+        beginnings = frozenset(marker[:end] for marker in markers for end in range(1, len(marker)))
+        return MarkerSearch(re.compile("|".join(map(re.escape, markers))), beginnings, max(map(len, markers)))
 
 
 class Input:
@@ -109,24 +130,24 @@ class Input:
 
         No marker may be a prefix of another.
         """
-        result = re.compile("|".join(map(re.escape, markers))).search(self._text, self._at)
+        search = MarkerSearch.of(tuple(markers))
+        result = search.pattern.search(self._text, self._at)
         if result is not None:
             return self.take(result.start() - self._at), self.take(len(result.group()))
         available = len(self._text) - self._at
-        return self.take(available if self._closed else available - self._held(markers)), ""
+        return self.take(available if self._closed else available - self._held(search)), ""
 
     @property
     def at_end(self) -> bool:
         """Return True once everything has been consumed and no text will follow."""
         return self._closed and self._at == len(self._text)
 
-    def _held(self, markers: Sequence[str]) -> int:
+    def _held(self, search: MarkerSearch) -> int:
         """Count the characters at the end that may begin a marker."""
-        most = min(len(self._text) - self._at, max(map(len, markers)) - 1)
-        for count in range(most, 0, -1):
-            end = self._text[-count:]
-            if any(marker.startswith(end) for marker in markers):
-                return count
+        length = len(self._text)
+        for start in range(max(self._at, length - search.longest + 1), length):
+            if self._text[start:] in search.beginnings:
+                return length - start
         return 0
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 import xgrammar
@@ -44,6 +45,8 @@ class XGrammarBackend(GrammarBackend):
             _pieces(vocabulary), xgrammar.VocabType.RAW, vocab_size=vocabulary.size, stop_token_ids=[]
         )
         self._text = text_mask(vocabulary)
+        self._prepared = lru_cache(maxsize=1)(self._prepare)
+        """``_prepare``, once for ``refuses`` and ``compile``, which the server calls in turn."""
         self._compilers: dict[int, xgrammar.GrammarCompiler] = {}
 
     def refuses(self, constraint: Constraint) -> str | None:
@@ -105,7 +108,7 @@ class XGrammarBackend(GrammarBackend):
             else compiler.compile_grammar(source)
         )
 
-    def _prepared(self, constraint: Constraint) -> str:
+    def _prepare(self, constraint: Constraint) -> str:
         """Return xgrammar's input: a structural tag, or EBNF for every other kind. Raises ``Refusal``."""
         source = constraint.source
         match constraint.kind:

@@ -120,7 +120,7 @@ def test_none_and_the_lack_of_one_are_reasons(built: Built) -> None:
     assert "--grammar-backend none" in str(refusal(off)) and refusal(off).about == "constraint"
     lacking = built("auto", *(f"grammar:{name}" for name in Plugins.discover().names("grammar")))
     assert not {"grammar", "tokenizer"} & lacking.resolved.choices.keys()
-    words = "structured outputs are not available: no grammar named 'xgrammar'"
+    words = "structured outputs are not available: grammar 'xgrammar' from sglang-plug"
     assert str(refusal(lacking)).startswith(words)
     with pytest.raises(ConfigError, match="no grammar named 'xgrammer'"):
         built("xgrammer")

@@ -135,10 +135,13 @@ def mapped(node: Node, change: Callable[[Node], Node]) -> Node:
 
 def names(node: Node) -> Iterator[str]:
     """Return the rules that ``node`` refers to."""
-    if isinstance(node, Name):
-        yield node.name
-    for child in children(node):
-        yield from names(child)
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Name):
+            yield node.name
+        else:
+            pending.extend(reversed(children(node)))
 
 
 def uses_of(rules: Rules) -> dict[str, set[str]]:

@@ -24,6 +24,8 @@ from sglang_plug.testing.concurrency import check_threads
 from sglang_plug.testing.refusals import refusal_of
 
 BEFORE, BETWEEN, AFTER = [11, 12, 13], [14], [15, 16]
+FIRST_PIXELS = 1 << 12
+"""Pixels from which the search for a limit goes up; a small image has about so many."""
 """Tokens of text around images; the vocabulary must have them, and none may be the placeholder."""
 
 
@@ -225,15 +227,20 @@ def _check_limits(kit: _Kit, images: Sequence[bytes]) -> None:
 
 def _least_pixels(kit: _Kit, images: Sequence[bytes]) -> int:
     """Return the least ``request_pixels`` under which ``images`` are accepted."""
-    refused, accepted = 0, MediaLimits().request_pixels
+
+    def accepts(pixels: int) -> bool:
+        try:
+            kit.made(MediaLimits(request_pixels=pixels)).prompt(kit.tokens(len(images)), images)
+        except MediaError:
+            return False
+        return True
+
+    refused, accepted, most = 0, FIRST_PIXELS, MediaLimits().request_pixels
+    while accepted < most and not accepts(accepted):
+        refused, accepted = accepted, min(accepted << 4, most)
     while accepted - refused > 1:
         middle = (refused + accepted) // 2
-        try:
-            kit.made(MediaLimits(request_pixels=middle)).prompt(kit.tokens(len(images)), images)
-        except MediaError:
-            refused = middle
-        else:
-            accepted = middle
+        refused, accepted = (refused, middle) if accepts(middle) else (middle, accepted)
     return accepted
 
 
