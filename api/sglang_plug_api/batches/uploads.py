@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -36,18 +37,61 @@ class Form:
     fields: dict[str, str] = field(default_factory=dict)
 
 
-async def receive_file(request: Request, file: ContentWriter, max_bytes: int) -> Form:
+class UploadRoom:
+    """Limits the bytes of uploads that are in progress, which the store does not count yet.
+
+    Args:
+        most: most bytes of all of them together.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._used = most, 0
+
+    @contextmanager
+    def upload(self) -> Iterator[Callable[[int], None]]:
+        """Yield a function that takes room for so many bytes, which is free again when the block ends.
+
+        The function raises ``ApiError`` 413 if there is no room.
+        """
+        taken = 0
+
+        def take(count: int) -> None:
+            nonlocal taken
+            if self._used + count > self._most:
+                raise ApiError(
+                    f"uploads in progress have {self._most} bytes, the most that --max-storage-bytes allows; try again "
+                    "later",
+                    413,
+                    code="storage_full",
+                )
+            self._used += count
+            taken += count
+
+        try:
+            yield take
+        finally:
+            self._used -= taken
+
+
+async def receive_file(request: Request, file: ContentWriter, max_bytes: int, take_room: Callable[[int], None]) -> Form:
     """Write the part ``file`` to ``file``; return the other parts.
 
-    Raises ``ApiError``: 415 for another content type, 400 for a broken body, 413 for a part that is too large.
+    ``take_room`` is called before bytes are written. Raises its error and ``ApiError``: 415 for another content type,
+    400 for a broken body, 413 for a part that is too large.
     """
+
+    async def write() -> None:
+        content = parts.take()
+        take_room(len(content))
+        await file.write(content)
+
     parts = _Parts(max_bytes)
     parser = MultipartParser(_boundary(request), parts.callbacks())  # type: ignore[arg-type]
     try:
         async for chunk in request.stream():
             parser.write(chunk)
             if len(parts.content) >= WRITE_BYTES:
-                await file.write(parts.take())
+                await write()
         parser.finalize()
     except MultipartParseError as error:
         raise ApiError(f"the body is not valid multipart/form-data: {str(error)[:200]}") from None
@@ -55,7 +99,7 @@ async def receive_file(request: Request, file: ContentWriter, max_bytes: int) ->
         raise ApiError("the body ends before its last boundary")
     if parts.form.filename is None:
         raise ApiError("the part 'file' is missing", param="file")
-    await file.write(parts.take())
+    await write()
     return parts.form
 
 

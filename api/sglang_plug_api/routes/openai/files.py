@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
@@ -22,7 +22,7 @@ from sglang_plug_api.batches.records import (
     new_record_id,
 )
 from sglang_plug_api.batches.storage import Storage, storage_refusal
-from sglang_plug_api.batches.uploads import OVERHEAD, Form, receive_file
+from sglang_plug_api.batches.uploads import OVERHEAD, Form, UploadRoom, receive_file
 from sglang_plug_api.http.callers import current_caller
 from sglang_plug_api.http.errors import SHOWN, ApiError, json_response
 from sglang_plug_api.http.request_body import read_query
@@ -47,11 +47,12 @@ UPLOAD_BODY = {"requestBody": {"required": True, "content": {"multipart/form-dat
 def build(engine: TextEngine) -> APIRouter:
     """Return the routes."""
     storage, store = engine.storage, engine.storage.store
-    limit = engine.config.storage.max_file_bytes
+    limit, room = engine.config.storage.max_file_bytes, UploadRoom(engine.config.storage.max_storage_bytes)
     router = APIRouter(tags=["OpenAI"])
 
     async def upload(request: Request) -> Response:
-        return json_response(file_object(await _upload(request, storage, limit)))
+        with room.upload() as take_room:
+            return json_response(file_object(await _upload(request, storage, limit, take_room)))
 
     upload.__dict__["body_limit"] = limit + OVERHEAD
     router.add_api_route("/v1/files", upload, methods=["POST"], openapi_extra=UPLOAD_BODY, summary="Upload a file")
@@ -112,14 +113,14 @@ async def _parts(storage: Storage, file: FileRecord) -> AsyncGenerator[bytes, No
         yield part
 
 
-async def _upload(request: Request, storage: Storage, limit: int) -> FileRecord:
+async def _upload(request: Request, storage: Storage, limit: int, take_room: Callable[[int], None]) -> FileRecord:
     """Store the request's file. It counts as stored once it is registered, and is complete by then."""
     store = storage.store
     await storage.client_call(store.check_room())
     id = new_record_id(INPUT_PREFIX)
     content = await storage.client_call(store.create_content(id))
     try:
-        form = await _receive(request, storage, content, limit)
+        form = await _receive(request, storage, content, limit, take_room)
         record = FileRecord(
             id=id,
             purpose=_purpose(form),
@@ -145,10 +146,12 @@ async def _register(storage: Storage, content: ContentWriter, record: FileRecord
         raise
 
 
-async def _receive(request: Request, storage: Storage, content: ContentWriter, limit: int) -> Form:
+async def _receive(
+    request: Request, storage: Storage, content: ContentWriter, limit: int, take_room: Callable[[int], None]
+) -> Form:
     """Write the request's file to ``content``. Raises ``ApiError``."""
     try:
-        return await receive_file(request, content, limit)
+        return await receive_file(request, content, limit, take_room)
     except ClientDisconnect:
         raise ApiError("the client left before the file was complete", CLIENT_CLOSED_REQUEST) from None
     except StorageError as error:

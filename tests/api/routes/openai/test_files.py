@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -153,6 +154,36 @@ def test_too_many_files(app: Any) -> None:
     answers = [upload(app).status_code for _ in range(9)]
     assert answers == [200] * 8 + [413]
     assert refused(upload(app), 413)["code"] == "storage_full"
+
+
+def test_uploads_in_progress_are_limited_together(apps: Callable[..., Any]) -> None:
+    app = apps(max_file_bytes=4 << 20, max_storage_bytes=5 << 20)
+    kind = {"content-type": "multipart/form-data; boundary=XX"}
+    begun, finish = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield part("file", b"x" * (3 << 20), "a")
+        begun.set()
+        await finish.wait()
+        yield PURPOSE + b"--XX--\r\n"
+
+    async def two_uploads() -> tuple[httpx.Response, httpx.Response]:
+        first = asyncio.create_task(app.client.post("/v1/files", content=slow(), headers=kind))
+        await begun.wait()
+        body = form(part("file", b"y" * (3 << 20), "b"), PURPOSE)
+        second = await app.client.post("/v1/files", content=body, headers=kind)
+        finish.set()
+        return await first, second
+
+    first, second = app.run(two_uploads())
+    assert first.status_code == 200
+    error = refused(second, 413)
+    assert error["code"] == "storage_full" and "uploads in progress" in error["message"]
+    assert app.run(app.client.delete(f"/v1/files/{first.json()['id']}")).status_code == 200
+    again = app.run(
+        app.client.post("/v1/files", content=form(part("file", b"z" * (3 << 20), "c"), PURPOSE), headers=kind)
+    )
+    assert again.status_code == 200
 
 
 PURPOSE = part("purpose", b"batch")
