@@ -54,6 +54,11 @@ class RadixCache(PrefixCache):
         self._use(path, priority, hits=1)
         return self._receipt(path, salt)
 
+    def find(self, tokens: Sequence[int], salt: str = "", priority: int = 0) -> Match:
+        path = self._walk(tokens, salt)
+        self._use(path, priority, hits=0)
+        return self._receipt(path, salt)
+
     def insert(self, tokens: Sequence[int], slots: Sequence[int], salt: str = "", priority: int = 0) -> Match:
         if len(tokens) != len(slots) or len(tokens) % self.page_size:
             raise ValueError(

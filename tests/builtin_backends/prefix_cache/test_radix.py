@@ -67,6 +67,19 @@ def test_the_outline_of_a_large_cache_shows_what_was_used_last_and_looks_at_a_pa
     assert cache.outline(0) == []
 
 
+def test_looking_a_prefix_up_for_a_waiting_request_is_a_use_and_no_hit() -> None:
+    now = [1.0]
+    cache = RadixCache(1, LeastRecentlyUsed(), lambda: now[0])
+    cache.insert([1, 2, 3], [4, 5, 6])
+    now[0] = 3.0
+    assert list(cache.find([1, 2, 3, 9]).slots) == [4, 5, 6]
+    now[0] = 4.0
+    (run,) = cache.outline(9)
+    assert (run.hits, run.idle) == (0, 1.0)
+    cache.match([1, 2, 3])
+    assert [run.hits for run in cache.outline(9)] == [1]
+
+
 @pytest.mark.parametrize("kind", [list, tuple, lambda tokens: array("q", tokens), lambda tokens: array("i", tokens)])
 def test_tokens_come_in_any_sequence(kind: Callable[[list[int]], Sequence[int]]) -> None:
     cache = radix(2)

@@ -24,6 +24,7 @@ class NodeStats:
     """Time of creation in seconds on the cache's clock; ``used``, the last use, is on the same clock."""
     used: float
     hits: int
+    """Number of requests that were admitted with it."""
     priority: int
     """Highest priority of the requests that used it."""
 
@@ -76,7 +77,14 @@ class PrefixCache(ABC):
 
     @abstractmethod
     def match(self, tokens: Sequence[int], salt: str = "", priority: int = 0) -> Match:
-        """Return the longest cached prefix of ``tokens``, in whole pages; counts as a use. Does not lock."""
+        """Return the longest cached prefix of ``tokens``, in whole pages; counts as a use and a hit. Does not lock."""
+
+    def find(self, tokens: Sequence[int], salt: str = "", priority: int = 0) -> Match:
+        """Return what ``match`` returns, for a request that waits: counts as a use, but not as a hit.
+
+        A waiting request is looked up in every step, and matched once it is admitted. By default, ``match``.
+        """
+        return self.match(tokens, salt, priority)
 
     @abstractmethod
     def insert(self, tokens: Sequence[int], slots: Sequence[int], salt: str = "", priority: int = 0) -> Match:

@@ -133,7 +133,7 @@ class KVAllocator:
         """Find the longest cached prefix from which a waiting sequence can continue."""
         length = waiting.reusable
         while True:
-            match = self.cache.match(waiting.keys(0, length), waiting.salt, waiting.request.priority)
+            match = self.cache.find(waiting.keys(0, length), waiting.salt, waiting.request.priority)
             matched = len(match.slots)
             length = matched if waiting.layout is None else waiting.layout.reusable(matched)
             for state in self.states:
@@ -143,7 +143,7 @@ class KVAllocator:
 
     def present(self, waiting: SequenceView) -> Match:
         """Find the longest prefix whose keys and values are cached, even if the state to continue from is missing."""
-        return self.cache.match(waiting.keys(0, waiting.reusable), waiting.salt, waiting.request.priority)
+        return self.cache.find(waiting.keys(0, waiting.reusable), waiting.salt, waiting.request.priority)
 
     def restore(self, waiting: Sequence, busy: bool) -> bool:
         """Let step extensions insert what they know of a waiting sequence's prefix; False: they need another step."""
@@ -186,6 +186,8 @@ class KVAllocator:
         if not fits or not self._acquire_states(sequence, match):
             self.cache.unlock(match)
             return False
+        if match.slots:  # a hit, now that the prefix is used
+            self.cache.match(sequence.keys(0, len(match.slots)), sequence.salt, sequence.request.priority)
         sequence.match = match
         sequence.computed = len(match.slots)
         del sequence.slots[:]

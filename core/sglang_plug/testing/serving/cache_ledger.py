@@ -43,10 +43,12 @@ class Ledger:
         return [page * self._page_size + place for page in pages for place in range(self._page_size)]
 
     def match(self, tokens: Sequence[int], salt: str, priority: int = 0) -> Match:
-        """Compare a match with the longest prefix that the cache owns."""
+        """Compare a match, and what ``find`` returns, with the longest prefix that the cache owns."""
         match = self._call(f"match() of {len(tokens)} tokens", lambda: self.cache.match(tokens, salt, priority))
         expected = self._longest(tokens, salt)
         self._compare(f"match() of {_short(tokens)} with salt {salt!r}", list(match.slots), expected)
+        slots = self._call(f"find() of {len(tokens)} tokens", lambda: self.cache.find(tokens, salt, priority)).slots
+        self._compare(f"find() of {_short(tokens)} with salt {salt!r}", list(slots), expected)
         self._call("hash() of Match.node", lambda: hash(match.node))
         return match
 

@@ -345,3 +345,15 @@ def finish_unbounded(scheduler: Scheduler, device: Device) -> dict[str, list[int
             tokens.setdefault(output.id, []).extend(output.tokens)
         scheduler.check()
     return tokens
+
+
+def test_a_request_that_waits_for_long_hits_its_prefix_once() -> None:
+    scheduler, device = make(policy=LongestPrefix, max_running=1), Device()
+    submit(scheduler, "first", [1, 2, 3, 4], params={"max_new_tokens": 1})
+    finish(scheduler, device)
+    submit(scheduler, "long", [9, 8], params={"max_new_tokens": 40})
+    step(scheduler, device)
+    submit(scheduler, "waits", [1, 2, 3, 4, 5])
+    finish(scheduler, device)
+    hits = {run.tokens: run.hits for run in scheduler.cache.outline(9) if run.parent is None}
+    assert hits[4] == 1

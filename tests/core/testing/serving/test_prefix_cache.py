@@ -385,6 +385,11 @@ class HidesLocks(Trie):
         return runs
 
 
+class FindsLess(Trie):
+    def find(self, tokens: Sequence[int], salt: str = "", priority: int = 0) -> Match:
+        return self.match(tokens[: len(tokens) // 2], salt, priority)
+
+
 BUGS: list[tuple[Any, str]] = [
     (ForgetsSalts, "salt"),
     (PartOfAPage, "and must give"),
@@ -420,6 +425,7 @@ BUGS: list[tuple[Any, str]] = [
     (FailsItsOwnCheck, r"check\(\) raised AssertionError: two pages"),
     (SlicesAgain, "time grows with the power"),
     (HashOnly, r"tokens of images.*must give"),
+    (FindsLess, r"find\(\) of .* and must give"),
     (HidesLocks, "locked tokens, and .* are locked"),
 ]
 
