@@ -36,12 +36,6 @@ Faults = Sequence[Mapping[str, Any]]
 """Entries of a batch's ``errors``."""
 CLAIMED_TOGETHER = 32
 """Most lines that are claimed before the first of them starts."""
-CLAIM_SECONDS = 30.0
-"""Seconds after which other servers continue what a server that died was working on."""
-BUSY_PAUSE = 0.5
-"""Seconds before a line is tried again after the engine's queue was full."""
-OTHERS_PAUSE = 1.0
-"""Seconds between two looks at lines that other servers have claimed."""
 
 
 class ConcurrencyLimits:
@@ -62,6 +56,18 @@ class InputLimits:
     """Longest line."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTiming:
+    """Durations of a job, in seconds."""
+
+    claim: float = 30.0
+    """Time after which other servers continue what a server that died was working on."""
+    busy_pause: float = 0.5
+    """Time before a line is tried again after the engine's queue was full."""
+    others_pause: float = 1.0
+    """Time between two looks at lines that other servers have claimed."""
+
+
 class BatchJob:
     """Runs a batch, together with the other servers that have claimed parts of it.
 
@@ -75,6 +81,7 @@ class BatchJob:
         concurrency: limits shared by all batches.
         limits: limits of the input.
         worker: the name of this server in claims.
+        timing: durations.
     """
 
     def __init__(
@@ -86,9 +93,11 @@ class BatchJob:
         concurrency: ConcurrencyLimits,
         limits: InputLimits,
         worker: str,
+        timing: JobTiming | None = None,
     ) -> None:
         self._batch, self._store, self._call = batch, store, call
         self._admission, self._concurrency, self._limits, self._worker = admission, concurrency, limits, worker
+        self._timing = timing or JobTiming()
         self._stopped = asyncio.Event()
         self._journal = _Journal(store, batch.id, worker)
 
@@ -145,13 +154,13 @@ class BatchJob:
 
     async def _claim_batch(self) -> bool:
         """Return True if no other server works on the batch as a whole; then no result is added any more."""
-        return WHOLE_BATCH in await self._store.claim(self._batch.id, [WHOLE_BATCH], self._worker, CLAIM_SECONDS)
+        return WHOLE_BATCH in await self._store.claim(self._batch.id, [WHOLE_BATCH], self._worker, self._timing.claim)
 
     async def _renew_claims(self) -> None:
         while True:
-            await asyncio.sleep(CLAIM_SECONDS / 3)
+            await asyncio.sleep(self._timing.claim / 3)
             try:
-                await self._store.renew(self._batch.id, self._worker, CLAIM_SECONDS)
+                await self._store.renew(self._batch.id, self._worker, self._timing.claim)
             except StorageError as error:
                 logger.warning("the claims of batch %s could not be renewed: %s", self._batch.id, error)
 
@@ -210,7 +219,7 @@ class BatchJob:
 
     async def _start_unclaimed(self, lines: Sequence[Line], running: asyncio.TaskGroup) -> None:
         numbers = [line.number for line in lines]
-        claimed = await self._store.claim(self._batch.id, numbers, self._worker, CLAIM_SECONDS)
+        claimed = await self._store.claim(self._batch.id, numbers, self._worker, self._timing.claim)
         for line in lines:
             if line.number in claimed:
                 await self._admission.enter(line.width)
@@ -226,9 +235,9 @@ class BatchJob:
             if (await self._store.batch(id)).status != "in_progress":
                 return set()
             remaining -= await self._store.done_lines(id)
-            if not remaining or await self._store.claim(id, sorted(remaining), self._worker, CLAIM_SECONDS):
+            if not remaining or await self._store.claim(id, sorted(remaining), self._worker, self._timing.claim):
                 return remaining
-            await asyncio.sleep(OTHERS_PAUSE)
+            await asyncio.sleep(self._timing.others_pause)
 
     def _input(self) -> AsyncGenerator[list[Line], None]:
         content = self._store.read_content(self._batch.input_file_id)
@@ -254,7 +263,7 @@ class BatchJob:
             try:
                 return await self._call(self._batch.endpoint, line.body)
             except EngineBusy:
-                await asyncio.sleep(BUSY_PAUSE)
+                await asyncio.sleep(self._timing.busy_pause)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
         """Await ``work``; cancel it and return False once the job is stopped."""

@@ -13,7 +13,7 @@ import pytest
 from sglang_plug import WHOLE_BATCH, BatchRecord, EngineError, LineResult, StorageBroken
 from sglang_plug_api.batches import batch_job as job_module
 from sglang_plug_api.batches.admission import BatchAdmission
-from sglang_plug_api.batches.batch_job import BatchJob, ConcurrencyLimits, InputLimits
+from sglang_plug_api.batches.batch_job import BatchJob, ConcurrencyLimits, InputLimits, JobTiming
 from sglang_plug_api.batches.outputs import ResultFiles
 from sglang_plug_api.batches.route_call import EngineBusy, RouteAnswer
 from sglang_plug_api.stores.sqlite.store import SQLiteStore
@@ -78,7 +78,7 @@ class Bench:
     async def batch(self) -> BatchRecord:
         return await self.storage.call(lambda store: store.batch(self.id))
 
-    async def job(self, *, worker: str = "worker", turns: int = 1) -> BatchJob:
+    async def job(self, *, worker: str = "worker", turns: int = 1, **timing: float) -> BatchJob:
         return BatchJob(
             await self.batch(),
             self.storage,
@@ -87,10 +87,11 @@ class Bench:
             ConcurrencyLimits(checks=turns, lines=turns),
             InputLimits(lines=1000, line_bytes=10_000),
             worker,
+            JobTiming(**timing),
         )
 
-    async def run(self) -> BatchRecord:
-        await (await self.job()).run()
+    async def run(self, **timing: float) -> BatchRecord:
+        await (await self.job(**timing)).run()
         return await self.batch()
 
     async def move(self, to: Any) -> None:
@@ -281,8 +282,7 @@ async def test_a_dead_engine_is_no_answer(start: StartBench) -> None:
     assert (batch.status, batch.completed) == ("completed", 20)
 
 
-async def test_a_full_queue_is_no_answer(start: StartBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_module, "BUSY_PAUSE", 0.0)
+async def test_a_full_queue_is_no_answer(start: StartBench) -> None:
     bench = await start(5)
     refused = []
 
@@ -293,7 +293,7 @@ async def test_a_full_queue_is_no_answer(start: StartBench, monkeypatch: pytest.
         return RouteAnswer(200, "id", {})
 
     bench.route.behaviour = busy_at_first
-    batch = await bench.run()
+    batch = await bench.run(busy_pause=0.0)
     assert (batch.status, batch.completed, batch.failed) == ("completed", 5, 0)
     assert len(refused) == 5
 
@@ -384,16 +384,13 @@ async def test_two_servers_share_the_lines(start: StartBench) -> None:
     assert len(bench.route.ran) == len(set(bench.route.ran)) == 200
 
 
-async def test_lines_of_a_server_that_died_are_run_by_another(
-    start: StartBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lines_of_a_server_that_died_are_run_by_another(start: StartBench) -> None:
     """It waits until the claims are over, and then runs what has no result, and nothing else."""
-    monkeypatch.setattr(job_module, "OTHERS_PAUSE", 0.01)
     bench = await start(100)
     await bench.move("in_progress")
     await bench.storage.add_results("batch_1", [LineResult(line=1, succeeded=True, payload=b"{}")], "dead")
     assert await bench.storage.claim("batch_1", range(1, 21), "dead", 3600) == set(range(2, 21))
-    running = asyncio.create_task((await bench.job()).run())
+    running = asyncio.create_task((await bench.job(others_pause=0.01)).run())
     await bench.until_done(81)
     assert (await bench.batch()).status == "in_progress"
     assert not {f"prompt {number}" for number in range(20)} & set(bench.route.ran)
@@ -407,7 +404,7 @@ async def test_lines_of_a_server_that_died_are_run_by_another(
 async def test_a_result_that_comes_after_another_server_took_the_line_is_dropped(start: StartBench) -> None:
     bench = await start(3)
     bench.route.hold.clear()
-    running = asyncio.create_task((await bench.job(worker="slow")).run())
+    running = asyncio.create_task((await bench.job(worker="slow", claim=0.03)).run())
     while bench.route.at_once < 3:
         await asyncio.sleep(0.001)
     await bench.storage.renew("batch_1", "slow", 0)
@@ -440,9 +437,8 @@ async def test_claims_are_renewed_while_lines_run(start: StartBench, monkeypatch
         renewed.put_nowait((id, worker, seconds))
 
     monkeypatch.setattr(bench.storage, "renew", renew_and_tell)
-    monkeypatch.setattr(job_module, "CLAIM_SECONDS", 0.03)
     bench.route.hold.clear()
-    running = asyncio.create_task((await bench.job(worker="slow")).run())
+    running = asyncio.create_task((await bench.job(worker="slow", claim=0.03)).run())
     while bench.route.at_once < 3:
         await asyncio.sleep(0.001)
     for _ in range(3):
