@@ -24,7 +24,7 @@ class Malformed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MarkerSearch:
-    """What the search for the first of some markers needs, which does not depend on the text."""
+    """The parts of a search for the first of some markers that do not depend on the text."""
 
     pattern: re.Pattern[str]
     """Matches a marker."""
