@@ -51,13 +51,14 @@ class UploadRoom:
     def upload(self) -> Iterator[Callable[[int], None]]:
         """Yield a function that takes room for so many bytes, which is free again when the block ends.
 
-        The function raises ``ApiError`` 413 if there is no room.
+        The function raises ``ApiError`` 413 if other uploads leave no room. One that is alone is the store's to refuse,
+        which says how much is stored.
         """
         taken = 0
 
         def take(count: int) -> None:
             nonlocal taken
-            if self._used + count > self._most:
+            if self._used > taken and self._used + count > self._most:
                 raise ApiError(
                     f"uploads in progress have {self._most} bytes, the most that --max-storage-bytes allows; try again "
                     "later",

@@ -186,6 +186,14 @@ def test_uploads_in_progress_are_limited_together(apps: Callable[..., Any]) -> N
     assert again.status_code == 200
 
 
+def test_one_upload_that_is_larger_than_the_storage_is_refused_by_the_store(apps: Callable[..., Any]) -> None:
+    app = apps(max_file_bytes=4 << 20, max_storage_bytes=2 << 20)
+    body = form(part("file", b"y" * (3 << 20), "b"), PURPOSE)
+    kind = {"content-type": "multipart/form-data; boundary=XX"}
+    error = refused(app.run(app.client.post("/v1/files", content=body, headers=kind)), 413)
+    assert error["code"] == "storage_full" and "the storage would hold more than" in error["message"]
+
+
 PURPOSE = part("purpose", b"batch")
 
 
