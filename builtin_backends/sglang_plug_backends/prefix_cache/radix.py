@@ -50,14 +50,10 @@ class RadixCache(PrefixCache):
         self._size = self._evictable = 0
 
     def match(self, tokens: Sequence[int], salt: str = "", priority: int = 0) -> Match:
-        path = self._walk(tokens, salt)
-        self._use(path, priority, hits=1)
-        return self._receipt(path, salt)
+        return self._look_up(tokens, salt, priority, hits=1)
 
     def find(self, tokens: Sequence[int], salt: str = "", priority: int = 0) -> Match:
-        path = self._walk(tokens, salt)
-        self._use(path, priority, hits=0)
-        return self._receipt(path, salt)
+        return self._look_up(tokens, salt, priority, hits=0)
 
     def insert(self, tokens: Sequence[int], slots: Sequence[int], salt: str = "", priority: int = 0) -> Match:
         if len(tokens) != len(slots) or len(tokens) % self.page_size:
@@ -244,6 +240,11 @@ class RadixCache(PrefixCache):
         else:
             del self._roots[parent.salt]
         return parent
+
+    def _look_up(self, tokens: Sequence[int], salt: str, priority: int, hits: int) -> Match:
+        path = self._walk(tokens, salt)
+        self._use(path, priority, hits)
+        return self._receipt(path, salt)
 
     def _use(self, path: list[_Node], priority: int, hits: int) -> None:
         now = self.clock() if path else 0.0
