@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from sglang_plug import Media, MediaError, MediaLimits, MediaProcessor, MediaPrompt
 from sglang_plug.system.library_panics import refuse_panic
@@ -65,18 +66,23 @@ class ImagePrompts:
 
     async def prompt(self, tokens: Sequence[int], images: Sequence[RequestImage]) -> MediaPrompt:
         """Return the prompt of ``tokens`` with ``images`` in their places. Raises ``ApiError``."""
-        if not any(image.needs_fetch for image in images):
-            return await self._prompt(tokens, images)
-        async with self._fetching:
-            return await self._prompt(tokens, await self.fetch_images(images))
+        async with self.fetched(images) as fetched:
+            return await self._prompt(tokens, fetched)
 
-    async def fetch_images(self, images: Sequence[RequestImage]) -> list[RequestImage]:
-        """Return ``images`` with the bytes of those that are not in the request. Raises ``ApiError``."""
+    @contextlib.asynccontextmanager
+    async def fetched(self, images: Sequence[RequestImage]) -> AsyncIterator[Sequence[RequestImage]]:
+        """Yield ``images`` with the bytes of those that are not in the request. Raises ``ApiError``.
+
+        The context is one of the ``MAX_CONCURRENT_FETCHES`` as long as it is open, because the bytes stay in memory.
+        """
         self._check_count(images)
-        return await self._sources.fetch_images(images)
+        if not any(image.needs_fetch for image in images):
+            yield images
+            return
+        async with self._fetching:
+            yield await self._sources.fetch_images(images)
 
     async def _prompt(self, tokens: Sequence[int], images: Sequence[RequestImage]) -> MediaPrompt:
-        self._check_count(images)
         async with self._decoding:
             self.prepared.check()
             return await asyncio.to_thread(self._make, tokens, images)

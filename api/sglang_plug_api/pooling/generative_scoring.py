@@ -11,7 +11,7 @@ from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.text_engine import TextEngine
 from sglang_plug_api.text.truncation import Truncation
 
-from .pooling import ONE_TOKEN, Pair, check_count, fitting, fitting_pair, numbered_jobs, sigmoid
+from .pooling import ONE_TOKEN, Pair, PoolingRequest, check_count, fitting, fitting_pair, sigmoid
 
 INSTRUCT = "Given a web search query, retrieve relevant passages that answer the query"
 SYSTEM = (
@@ -30,18 +30,16 @@ class ScoringUnsupported(ApiError):
 
 async def scoring_jobs(
     engine: TextEngine,
+    request: PoolingRequest,
     pairs: Sequence[Pair],
     param: str,
     *,
-    id: str,
-    priority: int = 0,
-    adapter: str | None = None,
     instruct: str | None = None,
     truncation: Truncation | None = None,
 ) -> list[Job]:
     """Return a job for each pair of query and document; its first output token is the answer.
 
-    ``param`` is the field of the documents in the request ``id``; ``truncation`` cuts the documents. Raises
+    ``param`` is the field of the documents in the request; ``truncation`` cuts the documents. Raises
     ``ScoringUnsupported``, and ``ApiError`` if there are too many pairs or one is too long.
     """
     check_count(engine, len(pairs), param)
@@ -70,7 +68,7 @@ async def scoring_jobs(
     except TemplateError:
         raise ScoringUnsupported("it has no chat template for a question") from None
     options = LogprobOptions(ids=tuple(answer[0] for answer in answers))
-    return numbered_jobs(prompts, id, priority, sampling=ONE_TOKEN, logprobs=options, adapter=adapter)
+    return request.jobs(prompts, sampling=ONE_TOKEN, logprobs=options)
 
 
 def _question(query: str, document: str, instruct: str) -> list[dict[str, str]]:

@@ -8,13 +8,19 @@ from dataclasses import dataclass
 
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.openai.choices import complete_all
-from sglang_plug_api.protocol.embeddings import TruncatedBody
 from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.text_engine import TextEngine
-from sglang_plug_api.text.truncation import Truncation
 
 from .generative_scoring import read_score, scoring_jobs
-from .pooling import Pair, encode_all, encode_pairs, numbered_jobs, pool_all, pooling_task, pooling_truncation, sigmoid
+from .pooling import (
+    Pair,
+    PoolingRequest,
+    encode_all,
+    encode_pairs,
+    pool_all,
+    pooling_task,
+    sigmoid,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,39 +37,26 @@ class PairScore:
 
 async def score_pairs(
     engine: TextEngine,
+    request: PoolingRequest,
     pairs: Sequence[Pair],
     param: str,
     *,
-    id: str,
-    priority: int = 0,
-    adapter: str | None = None,
     instruct: str | None = None,
-    body: TruncatedBody | None = None,
 ) -> list[PairScore]:
     """Score how well each document answers its query, by a cross-encoder or a chat model.
 
-    ``param`` is the field of the documents in the request ``id``, whose ``body`` says how documents are cut; only chat
-    models get ``instruct``. Raises ``ApiError``.
+    ``param`` is the field of the documents in the request; only chat models get ``instruct``. Raises ``ApiError``.
     """
     generates = "generate" in engine.info["tasks"]
-    truncation = None if body is None else pooling_truncation(engine, body, room=int(generates))
+    truncation = request.truncation(engine, room=int(generates))
     if generates:
-        jobs = await scoring_jobs(
-            engine,
-            pairs,
-            param,
-            id=id,
-            priority=priority,
-            adapter=adapter,
-            instruct=instruct,
-            truncation=truncation,
-        )
+        jobs = await scoring_jobs(engine, request, pairs, param, instruct=instruct, truncation=truncation)
         pieces = await complete_all(engine, jobs)
         scores = [(read_score(piece), read_score(piece)) for piece in pieces]
     else:
         task = pooling_task(engine, "rerank")
         prompts = await encode_pairs(engine, pairs, param, truncation)
-        jobs = numbered_jobs(prompts, id, priority, task=task, adapter=adapter)
+        jobs = request.jobs(prompts, task=task)
         pieces = await pool_all(engine, jobs)
         scores = [(_single(piece), sigmoid(_single(piece))) for piece in pieces]
     return [PairScore(job, piece, *score) for job, piece, score in zip(jobs, pieces, scores, strict=True)]
@@ -71,28 +64,24 @@ async def score_pairs(
 
 async def cosine_scores(
     engine: TextEngine,
+    request: PoolingRequest,
     first: Sequence[str],
     second: Sequence[str],
     params: Pair,
-    *,
-    id: str,
-    priority: int = 0,
-    adapter: str | None = None,
-    truncation: Truncation | None = None,
 ) -> tuple[list[float], int]:
     """Return the cosine between the embeddings of each pair of texts, and the number of tokens in all texts.
 
-    ``first`` has one text for all of ``second``, or as many as ``second``; ``params`` are the fields of the request
-    ``id``, and ``truncation`` cuts them. Raises ``ApiError``.
+    ``first`` has one text for all of ``second``, or as many as ``second``; ``params`` are the fields of the
+    texts in the request. Raises ``ApiError``.
     """
     task = pooling_task(engine, "embed")
+    truncation = request.truncation(engine)
     prompts = [
         *await encode_all(engine, first, params[0], truncation=truncation),
         *await encode_all(engine, second, params[1], truncation=truncation),
     ]
     engine.check_sequences(len(prompts))
-    jobs = numbered_jobs(prompts, id, priority, task=task, adapter=adapter)
-    vectors = [piece.values for piece in await pool_all(engine, jobs)]
+    vectors = [piece.values for piece in await pool_all(engine, request.jobs(prompts, task=task))]
     left, right = vectors[: len(first)], vectors[len(first) :]
     cosines = [_cosine(left[index % len(left)], vector) for index, vector in enumerate(right)]
     return cosines, sum(map(len, prompts))

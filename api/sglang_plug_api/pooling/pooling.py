@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
 
@@ -109,12 +110,6 @@ def fitting_pair(
     return first, second
 
 
-def pooling_truncation(engine: TextEngine, body: TruncatedBody, *, room: int = 0) -> Truncation | None:
-    """Return how the texts of a request are cut: by default to their first tokens, with ``room`` for other tokens."""
-    longest = engine.info["context_length"] - room
-    return truncation_of(body.truncate_prompt_tokens, body.truncation_side, longest=longest, default="right")
-
-
 async def _encode_inline_or_in_thread(work: Callable[[], list[list[int]]], texts: Iterable[str]) -> list[list[int]]:
     """Run ``work``; in a thread if it tokenizes long ``texts``, so that other requests are served meanwhile."""
     is_long = any(characters > MAX_INLINE_CHARACTERS for characters in accumulate(map(len, texts)))
@@ -142,27 +137,52 @@ def fitting(engine: TextEngine, prompts: Iterable[list[int]], count: int, param:
     return fit
 
 
-def numbered_jobs(prompts: Sequence[Sequence[int]], id: str, priority: int | None, **fields: Any) -> list[Job]:
-    """Return a job for each prompt of the request ``id``; ``fields`` are further ones of each."""
-    return [
-        Job(id=f"{id}-{index}", request=id, tokens=tokens, priority=priority or 0, **fields)
-        for index, tokens in enumerate(prompts)
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingRequest:
+    """One request of a pooling task, and what all of its jobs share."""
+
+    body: TruncatedBody
+    id: str
+    adapter: str | None
+
+    @classmethod
+    def of(cls, engine: TextEngine, body: TruncatedBody) -> PoolingRequest:
+        """Return the request with this body. Raises ``ApiError`` if its model is not served."""
+        engine.check_model(body.model)
+        return cls(body=body, id=body.rid or new_id(), adapter=engine.adapters.resolve(body.model))
+
+    def truncation(self, engine: TextEngine, *, room: int = 0) -> Truncation | None:
+        """Return how the texts are cut: by default to their first tokens, with ``room`` for other tokens."""
+        longest = engine.info["context_length"] - room
+        body = self.body
+        return truncation_of(body.truncate_prompt_tokens, body.truncation_side, longest=longest, default="right")
+
+    def jobs(self, prompts: Sequence[Sequence[int]], **fields: Any) -> list[Job]:
+        """Return a job for each prompt, in order; ``fields`` are further ones of each."""
+        return [
+            Job(
+                id=f"{self.id}-{index}",
+                request=self.id,
+                tokens=tokens,
+                priority=self.body.priority or 0,
+                salt=self.body.salt,
+                adapter=self.adapter,
+                **fields,
+            )
+            for index, tokens in enumerate(prompts)
+        ]
 
 
 async def pool_inputs(
     engine: TextEngine, body: InputBody, task: Task
 ) -> tuple[str, list[list[int]], list[Sequence[float]]]:
     """Return the request's id, its texts as tokens, and the vector or scores of each. Raises ``ApiError``."""
-    engine.check_model(body.model)
+    request = PoolingRequest.of(engine, body)
     task = pooling_task(engine, task)
-    truncation = pooling_truncation(engine, body)
+    truncation = request.truncation(engine)
     prompts = await encode_all(engine, body.inputs(), "input", truncation=truncation, special=body.add_special_tokens)
-    id = body.rid or new_id()
-    adapter = engine.adapters.resolve(body.model)
-    jobs = numbered_jobs(prompts, id, body.priority, task=task, adapter=adapter)
-    pieces = await pool_all(engine, jobs)
-    return id, prompts, [piece.values for piece in pieces]
+    pieces = await pool_all(engine, request.jobs(prompts, task=task))
+    return request.id, prompts, [piece.values for piece in pieces]
 
 
 async def pool_all(engine: TextEngine, jobs: Sequence[Job]) -> list[Piece]:

@@ -8,13 +8,13 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from sglang_plug_api.http.errors import WrongField
 
-from .base import DeadlineMs, Integer, Many, Name, Prompts, RequestBody, Side, TruncatedLength
+from .base import Integer, Many, Name, Prompts, RequestBody, SharedFields, Side, TruncatedLength
 from .misplaced import POOLING, Remedies
 
 MAX_DOCUMENTS = 65536
 
 
-class TruncatedBody(RequestBody):
+class TruncatedBody(SharedFields):
     """A body whose texts may be cut to the length that the model can read."""
 
     misplaced: ClassVar[Remedies] = POOLING
@@ -23,9 +23,6 @@ class TruncatedBody(RequestBody):
     truncate_prompt_tokens: TruncatedLength | None = None
     truncation_side: Side | None = None
     rid: Name | None = None
-    priority: Integer | None = None
-    deadline_ms: DeadlineMs = None
-    user: str | None = None
 
 
 class InputBody(TruncatedBody):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from sglang_plug import MediaPrompt
@@ -34,36 +34,41 @@ async def render(
 
     Raises ``ApiError`` if the template refuses the messages, or an image cannot be read.
     """
-    system, messages = _split(
-        instructions, await _with_fetched_images(engine, conversation) if truncate else conversation
-    )
+    system, messages = _split(instructions, conversation)
 
-    async def from_message(start: int) -> MediaPrompt:
-        kept = messages[start:]
+    async def rendered(kept: Sequence[ImageMessage]) -> MediaPrompt:
         template_messages = [*system, *(item.message for item in kept)]
         tokens = await engine.encode_chat(template_messages, tools=tools, variables=variables)
         return await engine.with_images(tokens, [image for item in kept for image in item.images])
 
-    prompt = await from_message(0)
-    limit = engine.defaults.longest - reserved
-    if not truncate or len(prompt.tokens) <= limit:
+    if not truncate:
+        return await rendered(messages)
+    async with engine.fetched_images([image for item in messages for image in item.images]) as fetched:
+        images = iter(fetched)  # fetched once, even if several prompts are rendered
+        messages = [replace(item, images=[next(images) for _ in item.images]) for item in messages]
+        return await _fitting(messages, rendered, engine.defaults.longest - reserved)
+
+
+async def _fitting(
+    messages: Sequence[ImageMessage], rendered: Callable[[Sequence[ImageMessage]], Awaitable[MediaPrompt]], limit: int
+) -> MediaPrompt:
+    """Return the prompt without the oldest turns, as few as possible, that has at most ``limit`` tokens.
+
+    If even the last turn alone has more, all turns are in the prompt.
+    """
+    prompt = await rendered(messages)
+    if len(prompt.tokens) <= limit:
         return prompt
     starts = [index for index, item in enumerate(messages) if index and item.message["role"] == "user"]
     low, high = 0, len(starts) - 1
     while low <= high:
         middle = (low + high) // 2
-        shorter = await from_message(starts[middle])
+        shorter = await rendered(messages[starts[middle] :])
         if len(shorter.tokens) <= limit:
             prompt, high = shorter, middle - 1
         else:
             low = middle + 1
     return prompt
-
-
-async def _with_fetched_images(engine: TextEngine, conversation: Sequence[ImageMessage]) -> list[ImageMessage]:
-    """Return the conversation with fetched images, so that they are read once even if several prompts are rendered."""
-    images = iter(await engine.fetch_images([image for item in conversation for image in item.images]))
-    return [replace(item, images=[next(images) for _ in item.images]) for item in conversation]
 
 
 def _split(

@@ -67,6 +67,7 @@ class ResponsesService:
         self._stored = StoredResponses(engine.storage, config)
         self._running: dict[str, ActiveResponse] = {}
         self._background_tasks = BackgroundTasks()
+        self._starting = 0  # responses in the background that the store has not begun yet
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
@@ -128,7 +129,7 @@ class ResponsesService:
     async def start(self, response: ActiveResponse) -> dict[str, Any]:
         """Generate a response in the background, and return it as it is now. Raises ``ApiError`` if too many run."""
         limit = self._engine.config.max_stored_responses
-        if len(self._background_tasks) >= limit:
+        if len(self._background_tasks) + self._starting >= limit:
             raise ApiError(
                 f"{limit} responses are generated in the background, which is the most (--max-stored-responses); "
                 "try again later",
@@ -136,7 +137,11 @@ class ResponsesService:
                 param="background",
                 headers={"retry-after": str(RETRY_AFTER)},
             )
-        await self._stored.begin(response)
+        self._starting += 1
+        try:
+            await self._stored.begin(response)
+        finally:
+            self._starting -= 1
         self._running[response.id] = response
         self._background_tasks.start(self._generate(response))
         return response.as_dict()
@@ -168,8 +173,10 @@ class ResponsesService:
                         is_announced = True
                         await self._stored.update(response)
         finally:
-            await writer.flush()
-            await self._finish(response)
+            try:
+                await writer.flush()
+            finally:
+                await self._finish(response)
 
     async def _renew_running(self) -> None:
         """Keep the responses in the background, and stop those that another server cancelled or deleted."""

@@ -76,6 +76,8 @@ class SamplingDefaults:
             self._check_length(prompt, max_new_tokens)
         elif max_new_tokens is not None:
             values["max_new_tokens"] = max(0, min(max_new_tokens, self.longest - prompt))
+        if "min_new_tokens" not in fields:  # the operator's default concerns requests that are long enough for it
+            values["min_new_tokens"] = min(values.get("min_new_tokens") or 0, values["max_new_tokens"])
         stop_tokens = tuple(values.pop("stop_token_ids", None) or ())
         self._check_tokens("stop_token_ids", stop_tokens)
         if not values.get("ignore_eos"):

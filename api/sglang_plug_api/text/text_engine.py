@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -138,9 +139,12 @@ class TextEngine:
             raise images[0].error("this model takes text only")
         return await self._image_prompts.prompt(tokens, images)
 
-    async def fetch_images(self, images: Sequence[RequestImage]) -> Sequence[RequestImage]:
-        """Return ``images`` with the bytes of those that the request only refers to. Raises ``ApiError``."""
-        return images if self._image_prompts is None else await self._image_prompts.fetch_images(images)
+    def fetched_images(self, images: Sequence[RequestImage]) -> AbstractAsyncContextManager[Sequence[RequestImage]]:
+        """Fetch ``images`` that the request only refers to, and keep them while the context is open.
+
+        Contexts that fetch are limited in number: others wait. Raises ``ApiError`` on entry.
+        """
+        return contextlib.nullcontext(images) if self._image_prompts is None else self._image_prompts.fetched(images)
 
     def check_model(self, name: str | None) -> None:
         """Raise ``ApiError`` for an adapter that is not loaded, and with ``--strict-model-name`` for another model."""
@@ -296,12 +300,18 @@ class TextEngine:
         Raises ``ApiError`` or ``RequestError`` if it cannot be loaded.
         """
         self.adapters.check_free(name)
+        await uninterrupted(self._load_adapter(name, path))
+
+    async def _load_adapter(self, name: str, path: str) -> None:
         await self.client.control("load_adapter", adapter=name, path=path)
         self.adapters.paths[name] = path
 
     async def unload_adapter(self, name: str) -> None:
         """Unload an adapter; requests in flight keep it until they end. Raises ``ApiError`` if it is not loaded."""
         self.adapters.require_loaded(name)
+        await uninterrupted(self._unload_adapter(name))
+
+    async def _unload_adapter(self, name: str) -> None:
         await self.client.control("unload_adapter", adapter=name)
         self.adapters.paths.pop(name, None)
 

@@ -36,18 +36,20 @@ class ComponentLifecycle:
         self._waiting: list[tuple[object, Any]] = []
         self._started: list[tuple[object, Any]] = []
         self._info: Mapping[str, Any] | None = None
-        self._stopping = False
+        self._stopping = self._all_stopped = False
         self._stopped = threading.Event()
 
     def add(self, component: object, made: Any) -> None:
         """Note an object that ``component`` made; start it at once if the others have been started.
 
-        Raises ``PluginError`` if that fails.
+        It is not started once the others are being stopped. Raises ``PluginError`` if the start fails.
         """
         if not any(callable(getattr(made, name, None)) for name in (START, STOP)):
             return
         with self._lock:
             info = self._info
+            if self._stopping:
+                return
             if info is None:
                 self._waiting.append((component, made))
                 return
@@ -74,7 +76,8 @@ class ComponentLifecycle:
                         await result
                 except BaseException as error:
                     raise _start_error(component, error) from error
-                self._note_started(component, made)
+                if not self._note_started(component, made):
+                    await self._stop_one_async(component, made)
         except BaseException:
             await self.stop_async()
             raise
@@ -100,6 +103,7 @@ class ComponentLifecycle:
     async def stop_async(self) -> None:
         """``stop`` in an event loop, where ``on_stop`` may be ``async``; other ones run in threads of their own."""
         if not self._is_first_stop():
+            await asyncio.to_thread(self._stopped.wait, TOTAL_STOP_SECONDS + STOP_SECONDS)
             return
         deadline = time.monotonic() + TOTAL_STOP_SECONDS
         try:
@@ -127,11 +131,15 @@ class ComponentLifecycle:
                 raise TypeError("it is async, and this process has no event loop")
         except BaseException as error:
             raise _start_error(component, error) from error
-        self._note_started(component, made)
+        if not self._note_started(component, made):
+            self._stop_one(component, made)
 
-    def _note_started(self, component: object, made: Any) -> None:
+    def _note_started(self, component: object, made: Any) -> bool:
+        """Note an object that has to be stopped later; return False if all others have been stopped meanwhile."""
         with self._lock:
-            self._started.append((component, made))
+            if not self._all_stopped:
+                self._started.append((component, made))
+            return not self._all_stopped
 
     def _is_first_stop(self) -> bool:
         with self._lock:
@@ -141,6 +149,7 @@ class ComponentLifecycle:
     def _next_to_stop(self) -> tuple[object, Any] | None:
         """Take the last started object, so that it is stopped once."""
         with self._lock:
+            self._all_stopped = not self._started
             return self._started.pop() if self._started else None
 
     def _stop_one(self, component: object, made: Any) -> None:

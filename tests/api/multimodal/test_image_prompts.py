@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import threading
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import pytest
 from sglang_plug import Media, MediaArray, MediaError, MediaLimits, MediaPrompt
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.multimodal import image_prompts as module
-from sglang_plug_api.multimodal.image_prompts import MAX_CONCURRENT_DECODES, ImagePrompts
+from sglang_plug_api.multimodal.image_prompts import MAX_CONCURRENT_DECODES, MAX_CONCURRENT_FETCHES, ImagePrompts
 from sglang_plug_api.multimodal.image_sources import ImageSources
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.options.config import MediaSourcesConfig
@@ -79,6 +80,25 @@ async def test_only_some_are_prepared_together() -> None:
     prompts = image_prompts(processor)
     await gather(prompts.prompt([9], images(b"x")) for _ in range(40))
     assert 1 <= processor.most <= MAX_CONCURRENT_DECODES
+
+
+async def test_fetched_images_count_until_they_are_used() -> None:
+    prompts = image_prompts()
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(MAX_CONCURRENT_FETCHES):
+            fetched = await stack.enter_async_context(prompts.fetched(images(Uploaded())))
+        waiting = asyncio.ensure_future(prompts.prompt([9], images(Uploaded())))
+        prompt = await prompts.prompt([9], fetched)  # their bytes are here, so nothing is fetched for them
+        assert prompt.media[0].arrays["x"].data == b"uploaded" and not waiting.done()
+    assert len((await waiting).media) == 1
+
+
+async def test_images_that_need_no_fetch_do_not_count() -> None:
+    prompts = image_prompts()
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(MAX_CONCURRENT_FETCHES + 1):
+            given = images(b"one")
+            assert await stack.enter_async_context(prompts.fetched(given)) == given
 
 
 async def becomes(prompts: ImagePrompts, count: int) -> bool:

@@ -198,3 +198,39 @@ async def test_events_are_stored_once_the_store_is_back(
     await store.put(ResponseRecord(id="a", answer={}, streams=True))
     assert [event async for event in store.read_events("a")] == (events if is_stored else [])
     assert ("could not be stored" in caplog.text) == (not is_stored)
+
+
+class Slow(MemoryResponses):
+    """A store that takes a moment, as one behind a network does."""
+
+    async def put(self, response: ResponseRecord, seconds: float = 0.0) -> None:
+        await asyncio.sleep(0.01)
+        await super().put(response, seconds)
+
+
+async def test_responses_that_start_at_the_same_time_are_limited_together(text_engine: Callable[..., Any]) -> None:
+    engine = text_engine(max_stored_responses=2)
+    engine.storage = Storage(Sharing(Slow(100, 1 << 20)))
+    server = ResponsesService(engine)
+    async with server.lifespan(FastAPI()):
+        started = await asyncio.gather(*(start(server) for _ in range(5)), return_exceptions=True)
+    refused = [result for result in started if isinstance(result, ApiError)]
+    assert [error.status for error in refused] == [503] * 3 and len(started) == 5
+
+
+class Faulty(MemoryResponses):
+    """A store with a fault that is none of ``StorageError``."""
+
+    async def append_events(self, id: str, events: Sequence[ResponseEvent]) -> None:
+        raise ValueError("a fault")
+
+
+async def test_a_response_ends_although_its_events_cannot_be_stored(text_engine: Callable[..., Any]) -> None:
+    engine = text_engine()
+    engine.storage = Storage(Sharing(Faulty(100, 1 << 20)))
+    server = ResponsesService(engine)
+    async with server.lifespan(FastAPI()):
+        id = await start(server)
+        while (await server.retrieve(id))["status"] in ("queued", "in_progress"):
+            await asyncio.sleep(0.01)
+        assert (await server.retrieve(id))["status"] == "completed"

@@ -27,6 +27,17 @@ def complete(fields: dict[str, Any], prompt: int = 10, new: int | None = 16, **o
     return defaults(**options).complete(fields, prompt, new)
 
 
+@pytest.mark.parametrize(("fields", "expected"), [({}, 5), ({"max_new_tokens": 2}, 2), ({"min_new_tokens": 1}, 1)])
+def test_a_default_minimum_is_at_most_the_length_of_the_output(fields: dict[str, Any], expected: int) -> None:
+    params = complete(fields, preferred_sampling_params={"min_new_tokens": 5}).params
+    assert params.min_new_tokens == expected
+
+
+def test_a_minimum_of_the_request_above_its_maximum_is_refused() -> None:
+    with pytest.raises(ApiError, match=r"min_new_tokens must be at most max_new_tokens \(2\), got 3"):
+        complete({"max_new_tokens": 2, "min_new_tokens": 3})
+
+
 def test_the_request_comes_first_then_the_operator_then_the_checkpoint_then_ours() -> None:
     params = complete({"temperature": 0.1}, preferred_sampling_params={"temperature": 0.2, "min_p": 0.3}).params
     assert (params.temperature, params.min_p, params.top_k, params.top_p) == (0.1, 0.3, 30, 1.0)

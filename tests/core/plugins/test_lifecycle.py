@@ -175,6 +175,51 @@ def test_a_component_that_is_made_later_is_started_at_once(lifecycle: ComponentL
     assert calls[-1] == ("stop", "a")
 
 
+def test_a_component_that_is_made_after_the_end_is_not_started(
+    run: Any, lifecycle: ComponentLifecycle, calls: list[Any]
+) -> None:
+    run("start")
+    run("stop")
+    lifecycle.add("a", Resource("a", calls))
+    assert calls == []
+
+
+def test_a_component_whose_start_outlasts_the_others_end_is_stopped(
+    lifecycle: ComponentLifecycle, calls: list[Any]
+) -> None:
+    lifecycle.start(INFO)
+    lifecycle.add("a", Resource("a", calls, start=lifecycle.stop))
+    assert calls == [("start", "a", INFO), ("stop", "a")]
+
+
+async def test_an_async_start_that_outlasts_the_others_end_is_stopped(
+    lifecycle: ComponentLifecycle, calls: list[Any]
+) -> None:
+    class Slow(AsyncResource):
+        async def on_start(self, info: Any) -> None:  # type: ignore[override]
+            await lifecycle.stop_async()
+            await super().on_start(info)
+
+    lifecycle.add("a", Slow("a", calls))
+    await lifecycle.start_async(INFO)
+    assert calls == [("start", "a", INFO), ("stop", "a")]
+
+
+async def test_a_second_async_stop_waits_for_the_first(lifecycle: ComponentLifecycle, calls: list[Any]) -> None:
+    class Slow(AsyncResource):
+        async def on_stop(self) -> None:  # type: ignore[override]
+            await asyncio.sleep(0.05)
+            calls.append("stopped")
+
+    lifecycle.add("a", Slow("a", calls))
+    await lifecycle.start_async(INFO)
+    first = asyncio.create_task(lifecycle.stop_async())
+    await asyncio.sleep(0)
+    await lifecycle.stop_async()
+    assert calls[1:] == ["stopped"]
+    await first
+
+
 def test_two_threads_that_stop_both_find_everything_stopped(lifecycle: ComponentLifecycle, calls: list[Any]) -> None:
     reached, go_on = threading.Event(), threading.Event()
 

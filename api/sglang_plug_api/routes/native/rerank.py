@@ -17,10 +17,9 @@ from sglang_plug_api.http.errors import ApiError, json_response
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import unless_disconnected
 from sglang_plug_api.pooling.pair_scoring import score_pairs
-from sglang_plug_api.pooling.pooling import meta_info, prompt_usage
+from sglang_plug_api.pooling.pooling import PoolingRequest, meta_info, prompt_usage
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.embeddings import RerankBody
-from sglang_plug_api.text.job import new_id
 from sglang_plug_api.text.text_engine import TextEngine
 from sglang_plug_api.text.truncation import Truncation
 
@@ -76,13 +75,10 @@ async def _rerank(engine: TextEngine, body: RerankBody, form: str) -> Response:
         refuse(body, "instruct", remedy="a cross-encoder is not asked in words")
     scores = await score_pairs(
         engine,
+        PoolingRequest.of(engine, body),
         [(body.query, text) for text in await _texts(engine, body)],
         "documents",
-        id=body.rid or new_id(),
-        priority=body.priority or 0,
-        adapter=engine.adapters.resolve(body.model),
         instruct=body.instruct,
-        body=body,
     )
     ranked = [
         _RankedDocument(index, text, pair.score, pair.relevance, meta_info(engine, pair.job, pair.piece, started))

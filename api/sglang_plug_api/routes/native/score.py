@@ -16,15 +16,14 @@ from sglang_plug_api.pooling.generative_scoring import ScoringUnsupported
 from sglang_plug_api.pooling.pair_scoring import cosine_scores, score_pairs
 from sglang_plug_api.pooling.pooling import (
     ONE_TOKEN,
+    PoolingRequest,
     encode_all,
-    numbered_jobs,
-    pooling_truncation,
     prompt_usage,
     softmax,
 )
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.score import ScoreBody
-from sglang_plug_api.text.job import Job, Piece, new_id
+from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.text_engine import TextEngine
 
 NO_TEXTS = (
@@ -51,23 +50,19 @@ def build(engine: TextEngine) -> APIRouter:
 async def _pairs(engine: TextEngine, body: ScoreBody) -> Response:
     """Score pairs of texts: between 0 and 1 by a cross-encoder or chat model, or the cosine of their embeddings."""
     first, second = body.texts()
-    id, priority, adapter = body.rid or new_id(), body.priority or 0, engine.adapters.resolve(body.model)
+    request = PoolingRequest.of(engine, body)
     if "embed" in engine.info["tasks"]:
-        texts = ("text_1", "text_2")
-        truncation = pooling_truncation(engine, body)
-        scores, prompt = await cosine_scores(
-            engine, first, second, texts, id=id, priority=priority, adapter=adapter, truncation=truncation
-        )
+        scores, prompt = await cosine_scores(engine, request, first, second, ("text_1", "text_2"))
     else:
         pairs = [(first[index % len(first)], text) for index, text in enumerate(second)]
         try:
-            results = await score_pairs(engine, pairs, "text_2", id=id, priority=priority, adapter=adapter, body=body)
+            results = await score_pairs(engine, request, pairs, "text_2")
         except ScoringUnsupported:
             raise ApiError(NO_TEXTS) from None
         scores, prompt = [pair.relevance for pair in results], sum(len(pair.job.tokens) for pair in results)
     return json_response(
         {
-            "id": f"score-{id}",
+            "id": f"score-{request.id}",
             "object": "list",
             "created": int(time.time()),
             "model": body.model or engine.model_name,
@@ -98,15 +93,9 @@ async def _jobs(engine: TextEngine, body: ScoreBody) -> list[Job]:
             f"label token id {beyond} is not in the vocabulary of {size} tokens",
             param="label_token_ids",
         )
-    prompts = await encode_all(engine, body.prompts(), "items", truncation=pooling_truncation(engine, body, room=1))
-    jobs = numbered_jobs(
-        prompts,
-        body.rid or new_id(),
-        body.priority,
-        sampling=ONE_TOKEN,
-        logprobs=LogprobOptions(ids=labels),
-        adapter=engine.adapters.resolve(body.model),
-    )
+    request = PoolingRequest.of(engine, body)
+    prompts = await encode_all(engine, body.prompts(), "items", truncation=request.truncation(engine, room=1))
+    jobs = request.jobs(prompts, sampling=ONE_TOKEN, logprobs=LogprobOptions(ids=labels))
     return engine.expand(jobs)
 
 

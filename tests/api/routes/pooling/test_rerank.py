@@ -117,6 +117,15 @@ def test_a_chat_model_is_asked(served: Fixture, tiny: Fixture) -> None:
     )
 
 
+def test_requests_with_different_salts_share_no_prefix(served: Fixture) -> None:
+    app = served("decoder", is_embedding=False)
+    body = {"query": "once upon a time", "documents": ["panda"], "instruct": "bad bear"}
+    rankings = [app.answer("/v1/rerank", {**body, "cache_salt": salt}) for salt in ("a", "a", "b")]
+    rankings.append(app.answer("/v1/rerank", {**body, "extra_key": "b"}))
+    cached = [ranking[0]["meta_info"]["cached_tokens"] > 0 for ranking in rankings]
+    assert cached == [False, True, False, True]
+
+
 def test_a_model_without_the_answers_is_not_asked(app: Any) -> None:
     tokenizer = app.engine.tokenizer
     assert len(tokenizer.encode("yes", special=False)) != 1 or len(tokenizer.encode("no", special=False)) != 1
