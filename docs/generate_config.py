@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from generate_hooks import text_of
 from generated_page import row, write_or_check
 
 from sglang_plug import PluginOptions, Plugins
@@ -72,9 +77,26 @@ These are read first, because plugins declare choices of the options above.
 A component's own options, as `--set NAME.KEY=VALUE` or under `set:` in the file. `sglang-plug plugins show NAME` lists
 those of any component, including yours.
 
-| setting | type | default | component |
-|---|---|---|---|
+| setting | type | default | component | |
+|---|---|---|---|---|
 {settings}
+
+## Other environment variables
+
+Besides the options, the server and the libraries that it uses read these:
+
+| variable | effect |
+|---|---|
+| `SGLANG_PLUG_TRANSFER_SECRET` | secret of servers that [send keys and values](distributed.md) to each other |
+| `SGLANG_PLUG_REDIS_SECRET`, `SGLANG_PLUG_REDIS_PASSWORD` | secret and password of `sglang-plug-redis` |
+| `HF_HOME`, `HF_HUB_OFFLINE`, `HF_TOKEN` | folder of downloaded models; `1`: download nothing; token of an account |
+| `OMP_NUM_THREADS` | threads of the engine on a CPU |
+| `XDG_STATE_HOME` | parent folder of stored files and batches, instead of `~/.local/state` |
+| `XDG_CACHE_HOME` | parent folder of compiled kernels, instead of `~/.cache` |
+| `TMPDIR` | folder of temporary files and of the sockets between processes |
+| `CUDA_HOME`, `CUDA_VISIBLE_DEVICES` | toolkit for kernels that are compiled at run time; visible devices |
+| `TRITON_INTERPRET` | `1`: Triton's kernels are interpreted, which needs no GPU, for tests |
+| `NO_COLOR` | no colours in the output of commands |
 """
 
 
@@ -128,9 +150,23 @@ def setting_rows(plugins: Plugins) -> Iterator[str]:
     for component in plugins.all():
         if component.spec.settings is None:
             continue
-        for setting in settings_fields(import_target(component.spec.settings)):
+        settings = import_target(component.spec.settings)
+        texts = field_texts(settings)
+        for setting in settings_fields(settings):
             default = "required" if setting.required else default_cell(setting.default)
-            yield row(f"`{component.spec.name}.{setting.name}`", f"`{setting.type}`", default, f"`{component.key}`")
+            name, text = f"`{component.spec.name}.{setting.name}`", texts.get(setting.name, "")
+            yield row(name, f"`{setting.type}`", default, f"`{component.key}`", text)
+
+
+def field_texts(cls: type) -> dict[str, str]:
+    """The docstring of each field of a class, by name."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        ast.unparse(node.target): text_of(after)
+        for node, after in pairwise([*definition.body, ast.Pass()])
+        if isinstance(node, ast.AnnAssign)
+    }
 
 
 def default_cell(default: Any) -> str:

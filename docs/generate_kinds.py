@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -110,7 +111,7 @@ LANGUAGES = {".py": "python", ".json": "json", ".jsonl": "json"}
 def declaration(kind: str) -> Iterator[str]:
     """Yield the hook, the spec and its own fields."""
     spec = next(spec for spec in specs(parse("plugins.specs")) if kind_of(spec) == kind)
-    hook = next(hook for hook in hooks(parse("plugins.hookspecs")) if spec.name in returns(hook))
+    hook = next(hook for hook in hooks(parse("plugins.hookspecs")) if re.search(rf"\b{spec.name}\b", returns(hook)))
     yield f"Hook [`{signature(hook)}`](../hooks.md#{anchor(hook)}),"
     yield f"spec [`{spec.name}`](../hooks.md#{spec.name.lower()}).\n\n{docstring(spec)}"
     if table := field_table(spec):

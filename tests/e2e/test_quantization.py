@@ -237,7 +237,12 @@ def test_a_damaged_checkpoint_is_named(
     [
         ("none", CHANNEL, "--quantization none: .* quantized .compressed-tensors"),
         ("int8", CHANNEL, "converts ordinary weights, .* quantized .compressed-tensors"),
-        ("auto", {"quant_method": "aqlm"}, "quantized .aqlm., which no plugin reads of: awq, comp.*, fp8, gptq, int8"),
+        (
+            "auto",
+            {"quant_method": "aqlm"},
+            "quantized with the method .aqlm., which no installed plugin reads .installed: awq, comp.*, fp8, "
+            "gptq, int8",
+        ),
         ("fp8", {"quant_method": "gptq"}, "quant_method is 'gptq'"),
         ("int4", None, "no quantization named 'int4'; did you mean 'int8'"),
     ],

@@ -18,14 +18,14 @@ from .test_quantized_checkpoints import FORMATS, MIXTURES, answer, blocks, confi
 
 REFUSED_BY_RANKS = {
     "gptq-2-bits": "has 8 rows: in GPTQ they must be a multiple of 16",
-    "fp8-blocks": "begins at 48 of its columns, 32 of which go together",
-    "fp8-compressed-blocks": "begins at 48 of its columns, 32 of which go together",
-    "gptq-same-order": "groups are in an order of their own",
-    "gptq-own-order": "groups are in an order of their own",
-    "gptq-odd-order": "groups are in an order of their own",
-    "w4a16-ordered": "groups are in an order of their own",
-    "gptq-odd-groups": "begins at .* of its columns, 40 of which go together",
-    "fp8-odd-blocks": "begins at .* of its (rows|columns), (48|40) of which go together",
+    "fp8-blocks": "boundary 48 of a rank is not a multiple of the 32 columns",
+    "fp8-compressed-blocks": "boundary 48 of a rank is not a multiple of the 32 columns",
+    "gptq-same-order": "act-order .desc_act. groups",
+    "gptq-own-order": "act-order .desc_act. groups",
+    "gptq-odd-order": "act-order .desc_act. groups",
+    "w4a16-ordered": "act-order .desc_act. groups",
+    "gptq-odd-groups": "boundary .* of a rank is not a multiple of the 40 columns",
+    "fp8-odd-blocks": "boundary .* of a rank is not a multiple of the (48 rows|40 columns|48 columns|40 rows)",
 }
 
 

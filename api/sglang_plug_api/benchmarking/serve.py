@@ -50,7 +50,9 @@ class ServeAction:
         )
         results = metric_arguments(parser)
         output_arguments(results)
-        results.add_argument("--save-result", action="store_true", help="write the figures to a file with a made name")
+        results.add_argument(
+            "--save-result", action="store_true", help="write the figures to a file whose name is generated"
+        )
         results.add_argument("--save-detailed", action="store_true", help="write the times of each request as well")
         results.add_argument("--result-dir", type=Path, metavar="FOLDER", help="folder of that file; default: this one")
         results.add_argument("--result-filename", metavar="NAME", help="name of that file")

@@ -19,7 +19,9 @@ def add_new_action(actions: Any) -> None:
     parser = actions.add_parser("new", help="create a distribution with a component that works and passes its tests")
     parser.add_argument("kind", metavar="KIND", help=f"kind of the component: {', '.join(template_kinds())}")
     parser.add_argument("name", metavar="NAME", help="name of the component; the distribution is sglang-plug-NAME")
-    parser.add_argument("--into", metavar="DIR", default=".", help="folder for the distribution's own (default: here)")
+    parser.add_argument(
+        "--into", metavar="DIR", default=".", help="parent folder of the new distribution (default: the current folder)"
+    )
     parser.set_defaults(act=create_plugin)
 
 

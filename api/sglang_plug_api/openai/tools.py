@@ -66,7 +66,10 @@ def tooling(
     if choice == "none":
         return Tooling(without_calls)
     if required and has_format:
-        raise ApiError("a required tool call and a format of the output contradict each other", param="tool_choice")
+        raise ApiError(
+            "tool_choice 'required' or a named tool cannot be combined with a format of the output; remove one of them",
+            param="tool_choice",
+        )
     if choice == "required":
         _check_definitions(tools)
     parser = parsers.for_tools()

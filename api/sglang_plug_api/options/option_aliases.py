@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-ONE_DEVICE = "ranks share a model by --tp-size alone, and --replicas serve it side by side, on one machine"
+ONE_DEVICE = (
+    "one model must fit on one machine, whose devices share it by --tp-size; --replicas may run on several machines "
+    "with --deployment ray"
+)
 SPECULATION = (
     "use --speculative-algorithm (drafters are plugins; no draft model is loaded) and --set for their settings"
 )
@@ -18,13 +21,14 @@ SPLIT = (
 NO_OFFLOAD = "weights stay on the device; nothing of them is moved to other memory"
 KV_STORES = "use --kv-store host,disk (computed prefixes are also kept in the memory of the host and on disk)"
 NO_FOREIGN_CODE = "code that comes with a checkpoint or a request is never run; models are plugins"
-NO_COMPILER = "models are not compiled; decode steps are captured as graphs by themselves"
-NO_TRACES = "traces are not offered; see /metrics and observers"
+NO_COMPILER = "models are not compiled; decode steps are captured as graphs automatically"
+NO_TRACES = "install the plugin sglang-plug-otel and use --observer otel"
 IMAGES = "use --max-images-per-request, --max-image-tokens, --max-image-bytes and --max-image-pixels"
 NO_MEDIA_OPTIONS = "no option for it; a vision-language model names its media processor"
 GRAPHS = "use --cuda-graph-max-bs; which sizes are captured follows from it"
 NO_REQUEST_LIMIT = "no option for it; there is a fixed limit"
-ON_ALREADY = "it is on without being asked for"
+ON_ALREADY = "it is on by default"
+OVERLAP = f"{ON_ALREADY} on accelerators; --disable-overlap-schedule switches it off"
 
 
 def use(flag: str, note: str = "") -> str:
@@ -49,8 +53,8 @@ EXACT: Mapping[str, str] = MappingProxyType(
         "enable-mixed-chunk": ON_ALREADY,
         "enable-prefix-caching": f"{ON_ALREADY}; --disable-radix-cache switches it off",
         "disable-prefix-caching": use("--disable-radix-cache"),
-        "async-scheduling": f"{ON_ALREADY}; --disable-overlap-schedule switches it off",
-        "enable-overlap-schedule": f"{ON_ALREADY}; --disable-overlap-schedule switches it off",
+        "async-scheduling": OVERLAP,
+        "enable-overlap-schedule": OVERLAP,
         "tokenizer": use("--tokenizer-path"),
         "tokenizer-revision": use("--tokenizer-path", "a folder"),
         "seed": use("--random-seed"),
@@ -106,7 +110,8 @@ EXACT: Mapping[str, str] = MappingProxyType(
         "enable-trace": NO_TRACES,
         "fp8-gemm-backend": use("--kernels"),
         "enable-response-store": use("--max-stored-responses", "on by default"),
-        "disable-fastapi-docs": "no option for it; --block-plugin route:docs hides them",
+        "disable-fastapi-docs": "use --block-plugin playground (the pages, /docs included) and --block-plugin "
+        "route:docs (/openapi.json)",
         "enable-deterministic-inference": "no option for it; seeds of requests are always honored",
         "max-seq-len-to-capture": GRAPHS,
     }

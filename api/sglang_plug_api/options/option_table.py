@@ -35,7 +35,7 @@ MODEL = Group(
             "--model-impl",
             "engine.model.impl",
             "where the model's code comes from: native (a plugin for its architecture), the name of a component that "
-            "serves any architecture, or auto (the first if there is one)",
+            "serves any architecture, or auto (native if there is such a plugin)",
         ),
         option("--load-format", "engine.model.load_format", "loader of the weights", component="weights"),
         option(
@@ -58,7 +58,7 @@ MODEL = Group(
         option(
             "--media-processor",
             "engine.model.media_processor",
-            "processor that makes prompts with images, for multimodal models",
+            "processor of images in prompts, for multimodal models",
             component="media-processor",
         ),
         option("--skip-tokenizer-init", "skip_tokenizer_init", "serve token ids only", bool),
@@ -239,9 +239,10 @@ BACKENDS = Group(
         option(
             "--speculative-algorithm",
             "engine.speculative.algorithm",
-            "drafter that predicts how outputs continue, so that a step computes several tokens; outputs stay the same",
+            "drafter that predicts how outputs continue, so that a step computes several tokens; outputs stay the same "
+            "(auto: the drafter that plugins recommend for the device)",
             component="drafter",
-            others=(NO_SPECULATION,),
+            others=(NO_SPECULATION, AUTO),
         ),
         option(
             "--speculative-num-draft-tokens",

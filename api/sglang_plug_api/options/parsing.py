@@ -255,7 +255,8 @@ def _disable_prefix_cache(values: dict[str, Any], sources: OptionSources) -> Non
         return
     if ranks[0] == ranks[1] and values["prefix_cache"] != NO_PREFIX_CACHE:
         raise ConfigError(
-            f"{sources.name(disable)} and {sources.name(prefix_cache)} {values['prefix_cache']!r} contradict each other"
+            f"{sources.name(disable)} and {sources.name(prefix_cache)} {values['prefix_cache']!r} contradict each "
+            "other; remove one of them"
         )
     values["prefix_cache"] = NO_PREFIX_CACHE
 
@@ -264,7 +265,7 @@ def _serve_embeddings(values: dict[str, Any]) -> None:
     if values.get("task", AUTO) == AUTO:
         values["task"] = "embed"
     if values["task"] == "generate":
-        raise ConfigError("--is-embedding and --task generate contradict each other")
+        raise ConfigError("--is-embedding and --task generate contradict each other; remove one of them")
 
 
 def _preferred(values: Mapping[str, Any], name: str, plugins: Plugins) -> dict[str, Any]:

@@ -44,7 +44,8 @@ def as_route_group(component: Component, instance: object) -> RouteGroup:
     router = instance.router if isinstance(instance, RouteGroup) else instance
     if not isinstance(router, APIRouter):
         raise PluginError(
-            f"{component}: {component.spec.target!r} gave {type(router).__name__} instead of an APIRouter or RouteGroup"
+            f"{component}: {component.spec.target!r} returned {type(router).__name__} instead of an APIRouter or "
+            "RouteGroup"
         )
     return instance if isinstance(instance, RouteGroup) else RouteGroup(router=router)
 

@@ -33,7 +33,12 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling")
     group.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
     group.add_argument("--temperature", type=float, metavar="NUMBER", help="0 always takes the likeliest token")
-    group.add_argument("--top-p", type=float, metavar="NUMBER", help="choose among tokens with this probability in all")
+    group.add_argument(
+        "--top-p",
+        type=float,
+        metavar="NUMBER",
+        help="sample from the smallest set of tokens with this total probability",
+    )
     group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answer")
 
 

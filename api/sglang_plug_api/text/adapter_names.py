@@ -36,7 +36,8 @@ class AdapterNames:
             return from_model
         if from_model not in (None, adapter):
             raise ApiError(
-                f"model names the adapter {from_model!r}, and lora_path {adapter[:SHOWN]!r}", param="lora_path"
+                f"model names the adapter {from_model!r}, and lora_path {adapter[:SHOWN]!r}; name one of them",
+                param="lora_path",
             )
         return self.require_loaded(adapter)
 

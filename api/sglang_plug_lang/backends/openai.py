@@ -169,7 +169,9 @@ def _schema(schema: str | Mapping[str, Any]) -> Any:
 
 def _messages(prompt: Prompt) -> dict[str, Any]:
     if prompt.role != ASSISTANT:
-        raise BackendError(f"a chat model speaks as the assistant only, not as {prompt.role!r}: gen stands elsewhere")
+        raise BackendError(
+            f"gen() must be inside of assistant(...) for a chat model; it is inside of {prompt.role}(...)"
+        )
     messages = [dict(message) for message in prompt.messages]
     if not prompt.begun:
         return {"messages": messages}

@@ -98,7 +98,9 @@ def build_piecewise_graphs(context: ExtensionContext) -> StepExtension | None:
     alone = context.device.type == "cuda" and context.ranks.size == 1
     if not alone or not _is_decoder(context) or context.states:
         name = CudaPieces.name
-        logger.info("Prompts run without %ss: only decoders without states, on one CUDA device, have them", name)
+        logger.info(
+            "Prompts run without %ss: they need a decoder without recurrent state on a single CUDA device", name
+        )
         return None
     return PiecewiseGraphsExtension(context, most)
 

@@ -159,7 +159,9 @@ class Capture:
                     with suppress(Exception):  # the error that broke the capture is raised already
                         self._graph.close()
         if len(self._steps) != len(self._shapes):
-            raise CannotCaptureError(f"it attended {len(self._shapes)} times, and then {len(self._steps)} times")
+            raise CannotCaptureError(
+                f"it called attention {len(self._shapes)} times in one run and {len(self._steps)} times in the next"
+            )
         return Pieces(self._steps, last, hidden)
 
     def _noted(self, attend: Attend) -> Attend:
@@ -179,7 +181,9 @@ class Capture:
         def run(layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor | tuple[Tensor, ...]:
             assert self._graph is not None
             if len(self._steps) == len(self._shapes):
-                raise CannotCaptureError(f"it attended {len(self._shapes)} times, and then more often")
+                raise CannotCaptureError(
+                    f"it called attention {len(self._shapes)} times in one run and more often in the next"
+                )
             shapes = self._shapes[len(self._steps)]
             outputs = tuple(torch.empty(shape, dtype=dtype, device=q.device) for shape, dtype in shapes)
             replay, self._graph = self._graph.close(), None

@@ -101,7 +101,10 @@ class RecordedSteps(StepExecutor):
         rows = slice(None) if batch.output_rows is None else batch.output_rows
         if not same_bits(computed[rows], replayed[rows]):
             self._replay = None
-            logger.info("Steps with prompts are not recorded: the model computes something in Python")
+            logger.info(
+                "Steps with prompts are not recorded: results differ from recorded ones, as the model computes "
+                "something in Python"
+            )
         return computed
 
 

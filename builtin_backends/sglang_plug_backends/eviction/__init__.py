@@ -11,11 +11,17 @@ POLICIES = "sglang_plug_backends.eviction.policies"
 
 @hookimpl
 def register_cache_policies() -> Iterator[EvictionSpec]:
-    yield EvictionSpec(name="lru", target=f"{POLICIES}:LeastRecentlyUsed", summary="the longest unused goes first")
-    yield EvictionSpec(name="lfu", target=f"{POLICIES}:LeastFrequentlyUsed", summary="the least often used goes first")
-    yield EvictionSpec(name="fifo", target=f"{POLICIES}:FirstInFirstOut", summary="the oldest goes first")
     yield EvictionSpec(
-        name="priority", target=f"{POLICIES}:LowestPriority", summary="the lowest request priority goes first"
+        name="lru", target=f"{POLICIES}:LeastRecentlyUsed", summary="evicts the least recently used prefix first"
+    )
+    yield EvictionSpec(
+        name="lfu", target=f"{POLICIES}:LeastFrequentlyUsed", summary="evicts the least frequently used prefix first"
+    )
+    yield EvictionSpec(name="fifo", target=f"{POLICIES}:FirstInFirstOut", summary="evicts the oldest prefix first")
+    yield EvictionSpec(
+        name="priority",
+        target=f"{POLICIES}:LowestPriority",
+        summary="evicts prefixes of the lowest request priority first",
     )
 
 

@@ -50,12 +50,12 @@ def adapter_reader(plugins: Plugins) -> ReadAdapter:
 def _check(component: Component, adapter: object, request: AdapterRequest) -> None:
     """Raise ``PluginError`` if an adapter violates its contract, or changes layers that do not exist."""
     if not isinstance(adapter, Adapter):
-        raise PluginError(f"{component} gave {type(adapter).__name__} instead of Adapter")
+        raise PluginError(f"{component} returned {type(adapter).__name__} instead of Adapter")
     layers = {layer.name for layer in request.layers}
     for name, layer in adapter.layers.items():
         if name not in layers:
             raise PluginError(f"{component} gave an adapter for {name!r}, which is no layer that it was told of")
         if not isinstance(layer, LayerAdapter):
-            raise PluginError(f"{component} gave {type(layer).__name__} instead of LayerAdapter for {name!r}")
+            raise PluginError(f"{component} returned {type(layer).__name__} instead of LayerAdapter for {name!r}")
     if not adapter.layers:
         raise ConfigError(f"the adapter in {request.path} changes no layer")

@@ -12,7 +12,7 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
     yield StepExtensionSpec(
         name="multimodal",
         target=f"{__name__}.extension:build",
-        summary="images in prompts, and prompts of states instead of tokens",
+        summary="images in prompts, and prompts given as input embeddings",
         serves=("media",),
         worker_ranks=True,
     )

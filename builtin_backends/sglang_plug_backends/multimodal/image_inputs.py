@@ -147,7 +147,8 @@ def _look(model: Model, met: Ordered[tuple[ChunkView, int, int]], store: TensorS
     for (chunk, index), image, states in zip(missing, media, encoded, strict=True):
         if len(states) != image.count:
             raise RuntimeError(
-                f"{type(model).__name__}.encode_images gave {len(states)} states for an image of {image.count} places"
+                f"{type(model).__name__}.encode_images returned {len(states)} states for an image of "
+                f"{image.count} places"
             )
         _layout(chunk).states[index] = states
         if store is not None:

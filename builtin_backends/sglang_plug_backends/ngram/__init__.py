@@ -13,5 +13,5 @@ def register_drafters() -> Iterator[DrafterSpec]:
         name="ngram",
         target=f"{__name__}.drafter:NGramDrafter",
         settings=f"{__name__}.settings:NGramSettings",
-        summary="what followed the last tokens where they stood before, in the prompt or in the output",
+        summary="prompt lookup: the tokens that followed the last n-gram earlier in the prompt or output",
     )

@@ -25,7 +25,7 @@ def register_quantizations() -> Iterator[QuantizationSpec]:
         target=f"{__name__}.int8:build",
         settings=f"{__name__}.settings:Int8Settings",
         devices=frozenset({"cpu"}),
-        summary="weights rounded to eight bits when loaded: faster for few requests, less exact",
+        summary="quantizes weights to int8 at load time: faster for few requests, less exact",
     )
     yield QuantizationSpec(
         name="fp8",
@@ -50,13 +50,13 @@ def register_quantizations() -> Iterator[QuantizationSpec]:
         name="compressed-tensors",
         target=f"{__name__}.compressed_tensors:build",
         devices=HOST_AND_CUDA,
-        summary="reads checkpoints of compressed-tensors in whole numbers of four or eight bits",
+        summary="reads checkpoints of compressed-tensors in int4 and int8",
     )
     yield QuantizationSpec(
         name="mxfp4",
         target=f"{__name__}.mxfp4:build",
         devices=HOST_AND_CUDA,
-        summary="reads checkpoints whose experts are in MXFP4 into ordinary weights",
+        summary="dequantizes MXFP4 experts of checkpoints at load time",
     )
 
 

@@ -50,7 +50,7 @@ def build(request: QuantizationRequest, settings: Fp8Settings) -> Quantization:
     if request.device.type == "cuda":
         _check_device(request)
     elif request.stored is None or request.kernels.pack_coded is None or request.dtype != torch.bfloat16:
-        logger.warning("Matrices in FP8 are turned back into floats on a CPU: slower than without quantization")
+        logger.warning("FP8 matrices are dequantized for each use on a CPU: slower than without quantization")
     if request.stored is None:
         roles = {"linear", "head"} if settings.head else {"linear"}
         return Quantization(name="fp8", scheme=lambda matrix: _converted(matrix) if matrix.role in roles else None)

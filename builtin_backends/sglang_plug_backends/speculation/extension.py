@@ -191,7 +191,7 @@ class Speculation(StepExtension, AdmissionPhase, PlanningPhase, OutputPhase):
             assert self._drafter is not None
             drafter = self._drafter.begin(sequence.request.tokens, salt=sequence.request.salt)
             if not isinstance(drafter, SequenceDrafter):
-                raise TypeError(f"begin() gave {type(drafter).__name__}, not a SequenceDrafter")
+                raise TypeError(f"begin() returned {type(drafter).__name__}, not a SequenceDrafter")
             state = DraftState(drafter, sequence.prompt_len, min(FIRST_DEPTH, self.most))
             sequence.extras[self] = state
         return state

@@ -24,7 +24,7 @@ def register_attention_backends() -> Iterator[AttentionSpec]:
 @hookimpl
 def register_kernels() -> Iterator[KernelSpec]:
     yield KernelSpec(
-        name="torch", target="sglang_plug.contracts.model.kernels:TORCH", summary="the definitions, in plain torch"
+        name="torch", target="sglang_plug.contracts.model.kernels:TORCH", summary="reference implementation in PyTorch"
     )
 
 

@@ -168,8 +168,8 @@ class EngineProcess:
                 self._failed |= isinstance(message, Failed)
                 self._dispatch(message)
             except Exception as error:  # requests that are never answered would wait for ever
-                logger.exception("a message of the engine could not be handled")
-                self._end_with(EngineError(f"a message of the engine could not be handled: {error}"))
+                logger.exception("A message from the engine could not be handled; the engine is stopped")
+                self._end_with(EngineError(f"internal error: a message from the engine could not be handled: {error}"))
                 return
 
     async def _watch(self) -> None:

@@ -72,14 +72,14 @@ class Request:
     tokens: tuple[int, ...]
     params: SamplingParams = field(default_factory=SamplingParams)
     media: tuple[Media, ...] = ()
-    """What some of the tokens stand for, in the order of their places."""
+    """Multimodal items that some of the tokens stand for, in the order of the prompt."""
     logprobs: LogprobOptions | None = None
     constraint: Constraint | None = None
-    """What the output must look like."""
+    """Constraint of the output (structured outputs)."""
     reasoning_prefix: ReasoningPrefix | None = None
-    """What may stand before that part of it."""
+    """Reasoning that may come before the constrained part of the output."""
     reasoning: ReasoningBlock | None = None
-    """Where the output reasons, constrained or not; ``None``: reasoning is not told apart from the answer."""
+    """Tokens around the reasoning, constrained or not; ``None``: reasoning is not separated from the answer."""
     task: Task = "generate"
     priority: int = 0
     """Higher is served first under the ``priority`` policy and retracted last."""
@@ -129,9 +129,9 @@ class DraftCounts:
     """Counts of drafted and accepted tokens of an output so far."""
 
     drafted: int
-    """Tokens that were guessed and computed."""
+    """Draft tokens that were computed."""
     accepted: int
-    """Draft tokens that were accepted: as many steps less."""
+    """Draft tokens that were accepted; each saved a decode step."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -166,15 +166,16 @@ def check_contract(component: Component, made: Any, contract: type | None) -> No
     where = f"{component}: {component.spec.target!r}"
     if not getattr(contract, "_is_protocol", False):
         if not isinstance(made, contract):
-            raise PluginError(f"{where} gave {type(made).__name__} instead of {contract.__qualname__}")
+            raise PluginError(f"{where} returned {type(made).__name__} instead of {contract.__qualname__}")
         return
     missing = [name for name in vars(contract) if not name.startswith("_") and not hasattr(made, name)]
     if missing:
         raise PluginError(
-            f"{where} gave {type(made).__name__}, which lacks of {contract.__qualname__}: {', '.join(missing)}"
+            f"{where} returned {type(made).__name__}, which lacks these members of {contract.__qualname__}: "
+            f"{', '.join(missing)}"
         )
     for name, problem in signature_problems(made, contract):
-        raise PluginError(f"{where} gave {type(made).__name__}, whose {name}() {problem}")
+        raise PluginError(f"{where} returned {type(made).__name__}, whose {name}() {problem}")
 
 
 def signature_problems(made: Any, contract: type) -> Iterator[tuple[str, str]]:

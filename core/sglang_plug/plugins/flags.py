@@ -40,13 +40,17 @@ def plugin_flags() -> Parser:
     add("--block-plugin", "NAME", "never import this plugin or distribution, or hide this kind:name; repeatable")
     add("--plugin", "FILE", "load a one-file plugin; repeatable")
     add("--plugins-dir", "DIR", "load the plugins in a folder; repeatable")
-    add("--prefer", "KIND:NAME=DISTRIBUTION", "whose component a name means if several declare it; repeatable")
+    add(
+        "--prefer",
+        "KIND:NAME=DISTRIBUTION",
+        "the distribution whose component is used if several declare this name; repeatable",
+    )
     add("--set", "NAME.KEY=VALUE", "a setting of a component, see `sglang-plug plugins show NAME`; repeatable")
     group.add_argument(
         "--strict-plugins",
         action=argparse.BooleanOptionalAction,
         default=argparse.SUPPRESS,
-        help="a plugin that fails to load stops the start",
+        help="refuse to start if a plugin fails to load",
     )
     group.add_argument(
         "--locked",

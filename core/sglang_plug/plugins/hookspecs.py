@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sglang_plug.config import EngineConfig
 
 API_VERSION = 1
-"""Rises only when a hook, an argument or an exported name is removed. A plugin module may state
+"""Rises only when a hook, an argument or an exported name is removed or changes its meaning. A plugin module may state
 ``api_version = 1``; another version is refused when the plugin is loaded."""
 API_MINOR_VERSION = 0
 """Rises when the contract gains or deprecates something; it begins again at 0 when ``API_VERSION`` rises."""

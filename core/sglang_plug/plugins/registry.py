@@ -295,7 +295,7 @@ class Plugins:
                 entries[:] = [_with_settings(entry, assigned.get(id(entry))) for entry in entries]
 
     def _refuse_twins(self, components: list[Component]) -> None:
-        """``--prefer`` settles clashes between distributions; within one there is nothing to prefer."""
+        """Refuse a distribution that declares one component twice: ``--prefer`` chooses between distributions only."""
         keys = [component.key for component in components]
         for component in components:
             others = self._components.get((component.spec.kind, component.spec.name), [])

@@ -32,7 +32,7 @@ def check_threads(calls: Mapping[str, Callable[[], object]], subject: str) -> No
                 problems.append(f"{name} raised {type(error).__name__}: {error}")
                 continue
             if result != expected[name]:
-                problems.append(f"{name} gave {_short(result)} instead of {_short(expected[name])}")
+                problems.append(f"{name} returned {_short(result)} instead of {_short(expected[name])}")
         return problems
 
     with frequent_switches(), ThreadPoolExecutor(THREADS) as pool:

@@ -100,7 +100,7 @@ async def test_a_route_for_this_task_comes_before_one_of_another_task(client_of:
 
 
 def test_what_build_returns_must_be_a_router(client_of: Any) -> None:
-    with pytest.raises(ConfigError, match="route 'extra' from .*gave dict instead of an APIRouter or RouteGroup"):
+    with pytest.raises(ConfigError, match="route 'extra' from .*returned dict instead of an APIRouter or RouteGroup"):
         client_of(returned="{}")
 
 

@@ -26,7 +26,7 @@ from tests.parser_flags import flags_of
         ("--max-model-len", "use --context-length"),
         ("--gpu-memory-utilization", "use --mem-fraction-static"),
         ("--max_num_seqs", "use --max-running-requests"),
-        ("--enable-prefix-caching", "it is on without being asked for; --disable-radix-cache switches it off"),
+        ("--enable-prefix-caching", "it is on by default; --disable-radix-cache switches it off"),
         ("--no-enable-prefix-caching", "--disable-radix-cache switches it off"),
         ("--trust-remote-code", "never run"),
         ("--speculative-draft-model-path", "use --speculative-algorithm"),

@@ -23,10 +23,10 @@ DIFFERENCES = {
     "/v1/completions": {**GENERATION, "best_of": "`n` or 1"},
     "/v1/responses": {
         **{name: GENERATION[name] for name in ("model", "priority", "stop_regex", "top_logprobs")},
-        "background": "kept in memory; events can be read later if `stream` was set",
+        "background": "kept in the store; events can be read later if `stream` was set",
         "include": "log-probabilities; parts that are never generated are accepted",
         "reasoning": "`effort`; what a model thinks is shown as it is, not summarized",
-        "store": "in memory, at most `--max-stored-responses`",
+        "store": "in memory with the default store; at most `--max-stored-responses`",
         "tools": "functions; nothing is run by the server",
         "truncation": "`auto` drops the oldest turns",
     },
@@ -37,7 +37,10 @@ DIFFERENCES = {
         "stream": "`text` is all text so far; `incremental: true` gives what is new",
     },
     "/encode": {"dimensions": "for models whose vectors may be shortened"},
-    "/v1/embeddings": {"truncate_prompt_tokens": "keeps the first tokens; -1: as many as fit the model"},
+    "/v1/embeddings": {
+        "cache_salt": GENERATION["cache_salt"],
+        "truncate_prompt_tokens": "keeps the first tokens; -1: as many as fit the model",
+    },
     "/v1/rerank": {
         "documents": "texts, or objects with a `text`",
         "instruct": "for models that are asked in words",

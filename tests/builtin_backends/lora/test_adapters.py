@@ -257,7 +257,7 @@ def test_without_adapters_layers_are_as_they_were(tiny_model: Callable[[str], An
     [
         ({"broken": 1}, PluginError, "adapter 'scaling' from .* failed to read .*ZeroDivisionError: in the format"),
         ({"unknown": 1}, PluginError, "for 'model.nowhere', which is no layer that it was told of"),
-        ({"wrong": 1}, PluginError, "gave str instead of LayerAdapter"),
+        ({"wrong": 1}, PluginError, "returned str instead of LayerAdapter"),
         ({}, ConfigError, "changes no layer"),
         (None, ConfigError, r"holds no adapter of a known format \(scaling, lora\)"),
     ],

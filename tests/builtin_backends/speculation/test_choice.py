@@ -151,7 +151,7 @@ def test_memory_is_reserved_for_the_tokens_that_are_sampled_with_drafts(plugins:
 
 
 def test_an_object_that_is_no_drafter_is_named(plugins: Plugins) -> None:
-    with pytest.raises(PluginError, match="drafter 'broken' .* gave str instead of Drafter"):
+    with pytest.raises(PluginError, match="drafter 'broken' .* returned str instead of Drafter"):
         built("broken", plugins)
 
 

@@ -277,7 +277,7 @@ def test_a_drafter_that_fails_at_an_end_is_not_asked_again(caplog: pytest.LogCap
     scheduler.extensions = extension_points({"speculation": Speculation(Forgetful(perfect), **options)})  # type: ignore[arg-type]
     submit(scheduler, "a", [1, 2, 3], params=LONG)
     assert finish(scheduler, device)["a"] == expected_long()
-    assert "begin() gave NoneType, not a SequenceDrafter" in caplog.text
+    assert "begin() returned NoneType, not a SequenceDrafter" in caplog.text
 
 
 def test_every_output_is_told_to_the_drafter_when_it_is_over() -> None:

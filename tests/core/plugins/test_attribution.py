@@ -79,10 +79,10 @@ def component(install: Install) -> Callable[..., Component]:
     [
         ("broken", "failed to start: OSError: out of paper"),
         ("leaves", "failed to start: SystemExit: 3"),
-        ("NoRank", ".*gave NoRank, which lacks of EvictionPolicy: eviction_priority"),
+        ("NoRank", ".*returned NoRank, which lacks these members of EvictionPolicy: eviction_priority"),
         (
             "WrongRank",
-            r".*gave WrongRank, whose eviction_priority\(\) cannot be called with \(node\): too many positional",
+            r".*returned WrongRank, whose eviction_priority\(\) cannot be called with \(node\): too many positional",
         ),
     ],
 )
@@ -111,9 +111,9 @@ def test_settings_are_handed_over_if_there_are_any(component: Any) -> None:
 
 def test_a_class_that_is_not_the_one_wanted(component: Any) -> None:
     good = component("Good")
-    with pytest.raises(PluginError, match="gave Good instead of AttentionShape"):
+    with pytest.raises(PluginError, match="returned Good instead of AttentionShape"):
         make(good, contract=AttentionShape)
-    with pytest.raises(PluginError, match="which lacks of Tokenizer: vocab_size, "):
+    with pytest.raises(PluginError, match="which lacks these members of Tokenizer: vocab_size, "):
         make(good, contract=Tokenizer)
     with pytest.raises(PluginError, match="must be a subclass of int"):
         make(good, base=int)

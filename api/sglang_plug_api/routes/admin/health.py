@@ -38,7 +38,7 @@ def build(engine: TextEngine) -> APIRouter:
     async def ping() -> Response:
         return await health()
 
-    @router.get("/ready", summary="200 while new requests are taken; 503 also while the server stops")
+    @router.get("/ready", summary="As /health, for readiness probes")
     async def ready() -> Response:
         return await health()  # at shutdown the gate before all routes answers 503
 

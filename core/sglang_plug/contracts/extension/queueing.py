@@ -27,7 +27,7 @@ class QueueView(Protocol):
 
 
 class QueuePhase:
-    """The requests that wait. Override what is needed; the methods of this class are never called."""
+    """The requests that wait. Override the methods that are needed; the engine calls no others."""
 
     def queued(self, sequence: SequenceView, queue: QueueView) -> None:
         """``sequence`` is in the queue from now on, for the first time. Raise ``RequestError`` to refuse its request.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AdmissionPhase:
-    """The life of a request. Override what is needed; the methods of this class are never called."""
+    """The life of a request. Override the methods that are needed; the engine calls no others."""
 
     def admit(self, sequence: SequenceView) -> None:
         """Check a request and prepare its state, before it is queued; called once. Raise ``RequestError`` to refuse."""
@@ -40,7 +40,7 @@ class AdmissionPhase:
 
 
 class PlanningPhase:
-    """The planning of steps. Override what is needed; the methods of this class are never called."""
+    """The planning of steps. Override the methods that are needed; the engine calls no others."""
 
     most_draft_rows: int = 0
     """Most rows that are sampled in one step with draft tokens; memory for their logits is reserved at start."""
@@ -64,7 +64,7 @@ class PlanningPhase:
 
 
 class OutputPhase:
-    """The results of steps. Override what is needed; the methods of this class are never called."""
+    """The results of steps. Override the methods that are needed; the engine calls no others."""
 
     def verified(self, sequence: SequenceView, drafted: int, accepted: int) -> None:
         """A step verified ``drafted`` draft tokens, and the first ``accepted`` of them are tokens of the sequence."""
@@ -79,7 +79,7 @@ class OutputPhase:
 
 
 class ServicePhase:
-    """Operation of the server. Override what is needed; the methods of this class are never called."""
+    """Operation of the server. Override the methods that are needed; the engine calls no others."""
 
     def start(self) -> None:
         """The engine is built and will serve; called once, after the weights are loaded."""

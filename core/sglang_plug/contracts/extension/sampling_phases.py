@@ -78,7 +78,7 @@ class TokenDecision:
 
 
 class SamplingPhase:
-    """The sampling of tokens. Override what is needed; the methods of this class are never called."""
+    """The sampling of tokens. Override the methods that are needed; the engine calls no others."""
 
     def constrains(self, request: Request) -> bool:
         """Report whether this extension decides where the output ends; called once, before ``admit``.

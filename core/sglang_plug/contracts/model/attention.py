@@ -133,7 +133,7 @@ class UnreadLengths(list[int]):
     """A list that a model must not read while it is captured, because its contents differ in each step."""
 
     def _refuse(self, *arguments: Any) -> Any:
-        raise CannotCaptureError("it looks at the lengths of sequences, not only at tokens")
+        raise CannotCaptureError("it reads the lengths of sequences on the host")
 
     __len__ = __getitem__ = __iter__ = __contains__ = __eq__ = _refuse
 

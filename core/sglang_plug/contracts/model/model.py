@@ -159,7 +159,7 @@ class Model(nn.Module):
         unpacked = sum(getattr(module, "unpacks", 0) for module in self.modules())
         if unpacked:
             logger.warning(
-                "Experts of the quantized checkpoint are turned back into ordinary weights, which take %.1f GiB",
+                "The kernels have no quantized MoE: experts are dequantized to the model's dtype, which takes %.1f GiB",
                 unpacked / 2**30,
             )
         if not any(quantized):
@@ -194,7 +194,7 @@ class Model(nn.Module):
                     continue
                 raise WeightError(f"checkpoint has {name!r} but {type(self).__name__} has no {target!r}")
             if target not in parameters:
-                raise WeightError(f"checkpoint has {name!r} twice, or too late: {target!r} is packed already")
+                raise WeightError(f"the checkpoint has {name!r} twice: {target!r} is already loaded")
             other = aliases.setdefault(keys[target], target)
             if other != target and _has_other_values(self._layer_of(target), parameters[target], tensor):
                 logger.warning("%r and %r are not tied, as the checkpoint has other values for each", other, target)
@@ -210,7 +210,9 @@ class Model(nn.Module):
         if short:
             first = min(short)
             raise WeightError(
-                f"checkpoint leaves {len(short)} parameters unfilled, first {first!r} ({_summarize(short[first])})"
+                f"the checkpoint leaves {len(short)} parameters unfilled, first {first!r} "
+                f"({_summarize(short[first])}); "
+                "config.json does not fit the weights, or the download is incomplete"
             )
 
     def whole_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -114,7 +114,7 @@ class StoredTensor:
     def own_columns(self, tensor: Tensor, columns: slice) -> Tensor:
         """Return the part of the tensor for ``columns``. Raises ``ValueError`` if it cannot be split there."""
         if self.axis is None:
-            raise ValueError("ranks cannot share columns whose groups are in an order of their own")
+            raise ValueError("ranks cannot share a matrix with act-order (desc_act) groups; use --tp-size 1")
         if self.inner is None or tensor.numel() == 1 or tensor.shape[self.inner] == 1:
             return tensor
         return _cut(tensor, self.inner, columns, self.columns, "columns")
@@ -132,11 +132,15 @@ def _part_starts(parts: Sequence[StoredTensor]) -> list[int]:
 def _cut(tensor: Tensor, dimension: int, span: slice, group: int, axis: str) -> Tensor:
     if span.start % group:
         raise ValueError(
-            f"ranks cannot share it: one of them begins at {span.start} of its {axis}, {group} of which go together"
+            f"ranks cannot share it: the boundary {span.start} of a rank is not a multiple of the {group} "
+            f"{axis} of a group; "
+            "use a smaller --tp-size"
         )
     first, last = span.start // group, -(-span.stop // group)
     if last > tensor.shape[dimension]:
-        raise ValueError(f"it has {tensor.shape[dimension]} indices for its {axis}, {group} for each, and too few")
+        raise ValueError(
+            f"it has {tensor.shape[dimension]} groups of {group} {axis}, and a rank needs those up to number {last}"
+        )
     return tensor.narrow(dimension, first, last - first)
 
 

@@ -80,7 +80,7 @@ class AccountingPolicy(Protocol):
         """The last open request of a caller has ended."""
 
     def joined_queue(self, caller: str) -> None:
-        """An active caller has a request that was never admitted, and had none."""
+        """An active caller gets its first open request that has not been admitted yet."""
 
     def left_queue(self, caller: str) -> None:
         """All requests of an active caller have been admitted, or have ended."""

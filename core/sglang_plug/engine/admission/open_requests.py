@@ -49,7 +49,7 @@ def check_token_ids(request: Request, vocab_size: int) -> None:
     named += request.logprobs.ids if request.logprobs else ()
     if (block := request.reasoning) is not None:
         if not all(block.ends):
-            raise RequestError("an end of reasoning has no tokens")
+            raise RequestError("reasoning: an end marker has no tokens; check the reasoning parser")
         named += [*chain.from_iterable(block.ends), *block.opening]
     for field, ids in (("prompt", request.tokens), ("stop_token_ids, logit_bias, logprob ids or reasoning", named)):
         if ids and not (0 <= min(ids) and max(ids) < vocab_size):

@@ -135,11 +135,11 @@ def check_attention(resolved: Resolved, backend: AttentionBackend, model: Model)
 def _attention_problem(output: object, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str | None:
     """Describe how ``output`` differs from the expected tensor; ``None`` if it does not."""
     if not isinstance(output, torch.Tensor):
-        return f"a tensor; it gave {type(output).__name__}"
+        return f"a tensor; it returned {type(output).__name__}"
     if tuple(output.shape) != shape:
-        return f"a tensor of shape [tokens, heads, value_dim], here {list(shape)}; it gave {list(output.shape)}"
+        return f"a tensor of shape [tokens, heads, value_dim], here {list(shape)}; it returned {list(output.shape)}"
     if output.dtype != dtype:
-        return f"a tensor of the dtype of its queries, {dtype}; it gave {output.dtype}"
+        return f"a tensor of the dtype of its queries, {dtype}; it returned {output.dtype}"
     if output.device.type != device.type:
         return f"a tensor on {device}; it gave one on {output.device}"
     return None

@@ -216,14 +216,14 @@ class ProcessorGroup:
     def _make(self, members: Ordered[Member]) -> LogitsBatch:
         batch = self.loaded.processor.batch([member.row for member in members])
         if not isinstance(batch, LogitsBatch):
-            raise TypeError(f"batch() gave {type(batch).__name__}, not a LogitsBatch")
+            raise TypeError(f"batch() returned {type(batch).__name__}, not a LogitsBatch")
         return batch
 
     @staticmethod
     def _check(changed: Tensor, logits: Tensor) -> None:
         if not isinstance(changed, Tensor) or (changed.shape, changed.dtype) != (logits.shape, logits.dtype):
             actual = f"{changed.dtype} {list(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
-            raise TypeError(f"apply() gave {actual} for logits {logits.dtype} {list(logits.shape)}")
+            raise TypeError(f"apply() returned {actual} for logits {logits.dtype} {list(logits.shape)}")
 
     def fail(self, error: BaseException) -> None:
         """Record an error that ends the requests of these rows, whose logits are no longer valid."""

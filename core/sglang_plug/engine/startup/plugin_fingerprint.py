@@ -19,7 +19,9 @@ def compare(plugins: Plugins, other: Iterable[tuple[str, ...]], who: str) -> Non
     """
     if differing := set(plugins.fingerprint) ^ set(other):
         names = ", ".join(sorted(" ".join(plugin) for plugin in differing))
-        raise ConfigError(f"{who} sees other plugins than the server: {names}")
+        raise ConfigError(
+            f"{who} sees other plugins than the server: {names}; install the same versions in both environments"
+        )
 
 
 def check_engine_plugins(plugins: Plugins, info: Mapping[str, Any]) -> None:

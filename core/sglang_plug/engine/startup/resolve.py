@@ -179,7 +179,10 @@ def _choose_quantization(config: EngineConfig, plugins: Plugins, facts: Facts, c
     if chosen in (None, NO_QUANTIZATION):
         if stored:
             known = ", ".join(plugins.names("quantization"))
-            raise ConfigError(f"the checkpoint's weights are quantized ({method}), which no plugin reads of: {known}")
+            raise ConfigError(
+                f"the checkpoint's weights are quantized with the method {method!r}, which no installed plugin reads "
+                f"(installed: {known}); install a plugin for it, or serve a checkpoint that is not quantized"
+            )
         return
     assert chosen is not None
     why = "named by the configuration" if name != AUTO else "chosen for the checkpoint"
@@ -286,4 +289,7 @@ def _check_device(component: Component, device: torch.device) -> None:
     spec = component.spec
     assert isinstance(spec, AttentionSpec | ExecutorSpec | KernelSpec | QuantizationSpec)
     if not {"any", device.type} & spec.devices:
-        raise ConfigError(f"{component} does not run on {device.type}, only on {', '.join(sorted(spec.devices))}")
+        raise ConfigError(
+            f"{component} does not run on {device.type}, only on {', '.join(sorted(spec.devices))}; choose another "
+            f"{spec.kind}, or another --device"
+        )

@@ -93,13 +93,13 @@ def _request(path: Path, layers: Sequence[AdaptableLayer], dtype: torch.dtype) -
 
 def _read(read: Any, path: Path, layers: Sequence[AdaptableLayer], settings: Any, dtype: torch.dtype) -> Adapter:
     adapter = read(_request(path, layers, dtype), settings)
-    assert isinstance(adapter, Adapter), f"{path}: gave {type(adapter).__name__} instead of Adapter"
+    assert isinstance(adapter, Adapter), f"{path}: returned {type(adapter).__name__} instead of Adapter"
     assert adapter.layers, f"{path}: the adapter changes no layer"
     names = {layer_adapter.name for layer_adapter in layers}
     for name, layer_adapter in adapter.layers.items():
         assert name in names, f"{path}: changes {name!r}, which is no layer that it was told of"
         assert isinstance(layer_adapter, LayerAdapter), (
-            f"{path}: gave {type(layer_adapter).__name__} instead of LayerAdapter for {name!r}"
+            f"{path}: returned {type(layer_adapter).__name__} instead of LayerAdapter for {name!r}"
         )
     return adapter
 
@@ -117,7 +117,7 @@ def _apply(adapter: LayerAdapter, x: Tensor, y: Tensor, where: str) -> tuple[Ten
     changed = adapter.before(x)
     assert torch.equal(x, original), f"{where}: before() wrote to its input"
     assert (changed.shape, changed.dtype) == (x.shape, x.dtype), (
-        f"{where}: before() gave {changed.dtype}{[*changed.shape]}"
+        f"{where}: before() returned {changed.dtype}{[*changed.shape]}"
     )
     product = y.clone()
     original = changed.clone()

@@ -120,7 +120,7 @@ class Ledger:
 
     def _freed(self, name: str, call: Callable[[], list[int]]) -> list[int]:
         freed = self._call(name, call)
-        assert isinstance(freed, list), f"{self.where}: {name} gave {type(freed).__name__}, not a list of slots"
+        assert isinstance(freed, list), f"{self.where}: {name} returned {type(freed).__name__}, not a list of slots"
         twice = [slot for slot, count in Counter(freed).items() if count > 1]
         assert not twice, f"{self.where}: {name} returned slot {twice[0]} twice"
         strange = [slot for slot in freed if slot not in self._prefixes]
@@ -142,7 +142,7 @@ class Ledger:
 
     def _compare(self, name: str, slots: list[int], expected: list[int]) -> None:
         assert slots == expected, (
-            f"{self.where}: {name} gave {len(slots)} slots {_short(slots)}, and must give {len(expected)}: "
+            f"{self.where}: {name} returned {len(slots)} slots {_short(slots)}, and must give {len(expected)}: "
             f"{_short(expected)}"
         )
 

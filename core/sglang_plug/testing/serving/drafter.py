@@ -86,7 +86,7 @@ def _conversations(made: Drafter, generator: random.Random, vocabulary: int) -> 
     ):
         prompt = tuple(tokens(length))
         drafter = _begin(made, prompt, "", f"a sequence {name}")
-        assert isinstance(drafter, SequenceDrafter), f"begin() gave {type(drafter).__name__}, not a SequenceDrafter"
+        assert isinstance(drafter, SequenceDrafter), f"begin() returned {type(drafter).__name__}, not a SequenceDrafter"
         talks.append(_Talk(name, prompt, drafter, tokens))
     return talks
 

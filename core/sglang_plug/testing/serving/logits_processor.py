@@ -156,9 +156,9 @@ def _apply(
     logits = torch.stack([_logits(row, step, width) for row, step in zip(rows, steps, strict=True)])
     logits = logits.to(device, non_blocking=True)
     result = batch.apply(logits.clone(), list(steps))
-    assert isinstance(result, Tensor), f"apply() gave {type(result).__name__}, not a tensor"
+    assert isinstance(result, Tensor), f"apply() returned {type(result).__name__}, not a tensor"
     assert (result.shape, result.dtype) == (logits.shape, logits.dtype), (
-        f"apply() gave {result.dtype} {list(result.shape)} for {logits.dtype} {list(logits.shape)}"
+        f"apply() returned {result.dtype} {list(result.shape)} for {logits.dtype} {list(logits.shape)}"
     )
     return result
 

@@ -122,7 +122,7 @@ def _ordered(policy: SchedulePolicy, queue: list[Queued], cache: _Cache, where: 
         raise AssertionError(f"{where}: {error}") from error
     except Exception as error:
         raise AssertionError(f"{where}: order() raised {type(error).__name__}: {error}") from error
-    assert isinstance(answer, Sequence), f"{where}: order() gave {type(answer).__name__}, not a sequence"
+    assert isinstance(answer, Sequence), f"{where}: order() returned {type(answer).__name__}, not a sequence"
     unknown = {id(sequence) for sequence in ordered} - {id(sequence) for sequence in queue}
     assert not unknown, f"{where}: order() returned {len(unknown)} objects that are not those of the queue"
     lost = len(queue) - len({id(sequence) for sequence in ordered})

@@ -135,7 +135,7 @@ class _Server:
     def _step(self, where: str) -> None:
         if self.preemptive:
             answer = _call(self.policy, "preempts")
-            assert isinstance(answer, bool), f"{where}: preempts() gave {type(answer).__name__}, not True or False"
+            assert isinstance(answer, bool), f"{where}: preempts() returned {type(answer).__name__}, not True or False"
             if answer and self.waiting:
                 self._exchange(where)
         for queued in self._ordered(where)[: PLACES - len(self.running)]:
@@ -195,7 +195,7 @@ class _Server:
     def _tell(self, name: str, *arguments: Any) -> None:
         if self.accounts:
             answer = _call(self.policy, name, *arguments)
-            assert answer is None, f"{name}() gave {answer!r}, and must return nothing"
+            assert answer is None, f"{name}() returned {answer!r}, and must return nothing"
 
 
 def _exchanged(

@@ -243,7 +243,7 @@ def _read(parser: type[OutputParser], functions: Mapping[str, Mapping[str, Any]]
             raise AssertionError(
                 f"{parser.__name__} fails {pieces}: raised {type(error).__name__}: {error} in call {number}"
             ) from error
-        assert isinstance(batch, list), f"{parser.__name__} fails {pieces}: gave {type(batch).__name__}, not a list"
+        assert isinstance(batch, list), f"{parser.__name__} fails {pieces}: returned {type(batch).__name__}, not a list"
         parsed += batch
     return joined(parsed)
 

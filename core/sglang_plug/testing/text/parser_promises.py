@@ -67,7 +67,7 @@ def check_class_methods(parser: type[OutputParser], functions: Functions) -> Non
     """``suits`` answers for every template; ``structure`` gives a constraint, ``None`` or ``ConstraintError``."""
     for template in TEMPLATES:
         suits = _called(f"{parser.__name__}.suits({template!r})", partial(parser.suits, template))
-        assert isinstance(suits, bool), f"{parser.__name__}.suits({template!r}) gave {suits!r}, not True or False"
+        assert isinstance(suits, bool), f"{parser.__name__}.suits({template!r}) returned {suits!r}, not True or False"
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     schemas = dict(functions) or {"f": schema}
     for required in (False, True):
@@ -77,7 +77,7 @@ def check_class_methods(parser: type[OutputParser], functions: Functions) -> Non
             constraint = _called(
                 where, partial(parser.structure, schemas, required=required, parallel=parallel), ConstraintError
             )
-            assert constraint is None or isinstance(constraint, Constraint), f"{where} gave {constraint!r}"
+            assert constraint is None or isinstance(constraint, Constraint), f"{where} returned {constraint!r}"
             assert schemas == before, f"{where} changed the schemas of the caller"
 
 
@@ -87,7 +87,7 @@ def check_marks(parser: type[OutputParser]) -> None:
         where = f"{parser.__name__}.marks({prompt!r})"
         for calls in (False, True):
             marks = _called(where, partial(parser.marks, prompt, calls=calls))
-            assert marks is None or isinstance(marks, ReasoningMarks), f"{where} gave {marks!r}"
+            assert marks is None or isinstance(marks, ReasoningMarks), f"{where} returned {marks!r}"
         if marks is None or marks.block is not None or marks.opened:
             continue
         for end in marks.ends:
@@ -111,7 +111,8 @@ def check_progress(parser: type[OutputParser], functions: Functions) -> None:
         events = [event for start in range(0, len(text), 4) for event in made.feed(text[start : start + 4])]
         emitted = sum(len(event.text) for event in events if isinstance(event, Text | Reasoning))
         assert emitted >= len(text) - len(opening) - HELD_BACK, (
-            f"{parser.__name__}.feed() of {len(text)} characters that are no call gave {emitted}: only what may still "
+            f"{parser.__name__}.feed() of {len(text)} characters that are no call returned {emitted}: only what "
+            "may still "
             "become a marker is held back"
         )
 

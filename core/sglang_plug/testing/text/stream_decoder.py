@@ -34,7 +34,7 @@ def _fed(decoder: StreamDecoder, parts: Sequence[Sequence[int]], name: str) -> l
             text = decoder.feed(passed)
         except Exception as error:
             raise AssertionError(f"feed() of {name} raised {type(error).__name__}: {error}") from error
-        assert isinstance(text, str), f"feed() of {name} gave {type(text).__name__}, not a str"
+        assert isinstance(text, str), f"feed() of {name} returned {type(text).__name__}, not a str"
         assert passed == list(part), f"feed() of {name} changed the tokens that it was given"
         passed.clear()  # the caller may use its list again
         texts.append(text)

@@ -113,8 +113,8 @@ def _check_vocabulary(kit: _Kit) -> None:
     for token in range(size):
         text = _call(f"piece({token})", lambda token=token: tokenizer.piece(token))  # type: ignore[misc]
         octets = _call(f"piece_bytes({token})", lambda token=token: tokenizer.piece_bytes(token))  # type: ignore[misc]
-        assert isinstance(text, str), f"piece({token}) gave {type(text).__name__}, not a str"
-        assert isinstance(octets, bytes), f"piece_bytes({token}) gave {type(octets).__name__}, not bytes"
+        assert isinstance(text, str), f"piece({token}) returned {type(text).__name__}, not a str"
+        assert isinstance(octets, bytes), f"piece_bytes({token}) returned {type(octets).__name__}, not bytes"
         assert octets.decode("utf-8", "replace") == text, (
             f"piece({token}) is {text!r} and piece_bytes({token}) is {octets!r}, which is another text"
         )
@@ -123,10 +123,10 @@ def _check_vocabulary(kit: _Kit) -> None:
 def _check_text(kit: _Kit, text: str) -> None:
     name = f"encode({_short(text)})"
     tokens = kit.encode(text)
-    assert isinstance(tokens, list), f"{name} gave {type(tokens).__name__}, not a list"
+    assert isinstance(tokens, list), f"{name} returned {type(tokens).__name__}, not a list"
     size = kit.tokenizer.vocab_size
     outside = [token for token in tokens if not (isinstance(token, int) and 0 <= token < size)]
-    assert not outside, f"{name} gave {outside[0]!r}, which is no token of a vocabulary of {size}"
+    assert not outside, f"{name} returned {outside[0]!r}, which is no token of a vocabulary of {size}"
     copy = list(tokens)
     tokens += [0]
     again = kit.encode(text)
@@ -138,7 +138,7 @@ def _check_decoded(kit: _Kit, text: str, tokens: list[int]) -> None:
     decode = kit.tokenizer.decode
     passed = list(tokens)
     decoded = _call(f"decode() of {_short(text)}", lambda: decode(passed))
-    assert isinstance(decoded, str), f"decode() of {_short(text)} gave {type(decoded).__name__}, not a str"
+    assert isinstance(decoded, str), f"decode() of {_short(text)} returned {type(decoded).__name__}, not a str"
     assert passed == tokens, f"decode() of {_short(text)} changed the tokens that it was given"
     for kind in (tuple, lambda tokens: array("q", tokens)):
         other = _call(f"decode() of {_short(text)} as {type(kind([])).__name__}", lambda: decode(kind(tokens)))  # noqa: B023
@@ -181,7 +181,7 @@ def _check_special(kit: _Kit) -> None:
 
 def _check_pair(kit: _Kit) -> None:
     pair = _call("encode_pair()", lambda: kit.tokenizer.encode_pair("the dog", "the fox"))
-    assert isinstance(pair, list) and pair, f"encode_pair() gave {pair!r}, not a list of tokens"
+    assert isinstance(pair, list) and pair, f"encode_pair() returned {pair!r}, not a list of tokens"
     size = kit.tokenizer.vocab_size
     assert all(isinstance(token, int) and 0 <= token < size for token in pair), "encode_pair() gave no tokens"
     for other in (("the fox", "the dog"), ("the dog", ""), ("", "the fox")):
@@ -202,7 +202,7 @@ def _check_chats(tokenizer: Tokenizer) -> None:
         raise AssertionError("chat_template() is None, and chat() renders messages all the same")
     before = deepcopy(messages)
     prompt = _call("chat()", lambda: tokenizer.chat(messages))
-    assert isinstance(prompt, str), f"chat() gave {type(prompt).__name__}, not a str"
+    assert isinstance(prompt, str), f"chat() returned {type(prompt).__name__}, not a str"
     assert messages == before, "chat() changed the messages that it was given"
     for message in before:
         assert message["content"] in prompt, f"the prompt of chat() does not hold {message['content']!r}: {prompt!r}"
@@ -229,7 +229,7 @@ def _check_refusals(tokenizer: Tokenizer) -> None:
             continue
         except Exception as error:
             raise AssertionError(f"chat() {name} raised {type(error).__name__}, not TemplateError: {error}") from error
-        assert isinstance(prompt, str), f"chat() {name} gave {type(prompt).__name__}, not a str"
+        assert isinstance(prompt, str), f"chat() {name} returned {type(prompt).__name__}, not a str"
 
 
 def _check_continued(tokenizer: Tokenizer) -> None:
@@ -256,7 +256,8 @@ def _check_progress(kit: _Kit) -> None:
         emitted += len(decoder.feed([token]))
         complete = len(kit.tokenizer.decode(tokens[: max(0, number + 1 - HELD_BACK)]))
         assert emitted >= min(complete, len(whole)) - HELD_BACK, (
-            f"feed() of {number + 1} tokens of {_short(SENTENCE)} gave {emitted} characters, and the text before the "
+            f"feed() of {number + 1} tokens of {_short(SENTENCE)} returned {emitted} characters, and the text "
+            "before the "
             f"last {HELD_BACK} tokens has {complete}: only what may still change is held back"
         )
 

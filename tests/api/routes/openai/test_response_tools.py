@@ -274,7 +274,7 @@ def function(**fields: Any) -> dict[str, Any]:
         ({"tool_choice": {**ALLOWED, "tools": [{"type": "function", "name": "x"}]}}, "Tool 'x' not found", None),
         ({"tool_choice": ALLOWED, "tools": None}, "Tool 'clock' not found", None),
         ({"tool_choice": "must"}, "tool_choice: Input should be 'none', 'auto' or 'required'", None),
-        ({"tool_choice": "required", "regex": "a"}, "contradict each other", None),
+        ({"tool_choice": "required", "regex": "a"}, "cannot be combined with a format", None),
         ({"tools": [{"type": "web_search"}]}, "tools of type 'web_search' are not supported", "tools.0"),
         ({"tools": [{"name": "f"}]}, "Field required", "tools.0.type"),
         (function(function={"name": "f"}), "belong beside type", "tools.0"),

@@ -212,7 +212,7 @@ def schemas(constraint: Any) -> list[Any]:
             "must be 'object', not 'string'", "tools.0.function.parameters",
         ),
         ({"tool_choice": "must"}, "tool_choice: Input should be 'none', 'auto' or 'required'", None),
-        ({"tool_choice": "required", "regex": "a"}, "contradict each other", None),
+        ({"tool_choice": "required", "regex": "a"}, "cannot be combined with a format", None),
     ],
 )  # fmt: skip
 async def test_refusals(chat_of: Any, scripted: Any, fields: Any, message: str, param: str | None) -> None:

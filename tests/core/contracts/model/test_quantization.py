@@ -229,9 +229,7 @@ def test_a_tensor_that_comes_again_after_packing_is_refused() -> None:
     made.quantize()
     checkpoint = list(weights().items())
     again = next(item for item in checkpoint if item[0] == "block.old.weight")
-    with pytest.raises(
-        WeightError, match="'block.old.weight' twice, or too late: 'block.out.weight' is packed already"
-    ):
+    with pytest.raises(WeightError, match="'block.old.weight' twice: 'block.out.weight' is already loaded"):
         made.load_weights([*checkpoint, again])
 
 
@@ -348,7 +346,7 @@ def test_experts_are_turned_back_as_they_are_loaded(caplog: pytest.LogCaptureFix
     made, held, plain = with_experts_in_whole_numbers(OWN_MOE)
     made.load_weights(reversed(held.items()))
     made.prepare()
-    assert caplog.text.count("turned back into ordinary weights, which take 0.0 GiB") == 1
+    assert caplog.text.count("dequantized to the model's dtype, which takes 0.0 GiB") == 1
     experts = made.block["experts"]
     assert torch.equal(experts.gate_up_proj.weight, 2 * plain["block.experts.gate_up_proj"])
     assert torch.equal(experts.down_proj.weight, 2 * plain["block.experts.down_proj"])

@@ -209,7 +209,7 @@ def test_a_good_one_conforms(tmp_path: Path, kind: type) -> None:
         (OnlyWhole, "another result in a part of a larger tensor"),
         (JoinsAll, "JoinsAll.join of 1: rows of .* are not as each alone"),
         (JoinsInputs, "must leave inputs as they are"),
-        (str, "gave str instead of LayerAdapter for 'one'"),
+        (str, "returned str instead of LayerAdapter for 'one'"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, kind: type, message: str) -> None:
@@ -220,7 +220,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, kind: type, message: str) -> None
 def test_folders_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="an empty folder must be answered with None"):
         check_adapter_format(lambda request, settings: Adapter(layers={"one": Good()}), [tmp_path], LAYERS)
-    with pytest.raises(AssertionError, match="gave NoneType instead of Adapter"):
+    with pytest.raises(AssertionError, match="returned NoneType instead of Adapter"):
         check_adapter_format(reader(Good), [tmp_path], LAYERS)
     with pytest.raises(AssertionError, match="changes 'two', which is no layer"):
         check_adapter_format(reader(Good, "two"), [tmp_path / "full"], LAYERS)

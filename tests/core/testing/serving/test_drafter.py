@@ -179,7 +179,7 @@ def test_drafters_that_confuse_sequences_are_told(drafter: type[Drafter], proble
         (NoToken, "proposed 300, which is no token of a vocabulary of 300"),
         (Taking, "the tokens that were given have been changed"),
         (Failing, r"end\(\) raised LookupError: no end"),
-        (lambda: None, "begin.. gave NoneType, not a SequenceDrafter"),
+        (lambda: None, "begin.. returned NoneType, not a SequenceDrafter"),
         (Negative, "proposed -1, which is no token"),
         (Fraction, "which is no token of a vocabulary of 300"),
         (Short, r"propose\(\) raised IndexError"),

@@ -334,7 +334,7 @@ class PopsWaiting(Urgent):
         (AnswersCharges, r"left_queue\(\) gave \d+, and must return nothing"),
         (SortsUsage, r"charge\(\) changed what it was given"),
         (FailsWithoutQueue, r"order\(\) raised ValueError"),
-        (NoAnswer, r"preempts\(\) gave NoneType"),
+        (NoAnswer, r"preempts\(\) returned NoneType"),
         (SwapsStrangers, "returned a sequence that is not running"),
         (EndsTwice, "returned a running sequence twice"),
         (EndsForNobody, "gives them to nobody"),

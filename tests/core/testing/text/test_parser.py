@@ -188,7 +188,7 @@ class Shared(Lines):
     ("parser", "message"),
     [
         (Empty, "an empty Text"),
-        (Silent, "gave NoneType, not a list"),
+        (Silent, "returned NoneType, not a list"),
         (Raising, "raised KeyError: .* in call 1"),
         (Uncounted, "call 0 begins, 1 is next"),
         (Endless, "call 1 begins, 1 is next|did not end"),
