@@ -21,8 +21,8 @@ from tests.parser_flags import flags_of
 @pytest.mark.parametrize(
     ("flag", "answer"),
     [
-        ("--nnodes", "ranks share a model by --tp-size alone"),
-        ("--nnodes", "ranks share a model by --tp-size alone"),
+        ("--nnodes", "one model must fit on one machine"),
+        ("--nnodes", "one model must fit on one machine"),
         ("--max-model-len", "use --context-length"),
         ("--gpu-memory-utilization", "use --mem-fraction-static"),
         ("--max_num_seqs", "use --max-running-requests"),
@@ -75,7 +75,7 @@ def test_an_abbreviation_is_answered_with_the_full_name(flag: str, full: str) ->
         ("--trust_remote", "for --trust-remote-code, code that comes with a checkpoint"),
         ("--max-model", "for --max-model-len, use --context-length"),
         ("--gpu-mem", "for --gpu-memory-utilization, use --mem-fraction-static"),
-        ("--pipeline-par", "for --pipeline-parallel, ranks share a model"),
+        ("--pipeline-par", "for --pipeline-parallel, one model must fit"),
     ],
 )
 def test_an_abbreviation_of_another_servers_option_is_answered(flag: str, answer: str) -> None:
@@ -119,14 +119,12 @@ def test_a_key_of_a_file_is_answered_too(tmp_path: Path) -> None:
     file.write_text("pipeline-parallel-size: 2\n")
     parser = Parser(prog="serve", parents=[plugin_flags()])
     add_arguments(parser, Plugins.discover())
-    with pytest.raises(ConfigError, match="unknown key .pipeline_parallel_size.: ranks share a model"):
+    with pytest.raises(ConfigError, match="unknown key .pipeline_parallel_size.: one model must fit on one machine"):
         server_config(parser.parse_args(["--config", str(file)]), Plugins.discover())
 
 
 def test_so_is_an_argument_of_the_offline_engine() -> None:
-    with pytest.raises(
-        ConfigError, match="Engine has no option 'pp_size': ranks share a model by --tp-size alone.*; see "
-    ):
+    with pytest.raises(ConfigError, match="Engine has no option 'pp_size': one model must fit on one machine.*; see "):
         Engine(pp_size=2)
     with pytest.raises(ConfigError, match="no option 'contxt_length'; did you mean 'context_length'"):
         Engine(contxt_length=2)

@@ -199,7 +199,7 @@ def test_steps_without_places_of_images_ask_nobody() -> None:
 
 def test_a_model_that_gives_too_few_states_is_named() -> None:
     model = VisionModel(short=1)
-    with pytest.raises(RuntimeError, match="VisionModel.encode_images gave 1 states for an image of 2 places"):
+    with pytest.raises(RuntimeError, match="VisionModel.encode_images returned 1 states for an image of 2 places"):
         multimodal_inputs(model, [ScheduledChunk(admitted(model, 6, (1, 2)), 6)], CPU)
 
 

@@ -141,7 +141,7 @@ def _attention_problem(output: object, shape: tuple[int, ...], dtype: torch.dtyp
     if output.dtype != dtype:
         return f"a tensor of the dtype of its queries, {dtype}; it returned {output.dtype}"
     if output.device.type != device.type:
-        return f"a tensor on {device}; it gave one on {output.device}"
+        return f"a tensor on {device}; it returned one on {output.device}"
     return None
 
 

@@ -61,7 +61,7 @@ def check_logits_processor(
     on_cpu = kit.make(CPU)
     if kit.fields is None:
         unused = on_cpu.prepare(_request(SamplingParams(), None, (1, 2)))
-        assert unused is None, "prepare() gave something for a request without any of its parameters, not None"
+        assert unused is None, "prepare() returned something for a request without any of its parameters, not None"
     rows = kit.rows(on_cpu, cases)
     _check_rows_alone(on_cpu, rows, vocabulary)
     _check_done(on_cpu, rows, vocabulary)
@@ -133,7 +133,9 @@ class _Kit:
                 fields = self.request_fields(params)
                 state = processor.prepare(_request(params, fields, tuple(tokens[:length]), self.reasoning))
                 case = f"{params}, a prompt of {length} tokens"
-                assert state is not None, f"{case}: prepare() gave None, as if the request did not use the processor"
+                assert state is not None, (
+                    f"{case}: prepare() returned None, as if the request did not use the processor"
+                )
                 rows.append(_Row(case, state, tokens[:length], length, tokens[length:], len(rows)))
         return rows
 
@@ -185,7 +187,7 @@ def _check_rows_alone(processor: LogitsProcessor, rows: list[_Row], width: int) 
             assert not bool(actual.isnan().any()), f"{row.case}: logits became NaN"
             alone = _alone(processor, row, 0, width)
             assert not _are_probabilities(alone), (
-                f"{row.case}: apply() gave probabilities, {alone.min():.3g} to {alone.max():.3g}, not logits"
+                f"{row.case}: apply() returned probabilities, {alone.min():.3g} to {alone.max():.3g}, not logits"
             )
             assert _equal(actual, alone), f"{row.case}: the result depends on what else is in the batch"
             assert torch.equal(alone, _alone(processor, row, 0, width)), f"{row.case}: the result differs each time"

@@ -183,7 +183,7 @@ def _check_pair(kit: _Kit) -> None:
     pair = _call("encode_pair()", lambda: kit.tokenizer.encode_pair("the dog", "the fox"))
     assert isinstance(pair, list) and pair, f"encode_pair() returned {pair!r}, not a list of tokens"
     size = kit.tokenizer.vocab_size
-    assert all(isinstance(token, int) and 0 <= token < size for token in pair), "encode_pair() gave no tokens"
+    assert all(isinstance(token, int) and 0 <= token < size for token in pair), "encode_pair() returned no tokens"
     for other in (("the fox", "the dog"), ("the dog", ""), ("", "the fox")):
         assert kit.tokenizer.encode_pair(*other) != pair, f"encode_pair() gives the same for {other}"
 

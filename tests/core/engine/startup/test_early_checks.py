@@ -127,8 +127,8 @@ def test_a_component_that_cannot_be_made(options: dict[str, Any], message: str, 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("flat", "run() must give a tensor of shape [tokens, heads, value_dim], here [1, 8, 16]; it gave [1, 128]"),
-        ("double", "run() must give a tensor of the dtype of its queries, torch.float32; it gave torch.float64"),
+        ("flat", "run() must give a tensor of shape [tokens, heads, value_dim], here [1, 8, 16]; it returned [1, 128]"),
+        ("double", "run() must give a tensor of the dtype of its queries, torch.float32; it returned torch.float64"),
         ("nothing", "run() must give a tensor; it returned NoneType"),
         ("failing", "failed to attend over one token: OSError: no driver"),
     ],

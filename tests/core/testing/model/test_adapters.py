@@ -202,7 +202,7 @@ def test_a_good_one_conforms(tmp_path: Path, kind: type) -> None:
     [
         (WritesInput, "before\\(\\) wrote to its input"),
         (WritesInputAfter, "after\\(\\) wrote to its input"),
-        (OtherShape, "before\\(\\) gave torch.float32\\[6, 3\\]"),
+        (OtherShape, "before\\(\\) returned torch.float32\\[6, 3\\]"),
         (Nothing, "changes neither input nor product"),
         (Mixes, "a token depends on those it is computed with"),
         (Beside, "after\\(\\) wrote beside the product"),
