@@ -52,7 +52,7 @@ class Bench:
 
     def __init__(self, choice: Choice, folder: Path, *, adapters: int = 0, rank: int = 16, size: float = 0.02) -> None:
         config = choice.config(folder)
-        options = AdapterOptions(enabled=adapters > 0, most_in_step=max(1, adapters))
+        options = AdapterOptions(enabled=adapters > 0, max_per_batch=max(1, adapters))
         self.inbox, self._runs = ListInbox(), 0
         self.names = [f"adapter-{number}" for number in range(adapters)]
         self._outputs: dict[str, Output] = {}

@@ -27,7 +27,7 @@ from benchmarks.common.models import SHAPES, Shape, write_model
 from benchmarks.common.report import parser, table, write_json
 from benchmarks.common.server import serving
 
-TOGETHER, TIMES, MOST_TOKENS = 8, 3, 96
+TOGETHER, TIMES, MAX_TOKENS = 8, 3, 96
 WORDS = 20
 """Words of each question after its first sentence, which make questions distinct."""
 SCHEMA: Mapping[str, Any] = {
@@ -110,7 +110,7 @@ async def chat(client: httpx.AsyncClient, model: str, seed: int, *, schema: bool
     body: dict[str, Any] = {
         "model": model,
         "messages": [{"role": "user", "content": f"Describe person {seed} as JSON. {words}"}],
-        "max_tokens": MOST_TOKENS,
+        "max_tokens": MAX_TOKENS,
         "temperature": 0,
     }
     if schema:

@@ -34,7 +34,7 @@ from sglang_plug_backends.step_time.step_time_model import StepTimeModel, StepWo
 
 BLOCK = 32
 SYSTEM_PROMPT, QUESTION, ANSWER = 512, (20, 400), (20, 400)
-"""Tokens of a group's system prompt, and least and most tokens of a question and of an answer."""
+"""Tokens of a group's system prompt, and minimum and maximum number of tokens of a question and of an answer."""
 TURNS = (1, 12)
 THINKING = 20.0
 """Mean seconds between an answer and the next question."""
@@ -156,7 +156,7 @@ class Outcome:
     possible: float
     """The same if every replica had the blocks of all."""
     imbalance: float
-    """Most tokens that one replica served, relative to the mean."""
+    """Maximum number of tokens that one replica served, relative to the mean."""
     first_token_p50: float
     first_token_p99: float
     """Seconds from arrival to the first token."""

@@ -46,7 +46,7 @@ class Plan:
     output_len: int
     """Tokens of every output."""
     limit: float
-    """Most seconds of a part of a round."""
+    """Maximum time in seconds of a part of a round."""
     vocabulary: int = 32_768
 
 
@@ -240,7 +240,7 @@ def main() -> None:
     options.add_argument("--questions", type=int, default=30, help="questions of the interactive caller")
     options.add_argument("--question-len", type=int, default=100)
     options.add_argument("--output-len", type=int, default=16, help="tokens of every output")
-    options.add_argument("--limit", type=float, default=1800.0, help="most seconds of each of a round's three parts")
+    options.add_argument("--limit", type=float, default=1800.0, help="maximum seconds of each of a round's three parts")
     options.add_argument("--vocabulary", type=int, default=32_768, help="prompt token ids are below this")
     options.add_argument("--rounds", type=int, default=1)
     args = options.parse_args()

@@ -151,7 +151,7 @@ def streams(bench: Bench, length: int, prompts: int) -> dict[str, Any]:
             alone, beside = _gaps_of_streams(bench, client, loaded)
         for when, gaps in (("alone", alone), (name, beside)):
             figures |= {f"{when}-p50": percentile(gaps, 0.5), f"{when}-p99": percentile(gaps, 0.99)}
-            figures[f"{when}-most"] = max(gaps)
+            figures[f"{when}-max"] = max(gaps)
     return figures
 
 

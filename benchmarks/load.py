@@ -276,7 +276,7 @@ def main() -> int:
     options = parser(__doc__)
     options.add_argument("--url", default="http://127.0.0.1:30000")
     options.add_argument("--requests", type=int, default=16)
-    options.add_argument("--concurrency", type=int, help="most requests in flight; all of them otherwise")
+    options.add_argument("--concurrency", type=int, help="maximum number of requests in flight; all of them otherwise")
     options.add_argument("--rate", type=float, help="mean arrivals per second (Poisson)")
     options.add_argument("--input-len", type=int, default=128)
     options.add_argument("--output-len", type=int, default=128)

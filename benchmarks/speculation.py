@@ -54,10 +54,10 @@ class FunctionSequence(SequenceDrafter):
     def __init__(self, prompt: Sequence[int], guess: Guess) -> None:
         self._prompt, self._output, self._guess = tuple(prompt), list[int](), guess
 
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
         """Return the function's drafts."""
         self._output += tokens
-        return self._guess(self._prompt, self._output, most)
+        return self._guess(self._prompt, self._output, max_draft_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +100,15 @@ class Bench:
             self._proposed += message.stats.drafted_tokens
             self._accepted += message.stats.accepted_tokens
 
-    def run(self, load: Load, params: SamplingParams, drafter: Drafter | None, most: int, step_tokens: int) -> Run:
+    def run(
+        self, load: Load, params: SamplingParams, drafter: Drafter | None, max_draft_tokens: int, step_tokens: int
+    ) -> Run:
         """Decode ``load`` once."""
         self._outputs, self._proposed, self._accepted, self._runs = {}, 0, 0, self._runs + 1
         scheduler = self._loop.scheduler
         extensions: dict[str, StepExtension] = {}
         if drafter is not None:
-            options = {"most": most, "step_tokens": step_tokens, "vocabulary": self.vocabulary}
+            options = {"max_draft_tokens": max_draft_tokens, "step_tokens": step_tokens, "vocabulary": self.vocabulary}
             extensions["speculation"] = Speculation(drafter, name="the drafter", **options)
         scheduler.extensions = extension_points(extensions)
         for number, tokens in enumerate(prompts(load)):
@@ -133,7 +135,7 @@ class Run:
     accepted: int
 
 
-def measure(bench: Bench, load: Load, rounds: int, most: int, step_tokens: int) -> dict[str, Result]:
+def measure(bench: Bench, load: Load, rounds: int, max_draft_tokens: int, step_tokens: int) -> dict[str, Result]:
     """Measure every kind of run."""
     known: list[tuple[tuple[int, ...], list[int]]] = []
 
@@ -150,12 +152,12 @@ def measure(bench: Bench, load: Load, rounds: int, most: int, step_tokens: int) 
     }
     results = {}
     for name, (params, drafter) in kinds.items():
-        warm = bench.run(load, params, None, most, step_tokens)
+        warm = bench.run(load, params, None, max_draft_tokens, step_tokens)
         known[:] = zip(map(tuple, prompts(load)), warm.outputs, strict=True)
         runs: dict[bool, list[Run]] = {False: [], True: []}
         for _ in range(rounds):
             for drafted, kept in runs.items():
-                kept.append(bench.run(load, params, drafter if drafted else None, most, step_tokens))
+                kept.append(bench.run(load, params, drafter if drafted else None, max_draft_tokens, step_tokens))
         plain, drafted_runs = runs[False], runs[True]
         results[name] = Result(
             gain=statistics.median(two.rate / item.rate for item, two in zip(plain, drafted_runs, strict=True)),

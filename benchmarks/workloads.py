@@ -107,14 +107,14 @@ def judge(shape: Shape, name: str, results: list[Run]) -> Measured:
     """Compare each of ``results`` with the bound of its own limits; failed runs do not count."""
     work, output = WORKS[name], WORKS[name].output(shape.name)
     good = [run for run in results if not run.figures.failures]
-    least = [_least_seconds(shape, name, run.limits) for run in good]
-    packed = [_least_seconds(shape, name, PackedLimits(run.limits)) for run in good if run.limits.packed]
+    min_seconds = [_min_seconds(shape, name, run.limits) for run in good]
+    packed = [_min_seconds(shape, name, PackedLimits(run.limits)) for run in good if run.limits.packed]
     if work.first_token:
-        unit, bounds = "s to first token", tuple(least)
+        unit, bounds = "s to first token", tuple(min_seconds)
         runs = tuple(run.figures.first_token.best for run in good)
         taken = list(runs)
     else:
-        unit, bounds = "tokens/s", tuple(work.requests * output / seconds for seconds in least)
+        unit, bounds = "tokens/s", tuple(work.requests * output / seconds for seconds in min_seconds)
         runs = tuple(run.figures.output_rate for run in good)
         taken = [work.requests * output / rate for rate in runs]
     prompt = work.requests * (work.shared + work.input_len)
@@ -125,7 +125,7 @@ def judge(shape: Shape, name: str, results: list[Run]) -> Measured:
         unit=unit,
         runs=runs,
         bounds=bounds,
-        share=_median_share(least, taken),
+        share=_median_share(min_seconds, taken),
         packed_share=_median_share(packed, taken),
         cached_share=max(cached, default=float("nan")),
         cached_possible=ratio((work.requests - 1) * work.shared, prompt),
@@ -133,7 +133,7 @@ def judge(shape: Shape, name: str, results: list[Run]) -> Measured:
     )
 
 
-def _least_seconds(shape: Shape, name: str, machine: Machine) -> float:
+def _min_seconds(shape: Shape, name: str, machine: Machine) -> float:
     work = WORKS[name]
     return run_seconds(
         shape,
@@ -145,8 +145,8 @@ def _least_seconds(shape: Shape, name: str, machine: Machine) -> float:
     )
 
 
-def _median_share(least: Sequence[float], taken: Sequence[float]) -> float:
-    shares = [ratio(bound, seconds) for bound, seconds in zip(least, taken, strict=False)]
+def _median_share(min_seconds: Sequence[float], taken: Sequence[float]) -> float:
+    shares = [ratio(bound, seconds) for bound, seconds in zip(min_seconds, taken, strict=False)]
     return statistics.median(shares) if shares else float("nan")
 
 

@@ -34,7 +34,7 @@ TYPES: Mapping[type, str] = {
     dict: "JSON object",
     tuple: "list",
 }
-NUMBERED: Mapping[str, str] = {"least": "≥ {}", "most": "≤ {}", "above": "> {}", "below": "< {}"}
+NUMBERED: Mapping[str, str] = {"minimum": "≥ {}", "maximum": "≤ {}", "above": "> {}", "below": "< {}"}
 
 PAGE_TEXT = """\
 # Options

@@ -46,7 +46,7 @@ def coded(
     dtype: torch.dtype = torch.float16,
 ) -> Coded:
     """Round ``weight`` ``[out, in]`` to whole numbers; ``group`` -1: one for all columns."""
-    size_in, most = weight.shape[1], (1 << bits) - 1
+    size_in, largest = weight.shape[1], (1 << bits) - 1
     group = size_in if group == -1 else group
     index = torch.arange(size_in) // group if index is None else index
     scale, zero = (torch.empty(len(weight), int(index.max()) + 1) for _ in range(2))
@@ -56,10 +56,10 @@ def coded(
         if symmetric:
             high = torch.maximum(high, -low)
             low = -high
-        scale[:, number] = ((high - low).clamp(min=1e-3) / most).to(dtype).float()
-        middle = torch.full_like(low, float(most // 2 + 1))
-        zero[:, number] = middle if symmetric else (-low / scale[:, number]).round().clamp(0, most)
-    codes = (weight / scale[:, index] + zero[:, index]).round().clamp(0, most)
+        scale[:, number] = ((high - low).clamp(min=1e-3) / largest).to(dtype).float()
+        middle = torch.full_like(low, float(largest // 2 + 1))
+        zero[:, number] = middle if symmetric else (-low / scale[:, number]).round().clamp(0, largest)
+    codes = (weight / scale[:, index] + zero[:, index]).round().clamp(0, largest)
     return Coded(codes.long(), scale, zero.long(), index)
 
 

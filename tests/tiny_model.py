@@ -46,9 +46,9 @@ class TinyModel:
         """The ranks that each token but the first may have if log-probabilities are off by half the tolerance."""
         logprobs = self._logits(tuple(tokens))[:-1].log_softmax(-1)
         chosen = logprobs.gather(1, torch.tensor(tokens[1:])[:, None])
-        least = (logprobs > chosen + tolerance).sum(-1) + 1
-        most = (logprobs >= chosen - tolerance).sum(-1)
-        return [range(low, high + 1) for low, high in zip(least.tolist(), most.tolist(), strict=True)]
+        first = (logprobs > chosen + tolerance).sum(-1) + 1
+        last = (logprobs >= chosen - tolerance).sum(-1)
+        return [range(low, high + 1) for low, high in zip(first.tolist(), last.tolist(), strict=True)]
 
     def _forward(self, tokens: tuple[int, ...]) -> torch.Tensor:
         return self.reference(torch.tensor([tokens])).logits[0]

@@ -29,7 +29,7 @@ from .state import ProgramState
 from .templates import template_named
 
 MAX_THREADS = 64
-"""Most concurrent programs with ``num_threads="auto"``; they mostly wait for the server."""
+"""Maximum number of concurrent programs with ``num_threads="auto"``; they mostly wait for the server."""
 ALIASES: Mapping[str, str] = {alias: name for name, alias in SAMPLING_NAMES.items()}
 
 Arguments = Mapping[str, Any] | Sequence[Any]

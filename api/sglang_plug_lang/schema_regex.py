@@ -121,11 +121,11 @@ class _Builder:
         body = self._repeated(item, schema.get("minItems", 0), schema.get("maxItems"))
         return self._enclosed(r"\[", body, r"\]")
 
-    def _repeated(self, item: str, least: int, most: int | None) -> str:
-        if most == 0:
+    def _repeated(self, item: str, minimum: int, maximum: int | None) -> str:
+        if maximum == 0:
             return ""
-        more = f"({self._comma}{item}){{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
-        return f"({item}{more})" + ("?" if least == 0 else "")
+        more = f"({self._comma}{item}){{{max(minimum - 1, 0)},{'' if maximum is None else maximum - 1}}}"
+        return f"({item}{more})" + ("?" if minimum == 0 else "")
 
     def _enclosed(self, begin: str, body: str, end: str) -> str:
         return f"{begin}{self._ws}{body}{self._ws}{end}"
@@ -151,8 +151,8 @@ def _string(schema: Mapping[str, Any]) -> str:
         return '"' + ("" if begins else f"{CHARACTER}*") + f"({inner})" + ("" if ends else f"{CHARACTER}*") + '"'
     if schema.get("format") in FORMATS:
         return f'"{FORMATS[schema["format"]]}"'
-    least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-    return f'"{CHARACTER}*"' if (least, most) == (0, "") else f'"{CHARACTER}{{{least},{most}}}"'
+    minimum, maximum = schema.get("minLength", 0), schema.get("maxLength", "")
+    return f'"{CHARACTER}*"' if (minimum, maximum) == (0, "") else f'"{CHARACTER}{{{minimum},{maximum}}}"'
 
 
 def _literal(value: Any) -> str:

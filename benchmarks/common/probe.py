@@ -26,7 +26,7 @@ ROWS = (1, 32, 512, 2048)
 CUDA_ROWS = (1, 32, 512, 8192)
 SECONDS_PER_POINT = 0.2
 """Seconds per operation and round; it runs as often as fits, but at least once."""
-MOST_AT_ONCE = 200
+MAX_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def _measure(operations: Sequence[_Operation], device: torch.device, rounds: int
     for operation in operations:
         _timed(operation.action, device, 1)  # warms caches, threads and kernels
         seconds = _timed(operation.action, device, 1)
-        counts.append(max(1, min(MOST_AT_ONCE, round(SECONDS_PER_POINT / max(seconds, 1e-6)))))
+        counts.append(max(1, min(MAX_AT_ONCE, round(SECONDS_PER_POINT / max(seconds, 1e-6)))))
     rates: list[list[float]] = [[] for _ in operations]
     for _ in range(rounds):
         for operation, count, rate_list in zip(operations, counts, rates, strict=True):

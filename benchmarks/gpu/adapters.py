@@ -17,9 +17,9 @@ from sglang_plug.engine.processes.messages import Submit
 
 SHAPE = SHAPES["tiny"]
 ADAPTERS, RANK, SIZE = 3, 8, 0.3
-SERVED_RANK, BATCHES, MOST_TOKENS = 16, (1, 16, 64), 16384
+SERVED_RANK, BATCHES, MAX_TOKENS = 16, (1, 16, 64), 16384
 """Rank of the adapters in timed steps, batch sizes, and output tokens."""
-MOST_DIFFERENCE, LEAST_EFFECT = 2e-3, 0.1
+MAX_DIFFERENCE, MIN_EFFECT = 2e-3, 0.1
 """Maximum log-probability difference between device and host, and minimum effect of an adapter."""
 
 Result = Mapping[str, list[float]]
@@ -36,11 +36,11 @@ def adapters_are_right(device: str, backend: str) -> dict[str, Any]:
     worst = max(
         abs(item - other) for name in on_host for item, other in zip(on_device[name], on_host[name], strict=True)
     )
-    if not worst <= MOST_DIFFERENCE:
-        raise AssertionError(f"log-probabilities differ by {worst:.2g} from the host's, more than {MOST_DIFFERENCE}")
+    if not worst <= MAX_DIFFERENCE:
+        raise AssertionError(f"log-probabilities differ by {worst:.2g} from the host's, more than {MAX_DIFFERENCE}")
     plain = on_host["None"]
     effects = [max(abs(a - b) for a, b in zip(on_host[name], plain, strict=True)) for name in on_host if name != "None"]
-    if min(effects) < LEAST_EFFECT:
+    if min(effects) < MIN_EFFECT:
         raise AssertionError(f"an adapter changes log-probabilities by no more than {min(effects):.2g}")
     return {"adapters": len(effects), "worst": worst, "effects": effects}
 
@@ -75,7 +75,7 @@ def adapter_steps(device: str, shape: str, backend: str) -> dict[str, Any]:
     Each is both replayed from graphs and launched kernel by kernel.
     """
     choice = Choice(
-        shape=SHAPES[shape], device=device, attention=backend, running=max(BATCHES), max_total_tokens=MOST_TOKENS
+        shape=SHAPES[shape], device=device, attention=backend, running=max(BATCHES), max_total_tokens=MAX_TOKENS
     )
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:

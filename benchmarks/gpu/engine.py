@@ -59,7 +59,7 @@ KINDS: tuple[tuple[dict[str, Any], LogprobOptions | None], ...] = (
 CONSTRAINED = 3
 """Number of kinds of which one more request is constrained."""
 STRIPES = 3
-LEAST_ALIKE = 0.6
+MIN_ALIKE = 0.6
 """Minimum share of the tokens before the first difference on an accelerator.
 
 There a sequence's numbers depend in their last bits on the rest of the batch, which may differ for a step with overlap.
@@ -183,7 +183,7 @@ def decode_steps(device: str, shape: Shape, backend: str, count: int, prompt: in
 def overlap_changes_nothing(device: str, shape: Shape, backend: str, *, graphs: bool) -> dict[str, Any]:
     """Raise ``AssertionError`` unless simultaneous requests of all kinds get equal outputs with and without overlap.
 
-    Differences by rounding are allowed where it depends on the batch: see ``LEAST_ALIKE``.
+    Differences by rounding are allowed where it depends on the batch: see ``MIN_ALIKE``.
     """
     choice = Choice(
         shape=shape,
@@ -218,8 +218,8 @@ def overlap_changes_nothing(device: str, shape: Shape, backend: str, *, graphs: 
             )
             received.clear()
     alike = [_agreement(kinds[int(id)], outputs, samples[1][id]) for id, outputs in samples[0].items()]
-    share = sum(same for same, _ in alike) / sum(most for _, most in alike)
-    if share < (1.0 if device == "cpu" else LEAST_ALIKE):
+    share = sum(same for same, _ in alike) / sum(count for _, count in alike)
+    if share < (1.0 if device == "cpu" else MIN_ALIKE):
         raise AssertionError(f"only {share:.0%} of the tokens came before the first that was another one: {alike}")
     tokens = sum(len(output.tokens) for result in samples[1].values() for output in result)
     return {"requests": len(kinds), "tokens": tokens, "alike": share}

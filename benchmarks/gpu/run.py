@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.common.report import machine, plain
 from benchmarks.gpu.targets import show, targets
 
-LEAST_SECONDS = 15.0
+MIN_SECONDS = 15.0
 """Minimum remaining seconds for starting a part."""
 ERROR_LINES = 25
 HALF = ("bfloat16", "float16")
@@ -206,7 +206,7 @@ def run_all(args: argparse.Namespace) -> list[dict[str, Any]]:
         remaining = deadline - time.monotonic()
         if any(item["part"] == " ".join(part) for item in list(outcomes.values())):
             return index  # another backend's part, already replaced by this one
-        if remaining < LEAST_SECONDS:
+        if remaining < MIN_SECONDS:
             outcome: dict[str, Any] = {"part": " ".join(part), "ok": False, "error": "no time left", "seconds": 0.0}
         else:
             outcome = run_part(part, args.device, min(remaining, args.part_limit))

@@ -24,13 +24,13 @@ class Target:
     measured: float
     unit: str
     target: float
-    most: bool = False
+    at_most: bool = False
     """True if the measured value must not be above ``target``; otherwise not below."""
 
     @property
     def met(self) -> bool:
         """Return True if the target is reached."""
-        return self.measured <= self.target if self.most else self.measured >= self.target
+        return self.measured <= self.target if self.at_most else self.measured >= self.target
 
 
 def name_of(load: Sequence[int]) -> str:
@@ -54,8 +54,8 @@ def _decoding(results: Result, backend: str) -> Iterator[Target]:
         yield Target(f"{shape}, one stream, decode", speed, "tok/s", rate)
         if bandwidth := ceilings.get("copy_bandwidth"):
             _, prompt, output = ONE_STREAM
-            least = bytes_read(SHAPES[shape], [Row(1, prompt + output // 2)], 1) / bandwidth
-            yield Target(f"{shape}, one stream, of the bandwidth limit", 100 * speed * least, "%", share)
+            min_seconds = bytes_read(SHAPES[shape], [Row(1, prompt + output // 2)], 1) / bandwidth
+            yield Target(f"{shape}, one stream, of the bandwidth limit", 100 * speed * min_seconds, "%", share)
     figure = _figure(results, "llama-8B", backend, CROWD)
     if figure is not None:
         yield Target("llama-8B, 128 streams, decode", figure["decode_rate"], "tok/s", 20_000.0)
@@ -76,9 +76,9 @@ def _whole(results: Result, backend: str) -> Iterator[Target]:
         yield Target("shared 2k prefix, 256 requests, against no prefix cache", figure["speedup"], "x", 5.0)
     if figure := results.get(f"step llama-8B {backend}"):
         yield Target(
-            "host time per decode step at batch 128, of the device's", figure["host_share"], "x", 1.0, most=True
+            "host time per decode step at batch 128, of the device's", figure["host_share"], "x", 1.0, at_most=True
         )
-        yield Target("idle share of a decode step at batch 128", 100 * figure["idle_share"], "%", 3.0, most=True)
+        yield Target("idle share of a decode step at batch 128", 100 * figure["idle_share"], "%", 3.0, at_most=True)
     ours, theirs = _figure(results, "llama-8B", backend, CROWD), results.get("reference llama-8B")
     if ours is not None and theirs:
         factor = ours["output_rate"] / theirs["output_rate"]
@@ -93,7 +93,13 @@ def _figure(results: Result, shape: str, backend: str, load: Sequence[int]) -> M
 def show(rows: Sequence[Target]) -> str:
     """Format the table."""
     cells = [
-        (row.work, row.measured, f"{'<=' if row.most else '>='} {row.target:,g}", row.unit, "yes" if row.met else "NO")
+        (
+            row.work,
+            row.measured,
+            f"{'<=' if row.at_most else '>='} {row.target:,g}",
+            row.unit,
+            "yes" if row.met else "NO",
+        )
         for row in rows
     ]
     return table(("work", "measured", "target", "unit", "met"), cells)

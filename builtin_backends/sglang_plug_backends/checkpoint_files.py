@@ -34,20 +34,20 @@ def check_folder(folder: Path) -> None:
     for place in (folder, *(entry for entry in _entries(folder) if entry.is_dir())):
         for file in _entries(place):
             if file.suffix in TEXTS + BINARIES:
-                check_file(file, _most_bytes(file))
+                check_file(file, _max_bytes(file))
 
 
-def check_file(file: Path, most: float) -> None:
-    """Raise ``ConfigError`` if ``file`` exists and is not a regular file, or has more than ``most`` bytes."""
+def check_file(file: Path, max_bytes: float) -> None:
+    """Raise ``ConfigError`` if ``file`` exists and is not a regular file, or has more than ``max_bytes`` bytes."""
     try:
         status = os.stat(file)
     except (OSError, ValueError):
         return
-    _check(file, status, most)
+    _check(file, status, max_bytes)
 
 
-def read_file(file: Path, most: int) -> bytes:
-    """Return the content of a regular file of at most ``most`` bytes.
+def read_file(file: Path, max_bytes: int) -> bytes:
+    """Return the content of a regular file of at most ``max_bytes`` bytes.
 
     The file is checked after it is opened, so that nothing can be put in its place meanwhile. Raises ``ConfigError``,
     and ``OSError`` if there is no such file or it cannot be read.
@@ -56,10 +56,10 @@ def read_file(file: Path, most: int) -> bytes:
         file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     )  # opening a pipe would block without O_NONBLOCK
     with open(descriptor, "rb") as opened:
-        _check(file, os.fstat(descriptor), most)
-        content = opened.read(most + 1)
-    if len(content) > most:
-        raise ConfigError(f"{file} has more than {most} bytes, the most that is read")
+        _check(file, os.fstat(descriptor), max_bytes)
+        content = opened.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ConfigError(f"{file} has more than {max_bytes} bytes, the maximum")
     return content
 
 
@@ -74,7 +74,7 @@ def _entries(folder: Path) -> Iterator[Path]:
         return
 
 
-def _most_bytes(file: Path) -> float:
+def _max_bytes(file: Path) -> float:
     """Return the byte limit of a file by its name; weights have no limit."""
     if file.suffix in BINARIES:
         return float("inf") if file.suffix == ".safetensors" else MAX_VOCABULARY
@@ -83,9 +83,9 @@ def _most_bytes(file: Path) -> float:
     return MAX_INDEX if file.name.endswith(".index.json") else MAX_CONFIG
 
 
-def _check(file: Path, status: os.stat_result, most: float) -> None:
+def _check(file: Path, status: os.stat_result, max_bytes: float) -> None:
     if not stat.S_ISREG(status.st_mode):
         kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
         raise ConfigError(f"{file} is {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}, not a regular file")
-    if status.st_size > most:
-        raise ConfigError(f"{file} has {status.st_size} bytes; the most that is read is {most}")
+    if status.st_size > max_bytes:
+        raise ConfigError(f"{file} has {status.st_size} bytes; the maximum is {max_bytes}")

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Self
 
 WIDTH = 20
-MOST_LINES = 10
-"""Most lines of the log for one piece of work."""
+MAX_LINES = 10
+"""Maximum number of lines of the log for one piece of work."""
 
 
 class ProgressLine:
@@ -34,7 +34,7 @@ class ProgressLine:
             sys.stderr.write(f"\r{text.ljust(self._length)}")
             sys.stderr.flush()
             self._length = len(text)
-        elif done and (part := done * MOST_LINES // self.total) > self._logged:
+        elif done and (part := done * MAX_LINES // self.total) > self._logged:
             self._logged = part
             self._logger.info("%s", text)
 

@@ -204,9 +204,9 @@ class AdapterOptions:
     """Allow loading adapters while serving; implied if ``paths`` is not empty."""
     paths: tuple[str, ...] = field(default=(), metadata={EXTENSION: "lora", FLAG: "--lora-paths"})
     """``name=folder`` of adapters that are loaded at start, or a folder, whose last part is the name."""
-    most_in_step: int = field(default=8, metadata={EXTENSION: "lora", FLAG: "--max-loras-per-batch"})
+    max_per_batch: int = field(default=8, metadata={EXTENSION: "lora", FLAG: "--max-loras-per-batch"})
     """Greatest number of different adapters in a step; requests with others wait."""
-    most_loaded: int | None = field(default=None, metadata={EXTENSION: "lora", FLAG: "--max-loaded-loras"})
+    max_loaded: int | None = field(default=None, metadata={EXTENSION: "lora", FLAG: "--max-loaded-loras"})
     """Greatest number of loaded adapters; ``None``: as many as memory holds."""
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from benchmarks import chats
-from benchmarks.chats import MOST_TOKENS, SCHEMA, TIMES, TOGETHER, Answer, measure, write_tokenizer
+from benchmarks.chats import MAX_TOKENS, SCHEMA, TIMES, TOGETHER, Answer, measure, write_tokenizer
 from sglang_plug.contracts.text.tokenizer import TokenizerSource
 from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
 
@@ -48,7 +48,7 @@ async def test_a_round(requests: list[dict[str, Any]], schema: bool) -> None:
     assert result.valid == (count // 2 if schema else 0) and result.rate > 0
     assert len({item["messages"][0]["content"] for item in requests}) == count
     for request in requests:
-        assert request["max_tokens"] == MOST_TOKENS and ("ignore_eos" in request) is not schema
+        assert request["max_tokens"] == MAX_TOKENS and ("ignore_eos" in request) is not schema
         assert not schema or request["response_format"]["json_schema"]["schema"] == SCHEMA
 
 

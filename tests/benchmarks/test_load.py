@@ -23,7 +23,7 @@ class FakeServer:
         self.mode, self.tokens_per_event = mode, tokens_per_event
         self.bodies: list[dict[str, Any]] = []
         self.paths: list[str] = []
-        self.now = self.most = 0
+        self.now = self.max_concurrent = 0
 
     async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Send) -> None:
         data = b""
@@ -36,7 +36,7 @@ class FakeServer:
         self.bodies.append(body)
         self.paths.append(scope["path"])
         self.now += 1
-        self.most = max(self.most, self.now)
+        self.max_concurrent = max(self.max_concurrent, self.now)
         try:
             await self.answer(body, scope["path"], send)
         finally:
@@ -96,7 +96,7 @@ async def test_generate_counts_tokens_and_times() -> None:
     assert result.inter_token.count == 5 * 5 and result.first_token.count == 5
     assert result.output_rate == pytest.approx(30 / result.seconds)
     assert result.total_rate == pytest.approx(85 / result.seconds)
-    assert app.most == 2
+    assert app.max_concurrent == 2
     assert {body["sampling_params"]["ignore_eos"] for body in app.bodies} == {True}
     assert result.end_to_end.best > result.first_token.best > 0
     assert "30 output tokens" not in show(result) and "5 requests" in show(result)

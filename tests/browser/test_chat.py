@@ -41,7 +41,7 @@ def test_the_settings_are_sent(page: Page, server: Any) -> None:
     page.write("sampling-max_tokens", "0")
     page.write("message", QUESTION)
     page.press("send")
-    assert "Most tokens" in page.id("notice").text and len(page.all(".message.assistant")) == 1
+    assert "Maximum tokens" in page.id("notice").text and len(page.all(".message.assistant")) == 1
     assert page.script("return document.activeElement.id") == "sampling-max_tokens"
 
 

@@ -51,10 +51,10 @@ class Compiled:
         encoded = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         return all(grammar.accept(1 + item) for item in encoded) and grammar.may_end
 
-    def draw(self, seed: int, most: int = 300) -> bytes | None:
+    def draw(self, seed: int, max_tokens: int = 300) -> bytes | None:
         """Sample a random output from the masks; ``None`` if it does not end."""
         source, grammar, text = random.Random(seed), self._factory(), b""
-        for _ in range(most):
+        for _ in range(max_tokens):
             if grammar.ended or (grammar.may_end and source.random() < 0.5):
                 return text
             token = self._random(source, grammar, text)
@@ -62,11 +62,11 @@ class Compiled:
             text += self._texts[token]
         return None
 
-    def steer(self, seed: int, wishes: Sequence[bytes], most: int = 1000) -> bytes | None:
+    def steer(self, seed: int, wishes: Sequence[bytes], max_tokens: int = 1000) -> bytes | None:
         """Sample an output by a model that prefers one of ``wishes`` from time to time, as far as allowed."""
         source, grammar, text = random.Random(seed), self._factory(), b""
         wish = source.choice([b"", source.choice(wishes)])
-        for _ in range(most):
+        for _ in range(max_tokens):
             if grammar.ended or (grammar.may_end and not wish and source.random() < 0.2):
                 return text
             wish = wish or (source.choice(wishes) if source.random() < 0.3 else b"")
@@ -84,12 +84,14 @@ class Compiled:
         closing = [item for item in allowed if self._texts[item] in CLOSING]
         return source.choice(closing if closing and source.random() < 0.4 else allowed)
 
-    def random_outputs(self, count: int, wishes: Sequence[bytes] = (), most: int = 300) -> Iterator[bytes]:
-        """Return the complete ones of ``count`` random outputs of at most ``most`` tokens.
+    def random_outputs(self, count: int, wishes: Sequence[bytes] = (), max_tokens: int = 300) -> Iterator[bytes]:
+        """Return the complete ones of ``count`` random outputs of at most ``max_tokens`` tokens.
 
         ``wishes``: texts that are written where possible.
         """
-        outputs = (self.steer(seed, wishes, most) if wishes else self.draw(seed, most) for seed in range(count))
+        outputs = (
+            self.steer(seed, wishes, max_tokens) if wishes else self.draw(seed, max_tokens) for seed in range(count)
+        )
         return (text for text in outputs if text is not None)
 
 

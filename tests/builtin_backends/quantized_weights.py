@@ -18,9 +18,9 @@ def random_weight(kind: str, size_out: int, size_in: int, group: int) -> Quantiz
     if kind == "e4m3":
         codes = (torch.randn(size_out, size_in) * torch.logspace(-2, 2, size_in)).to(torch.float8_e4m3fn)
         return QuantizedWeight(codes=codes, scale=scale, group=group)
-    most = 1 << int(kind)
-    codes = torch.randint(0, most, (size_out, size_in), dtype=torch.uint8)
-    zero = torch.randint(0, most, (size_out, groups), dtype=torch.uint8)
+    levels = 1 << int(kind)
+    codes = torch.randint(0, levels, (size_out, size_in), dtype=torch.uint8)
+    zero = torch.randint(0, levels, (size_out, groups), dtype=torch.uint8)
     if kind == "8":
         return QuantizedWeight(codes=codes, scale=scale, zero=zero, group=group)
     return QuantizedWeight(codes=codes[:, ::2] | codes[:, 1::2] << 4, scale=scale, zero=zero, group=group, bits=4)

@@ -81,11 +81,11 @@ def test_a_pipe_that_comes_after_the_check_is_not_waited_for(tmp_path: Path) -> 
         read_file(tmp_path / "config.json", 100)
 
 
-@pytest.mark.parametrize("name, most", [("config.json", MAX_CONFIG), ("tokenizer.json", MAX_VOCABULARY)])
-def test_files_of_a_size_that_no_checkpoint_has(folder: Path, name: str, most: int) -> None:
+@pytest.mark.parametrize("name, limit", [("config.json", MAX_CONFIG), ("tokenizer.json", MAX_VOCABULARY)])
+def test_files_of_a_size_that_no_checkpoint_has(folder: Path, name: str, limit: int) -> None:
     with open(folder / name, "wb") as file:
-        file.truncate(most + 1)  # no blocks are written
-    with pytest.raises(ConfigError, match=f"{name} has {most + 1} bytes; the most that is read is {most}"):
+        file.truncate(limit + 1)  # no blocks are written
+    with pytest.raises(ConfigError, match=f"{name} has {limit + 1} bytes; the maximum is {limit}"):
         check_folder(folder)
 
 

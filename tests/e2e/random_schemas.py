@@ -96,8 +96,13 @@ class RandomSchema:
         draw = self._random
         if draw.random() < 0.15:
             return {"type": "array", "prefixItems": [self.part(0), self.part(0)], "items": False, "minItems": 2}
-        least = draw.randint(0, 2)
-        return {"type": "array", "items": self.part(depth), "minItems": least, "maxItems": least + draw.randint(0, 2)}
+        minimum = draw.randint(0, 2)
+        return {
+            "type": "array",
+            "items": self.part(depth),
+            "minItems": minimum,
+            "maxItems": minimum + draw.randint(0, 2),
+        }
 
     def _union(self, depth: int) -> Schema:
         draw = self._random
@@ -124,16 +129,16 @@ class RandomSchema:
             return {"type": "string", "format": "uri" if kind < 0.03 else draw.choice(FORMATS)}
         if kind < 0.7:
             return {"type": "string", "pattern": draw.choice(PATTERNS)}
-        least = draw.randint(0, 3)
-        return {"type": "string", "minLength": least, "maxLength": least + draw.randint(0, 8)}
+        minimum = draw.randint(0, 3)
+        return {"type": "string", "minLength": minimum, "maxLength": minimum + draw.randint(0, 8)}
 
     def long_text(self) -> Schema:
         """A text of up to some hundred characters."""
         draw = self._random
         if draw.random() < 0.4:
             return {"type": "string", "pattern": draw.choice(LONG_PATTERNS)}
-        least = draw.choice([0, 1, 20, 128, 150])
-        return {"type": "string", "minLength": least, "maxLength": least + draw.choice([1, 30, 129, 150])}
+        minimum = draw.choice([0, 1, 20, 128, 150])
+        return {"type": "string", "minLength": minimum, "maxLength": minimum + draw.choice([1, 30, 129, 150])}
 
     def number(self) -> Schema:
         """A bounded number."""

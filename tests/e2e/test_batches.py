@@ -250,7 +250,7 @@ def test_interactive_requests_do_not_stand_behind_a_batch(server: Any, user: Cli
     """With two places, the lines of a batch use one, so that an interactive request gets the other."""
     id = user.start([chat(number, max_tokens=40, ignore_eos=True) for number in range(400)]).id
     user.wait(id, lambda batch: done(batch) > 0)
-    most_waiting, meanwhile = 0, list[int]()
+    max_waiting, meanwhile = 0, list[int]()
     for _ in range(10):
         before = done(user.get(id))
         answer = user.api.chat.completions.create(
@@ -259,9 +259,9 @@ def test_interactive_requests_do_not_stand_behind_a_batch(server: Any, user: Cli
         assert answer.usage is not None and answer.usage.completion_tokens > 0
         meanwhile.append(done(user.get(id)) - before)
         running, waiting = server.load()
-        most_waiting = max(most_waiting, waiting)
+        max_waiting = max(max_waiting, waiting)
         assert running <= 2
-    assert most_waiting <= 1  # a line that was just sent waits for the next step; more would fill the second place
+    assert max_waiting <= 1  # a line that was just sent waits for the next step; more would fill the second place
     in_time(user.get(id).status == "in_progress", "there are more lines")
     user.api.batches.cancel(id)
     assert user.wait(id).status == "cancelled"

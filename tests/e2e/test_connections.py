@@ -12,7 +12,7 @@ import pytest
 
 from .servers import until
 
-MOST = 20
+MAX_CONNECTIONS = 20
 TOKENS = 300
 PAUSED = "paused"
 
@@ -21,7 +21,7 @@ PAUSED = "paused"
 def small(module_launcher: Any) -> Iterator[Any]:
     """Few connections, and places for two sequences."""
     return module_launcher.in_thread(
-        "--max-connections", str(MOST), "--max-running-requests", "2", "--log-level", "warning"
+        "--max-connections", str(MAX_CONNECTIONS), "--max-running-requests", "2", "--log-level", "warning"
     )
 
 
@@ -36,9 +36,12 @@ def stream_request() -> bytes:
 
 def test_idle_connections_do_not_keep_others_out(small: Any) -> None:
     with ExitStack() as opened:
-        idle = [opened.enter_context(socket.create_connection(("127.0.0.1", small.port))) for _ in range(3 * MOST)]
+        idle = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", small.port)))
+            for _ in range(3 * MAX_CONNECTIONS)
+        ]
         assert small.get("/health").status_code == 200
-        for connection in idle[: 2 * MOST]:  # the oldest were closed
+        for connection in idle[: 2 * MAX_CONNECTIONS]:  # the oldest were closed
             connection.settimeout(60)
             try:
                 assert connection.recv(1) == b""

@@ -20,12 +20,12 @@ CHAT, GENERATE, TOKENIZE, MESSAGES = "/v1/chat/completions", "/generate", "/toke
 QUESTION = "What is in the image?"
 WIDE, TALL = png(64, 24, 1), png(30, 70, 2)
 PLUGINS = Path(__file__).parents[2] / "plugins"
-MOST = 60_000
+MAX_BYTES = 60_000
 TOKENS = 8
 
 
 class _Site(BaseHTTPRequestHandler):
-    pages = {"/wide.png": (200, WIDE), "/large.png": (200, bytes(MOST + 1)), "/text.png": (200, b"<html>")}
+    pages = {"/wide.png": (200, WIDE), "/large.png": (200, bytes(MAX_BYTES + 1)), "/text.png": (200, b"<html>")}
 
     def do_GET(self) -> None:
         status, body = self.pages.get(self.path, (302 if self.path == "/away" else 404, b""))
@@ -70,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def vision_server(model: VisionModel, site: str, folder: Path, module_launcher: Any) -> Any:
     flags = ["--model-path", str(model.path), "--enable-cache-report", "--dtype", "float32"]
-    flags += ["--max-image-bytes", str(MOST), "--plugins-dir", str(PLUGINS)]
+    flags += ["--max-image-bytes", str(MAX_BYTES), "--plugins-dir", str(PLUGINS)]
     flags += ["--allowed-media-domains", site.removeprefix("http://"), "--allowed-media-networks", "127.0.0.1/32"]
     flags += ["--allowed-local-media-path", str(folder), "--file-storage-path", str(folder.parent / "storage")]
     return module_launcher.in_thread(*flags)
@@ -178,7 +178,7 @@ def test_responses_with_uploaded_images(client: openai.OpenAI, expected: Any) ->
 
 def test_files_that_are_no_images_to_show(client: openai.OpenAI) -> None:
     batch = client.files.create(file=("a.jsonl", b"{}\n"), purpose="batch")
-    large = client.files.create(file=("a.png", bytes(MOST + 1)), purpose="vision")
+    large = client.files.create(file=("a.png", bytes(MAX_BYTES + 1)), purpose="vision")
     text = client.files.create(file=("a.png", b"text"), purpose="vision")
     for file, words in ((batch, "has purpose 'batch'"), (large, "more than 60000 bytes"), (text, "cannot be read as")):
         messages: Any = [{"role": "user", "content": [{"type": "input_image", "file_id": file.id}]}]
@@ -190,7 +190,7 @@ def test_files_that_are_no_images_to_show(client: openai.OpenAI) -> None:
 
 def test_responses_leave_out_old_images(client: Any, vision_server: Any, expected: Any) -> None:
     """``truncation`` counts what images take."""
-    most = vision_server.info()["context_length"] - TOKENS
+    max_tokens = vision_server.info()["context_length"] - TOKENS
 
     def turns(words: int) -> list[Any]:
         return [
@@ -204,9 +204,9 @@ def test_responses_leave_out_old_images(client: Any, vision_server: Any, expecte
 
     start = count(100)
     each = count(101) - start
-    words = 100 + (most - start) // each  # the last that fits; with a token for each image, some more would
+    words = 100 + (max_tokens - start) // each  # the last that fits; with a token for each image, some more would
     fits = client.responses.create(model="any", input=turns(words), truncation="auto", **GREEDY)
-    assert most - each < fits.usage.input_tokens <= most
+    assert max_tokens - each < fits.usage.input_tokens <= max_tokens
     with pytest.raises(openai.BadRequestError, match="context length"):
         client.responses.create(model="any", input=turns(words + 1), **GREEDY)
     shorter = client.responses.create(model="any", input=turns(words + 1), truncation="auto", **GREEDY)

@@ -205,8 +205,8 @@ def test_the_engine_bounds_what_images_take(
 ) -> None:
     model = vision_model("qwen2.5-vl")
     submitted = request(model, "one image", "bounded", 1)
-    for most, refused in ((submitted.media[0].size, False), (submitted.media[0].size - 1, True)):
-        monkeypatch.setattr("sglang_plug_backends.multimodal.extension.MOST_BYTES", most)
+    for max_bytes, refused in ((submitted.media[0].size, False), (submitted.media[0].size - 1, True)):
+        monkeypatch.setattr("sglang_plug_backends.multimodal.extension.MAX_BYTES", max_bytes)
         engine = serve(config(model.path))
         if not refused:
             engine.outputs([submitted])

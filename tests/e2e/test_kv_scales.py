@@ -86,9 +86,9 @@ def checkpoint(
     tensors = {key: tensor.clone() for key, tensor in load_file(model.path / "model.safetensors").items()}
     magnify(tensors)
     for part, factor in (("k", 1.5 * KEYS), ("v", VALUES)) if name is not None else ():
-        for layer, most in greatest(model, part).items():
+        for layer, largest in greatest(model, part).items():
             assert name is not None
-            scale = torch.tensor([times * most * factor / 448])
+            scale = torch.tensor([times * largest * factor / 448])
             key = name(layer, part)
             tensors[key] = torch.maximum(tensors[key], scale) if key in tensors else scale
     save_file(tensors, folder / "model.safetensors")

@@ -15,7 +15,7 @@ from .written_schemas import BOUNDED, UNBOUNDED, Schema
 
 COUNT = int(os.environ.get("RANDOM_SCHEMAS", "192"))
 BATCH = 64
-MOST_TOKENS = 1500
+MAX_TOKENS = 1500
 CHECKER = Draft202012Validator.FORMAT_CHECKER
 
 
@@ -25,10 +25,10 @@ def random_server(module_launcher: Any) -> Any:
     return module_launcher("--load-format", "dummy", "--random-seed", "7", "--grammar-timeout", "240")
 
 
-def outputs(server: Any, schemas: Sequence[Schema], most: int, **params: Any) -> list[tuple[Schema, Any]]:
+def outputs(server: Any, schemas: Sequence[Schema], max_tokens: int, **params: Any) -> list[tuple[Schema, Any]]:
     pairs = []
     for part in (schemas[start : start + BATCH] for start in range(0, len(schemas), BATCH)):
-        sampling = [{"json_schema": json.dumps(schema), "max_new_tokens": most, **params} for schema in part]
+        sampling = [{"json_schema": json.dumps(schema), "max_new_tokens": max_tokens, **params} for schema in part]
         answers = server.generate({"text": ["JSON: "] * len(part), "sampling_params": sampling})
         pairs += list(zip(part, answers, strict=True))
     return pairs
@@ -46,7 +46,7 @@ def ended(answer: Any) -> bool:
 
 def test_bounded_schemas_are_finished_and_kept_to(random_server: Any) -> None:
     schemas = [*BOUNDED, *random_schemas(COUNT)]
-    for schema, answer in outputs(random_server, schemas, MOST_TOKENS):
+    for schema, answer in outputs(random_server, schemas, MAX_TOKENS):
         assert ended(answer), (schema, answer["text"], answer["meta_info"]["finish_reason"])
         check(schema, answer)
     random_server.wait_whole()
@@ -56,7 +56,7 @@ def test_bounded_schemas_are_finished_and_kept_to(random_server: Any) -> None:
 def test_long_texts_with_the_other_backends(random_server: Any, backend: str, library: str) -> None:
     pytest.importorskip(library)
     schemas = list(long_texts(COUNT // 16))
-    for schema, answer in outputs(random_server, schemas, MOST_TOKENS, grammar_backend=backend, temperature=1):
+    for schema, answer in outputs(random_server, schemas, MAX_TOKENS, grammar_backend=backend, temperature=1):
         assert ended(answer), (schema, answer["text"], answer["meta_info"]["finish_reason"])
         check(schema, answer)
     random_server.wait_whole()
@@ -73,8 +73,8 @@ def test_what_ends_of_unbounded_schemas_is_kept_to(random_server: Any) -> None:
 def test_annotations_change_nothing(random_server: Any) -> None:
     noisy, plain = zip(*annotated_schemas(COUNT // 8), strict=True)
     params = {"sampling_seed": 1, "temperature": 1}
-    with_annotations = outputs(random_server, noisy, MOST_TOKENS, **params)
-    without = outputs(random_server, plain, MOST_TOKENS, **params)
+    with_annotations = outputs(random_server, noisy, MAX_TOKENS, **params)
+    without = outputs(random_server, plain, MAX_TOKENS, **params)
     for (noise, answer), (schema, expected) in zip(with_annotations, without, strict=True):
         assert ended(answer) and answer["text"] == expected["text"], noise
         check(schema, answer)
@@ -82,7 +82,7 @@ def test_annotations_change_nothing(random_server: Any) -> None:
 
 def test_keywords_of_openapi_are_kept_to(random_server: Any) -> None:
     written, read = zip(*openapi_schemas(COUNT // 4), strict=True)
-    answers = outputs(random_server, written, MOST_TOKENS)
+    answers = outputs(random_server, written, MAX_TOKENS)
     for (schema, answer), meaning in zip(answers, read, strict=True):
         assert ended(answer), (schema, answer["text"], answer["meta_info"]["finish_reason"])
         check(meaning, answer)

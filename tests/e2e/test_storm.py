@@ -261,5 +261,5 @@ async def test_very_long_texts_delay_nobody(server: Any) -> None:
     assert [answer.status_code for answer in answers] == [400, 400, 400]
     messages = [answer.json()["error"]["message"] for answer in answers]
     assert "longer than the model's context length" in messages[0]
-    assert "24000000 characters; the most that is tokenized is" in messages[2]
+    assert "24000000 characters; the maximum is" in messages[2]
     server.wait_whole()

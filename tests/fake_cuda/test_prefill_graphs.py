@@ -18,12 +18,12 @@ from tests.fake_cuda.engine import Engine
 from tests.fake_cuda.test_engine import submit_all_kinds
 
 Tiny = Callable[[str], Any]
-MOST = 48
+MAX_TOKENS = 48
 FAMILIES = ["llama-3.2-1b", "qwen3-moe", "deepseek-v3", "gemma-3-1b", "gpt2"]
 
 
 def pieced(path: Any, **options: Any) -> Engine:
-    return Engine(path, cuda_graph_max_bs=4, piecewise_cuda_graph_max_tokens=MOST, **options)
+    return Engine(path, cuda_graph_max_bs=4, piecewise_cuda_graph_max_tokens=MAX_TOKENS, **options)
 
 
 @pytest.mark.usefixtures("idle_device")
@@ -112,7 +112,7 @@ def test_a_model_that_looks_at_lengths_runs_without(
 def test_steps_that_are_larger_run_without(tiny_model: Tiny) -> None:
     engine = pieced(tiny_model("llama-3.2-1b").path, dtype="bfloat16", chunk=64)
     clock.executed.clear()
-    engine.submit(range(3, 3 + MOST + 1), 1)
+    engine.submit(range(3, 3 + MAX_TOKENS + 1), 1)
     engine.finish()
     assert "graph" not in clock.executed
 

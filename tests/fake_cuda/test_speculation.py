@@ -50,7 +50,7 @@ def test_outputs_are_the_same_with_drafts(tiny_model: Tiny, family: str) -> None
 @pytest.mark.usefixtures("idle_device")
 def test_steps_are_queued_ahead_while_nothing_is_drafted(tiny_model: Tiny) -> None:
     engine = Engine(tiny_model("llama-3.2-1b").path, cuda_graph_max_bs=4)
-    engine.loop.scheduler.extensions, drafter = speculation(lambda tokens, most: ())
+    engine.loop.scheduler.extensions, drafter = speculation(lambda tokens, limit: ())
     ahead = 0
     plan = engine.loop.scheduler.plan_ahead
 

@@ -109,7 +109,7 @@ def test_components_of_the_engine_and_of_the_api_serve_the_demo(installed: Insta
     )  # fmt: skip
     values = settings(
         eviction="keep_after_hits=5", kv_store="megabytes=64", prefix_cache="renew=false", reasoning_parser="tag=why",
-        step_extension="most_prompt_tokens=50", tool_parser="mark=RUN", observer="slow_seconds=5",
+        step_extension="max_prompt_tokens=50", tool_parser="mark=RUN", observer="slow_seconds=5",
         route="special=false",
     )  # fmt: skip
     with installed.served(tmp_path / "log", *components, *values) as client:

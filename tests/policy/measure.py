@@ -41,7 +41,7 @@ REPRESENTATIONS = (
 ).split()
 """Classes that stand for one request, or for its part in a step, on its way; the chunk at the end has no class."""
 PATCHES = frozenset("setattr setitem setenv delattr delitem delenv syspath_prepend chdir context".split())
-MOST_LINES, FOLDER_MODULES = 60, 15
+MAX_LINES, FOLDER_MODULES = 60, 15
 
 Row = tuple[str, object, Sequence[str]]
 """A measurement: its name, its value, and what was counted."""
@@ -91,8 +91,8 @@ def _sizes(sources: Sequence[Source]) -> Iterator[Row]:
     yield "lines of engine outside the feature packages", _lines(generic), ()
     yield "modules of engine", sum(not source.is_package for source in engine), ()
     counts = modules_per_folder(sources)
-    most = max(counts, key=counts.__getitem__)
-    yield "most modules in one folder", f"{counts[most]} ({most})", ()
+    largest = max(counts, key=counts.__getitem__)
+    yield "most modules in one folder", f"{counts[largest]} ({largest})", ()
     crowded = [f"{folder}: {count}" for folder, count in sorted(counts.items()) if count > FOLDER_MODULES]
     yield f"folders with more than {FOLDER_MODULES} modules", len(crowded), crowded
 
@@ -186,8 +186,8 @@ def _functions(sources: Sequence[Source]) -> Iterator[Row]:
         if not any("kernel" in part for part in source.path.parts)
         for node in source.functions()
     )
-    long = [f"{lines} {name}" for lines, name in lengths if lines > MOST_LINES]
-    yield f"functions over {MOST_LINES} lines outside kernels", len(long), long
+    long = [f"{lines} {name}" for lines, name in lengths if lines > MAX_LINES]
+    yield f"functions over {MAX_LINES} lines outside kernels", len(long), long
     yield "p95 of function lengths outside kernels", lengths[int(0.95 * len(lengths))][0], ()
 
 

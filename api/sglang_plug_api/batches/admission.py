@@ -26,7 +26,7 @@ class BatchAdmission:
 
     Args:
         engine: computes the lines.
-        limit: most batch sequences in flight.
+        limit: maximum number of batch sequences in flight.
         capacity: sequences that the engine computes together.
         closed: returns True once no line may start.
     """

@@ -35,7 +35,7 @@ RouteCall = Callable[[str, bytes], Awaitable[RouteAnswer]]
 Faults = Sequence[Mapping[str, Any]]
 """Entries of a batch's ``errors``."""
 CLAIMED_TOGETHER = 32
-"""Most lines that are claimed before the first of them starts."""
+"""Maximum number of lines that are claimed before the first of them starts."""
 
 
 class ConcurrencyLimits:
@@ -51,7 +51,7 @@ class InputLimits:
     """Limits of input files."""
 
     lines: int
-    """Most requests in one file."""
+    """Maximum number of requests in one file."""
     line_bytes: int
     """Longest line."""
 

@@ -15,7 +15,7 @@ from sglang_plug_api.http.errors import SHOWN, json_bytes
 
 MAX_CUSTOM_ID = 512
 MAX_ERRORS = 100
-"""Most faults of a file that are reported."""
+"""Maximum number of faults of a file that are reported."""
 BATCH_PRIORITY = -1
 """Priority of batch lines, below the default of interactive requests."""
 
@@ -95,7 +95,7 @@ async def check_file(
     Args:
         content: the file.
         endpoint: the route that every line must name.
-        max_lines: most requests.
+        max_lines: maximum number of requests.
         max_bytes: longest line.
     """
     splitter, checker = LineSplitter(max_bytes), _Checker(endpoint, max_lines)

@@ -21,7 +21,7 @@ MAX_FIELD_BYTES = 1024
 MAX_FILENAME = 256
 MAX_BOUNDARY = 256
 OVERHEAD = MAX_PARTS * 8192
-"""Most bytes of a body besides the file: boundaries, headers, fields."""
+"""Maximum number of bytes of a body besides the file: boundaries, headers, fields."""
 WRITE_BYTES = 1 << 20
 """File bytes that are collected before they are written."""
 EXTENDED_FILENAME = re.compile(rb"""filename\*\s*=\s*"?([\w-]+)'[^']*'([^";\s]+)""", re.IGNORECASE)
@@ -41,11 +41,11 @@ class UploadRoom:
     """Limits the bytes of uploads that are in progress, which the store does not count yet.
 
     Args:
-        most: most bytes of all of them together.
+        max_bytes: maximum number of bytes of all of them together.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most, self._used = most, 0
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._used = max_bytes, 0
 
     @contextmanager
     def upload(self) -> Iterator[Callable[[int], None]]:
@@ -58,9 +58,9 @@ class UploadRoom:
 
         def take(count: int) -> None:
             nonlocal taken
-            if self._used > taken and self._used + count > self._most:
+            if self._used > taken and self._used + count > self._max_bytes:
                 raise ApiError(
-                    f"uploads in progress have {self._most} bytes, the most that --max-storage-bytes allows; try again "
+                    f"uploads in progress have {self._max_bytes} bytes, the limit of --max-storage-bytes; try again "
                     "later",
                     413,
                     code="storage_full",
@@ -195,7 +195,7 @@ class _Parts:
         if self._name == "file":
             self._file_bytes += end - start
             if self._file_bytes > self._max_bytes:
-                raise ApiError(f"the file is larger than {self._max_bytes} bytes, the most that fits", 413)
+                raise ApiError(f"the file is larger than {self._max_bytes} bytes, the maximum that fits", 413)
             self.content += data[start:end]
             return
         if len(self._value) + end - start > MAX_FIELD_BYTES:

@@ -93,7 +93,7 @@ class ThroughputAction:
         data_arguments(parser, prompts=1000)
         group = parser.add_argument_group("traffic")
         group.add_argument(
-            "--max-concurrency", type=positive, metavar="N", help="most requests in flight; default: all"
+            "--max-concurrency", type=positive, metavar="N", help="maximum number of requests in flight; default: all"
         )
         group.add_argument(
             "--num-warmups",

@@ -10,8 +10,8 @@ from typing import Any
 from .figures import METRICS, RequestResult
 from .svg import Line, plot
 
-MOST_POINTS = 200
-"""Most points of a line, which the eye cannot tell from all of them."""
+MAX_POINTS = 200
+"""Maximum number of points of a line, which the eye cannot tell from all of them."""
 LEGEND = {
     "request_throughput": "all requests",
     "request_goodput": "goodput",
@@ -20,7 +20,7 @@ LEGEND = {
 }
 """Names of lines; those of times are their first word, such as ``p99``."""
 INTERVALS = 60
-"""Most intervals in which tokens are counted over the time of a benchmark."""
+"""Maximum number of intervals in which tokens are counted over the time of a benchmark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _distribution(values: Sequence[float]) -> list[tuple[float, float]]:
     """Return points (value, percent of the values that are not larger)."""
     ordered = sorted(values)
     last = len(ordered) - 1
-    steps = min(last, MOST_POINTS) or 1
+    steps = min(last, MAX_POINTS) or 1
     indices = [round(step * last / steps) for step in range(steps + 1)]
     return [(ordered[index], 100 * (index + 1) / len(ordered)) for index in indices]
 
@@ -122,7 +122,7 @@ def _in_flight(results: Sequence[RequestResult]) -> list[tuple[float, float]]:
     for time, change in changes:
         count += change
         points.append((time, float(count)))
-    stride = math.ceil(len(points) / (4 * MOST_POINTS))
+    stride = math.ceil(len(points) / (4 * MAX_POINTS))
     return points[::stride]
 
 

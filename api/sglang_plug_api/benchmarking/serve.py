@@ -44,7 +44,7 @@ class ServeAction:
             help="mean per second; default: inf, all at once",
         )
         group.add_argument("--burstiness", type=rate, default=1.0, metavar="NUMBER", help="1: Poisson; smaller: bursts")
-        group.add_argument("--max-concurrency", type=positive, metavar="N", help="most requests in flight")
+        group.add_argument("--max-concurrency", type=positive, metavar="N", help="maximum number of requests in flight")
         group.add_argument(
             "--num-warmups", type=not_negative, default=0, metavar="N", help="requests before the measured ones"
         )

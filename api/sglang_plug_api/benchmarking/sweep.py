@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .targets import ServerTarget
 
 FAILED = 1
-LABELS = {"request_rate": "Requests per second sent", "max_concurrency": "Most requests in flight"}
+LABELS = {"request_rate": "Requests per second sent", "max_concurrency": "Maximum number of requests in flight"}
 
 
 class SweepAction:
@@ -53,7 +53,9 @@ class SweepAction:
             help="means per second; default: inf",
         )
         group.add_argument("--burstiness", type=rate, default=1.0, metavar="NUMBER", help="1: Poisson; smaller: bursts")
-        group.add_argument("--max-concurrency", type=positive, nargs="+", metavar="N", help="most requests in flight")
+        group.add_argument(
+            "--max-concurrency", type=positive, nargs="+", metavar="N", help="maximum number of requests in flight"
+        )
         group.add_argument(
             "--num-warmups", type=not_negative, default=0, metavar="N", help="requests before the measured ones"
         )

@@ -81,7 +81,7 @@ class EngineTarget:
 
     Args:
         engine: the model.
-        load: sampling and the most requests in flight.
+        load: sampling and the maximum number of requests in flight.
     """
 
     def __init__(self, engine: Engine, load: Load) -> None:

@@ -17,7 +17,7 @@ from sglang_plug_api.contract.usage import AffectedPlaces, Place, read_usage
 IGNORED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages"})
 """Folders whose files are not the plugin's own."""
 LEVELS = ("breaking", "review", "deprecated", "added")
-MOST_PLACES = 5
+MAX_PLACES = 5
 
 
 def add_diff_action(actions: Any) -> None:
@@ -59,10 +59,10 @@ def _title(surface: Surface) -> str:
 
 def _print_change(change: Change, places: Sequence[Place]) -> None:
     print(f"{change.level:<10} {change.title} {change.text}")
-    for place in places[:MOST_PLACES]:
+    for place in places[:MAX_PLACES]:
         print(f"{'':<10}   {place}")
-    if len(places) > MOST_PLACES:
-        print(f"{'':<10}   and {len(places) - MOST_PLACES} more")
+    if len(places) > MAX_PLACES:
+        print(f"{'':<10}   and {len(places) - MAX_PLACES} more")
 
 
 def _summary(changes: Sequence[Change], plugin: str | None) -> int:

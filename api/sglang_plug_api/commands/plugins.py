@@ -28,7 +28,7 @@ from .plugin_search import add_search_action
 from .plugin_tests import add_test_action
 from .version import versions
 
-MOST_NAMES, FEW_NAMES = 30, 5
+MAX_NAMES, FEW_NAMES = 30, 5
 """Known names that a message lists in full, and the nearest ones that it names if there are more."""
 RED, PLAIN = "\x1b[31m", "\x1b[0m"
 
@@ -255,7 +255,7 @@ def _report(problems: Sequence[str]) -> int:
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
     names = sorted(set(known))
     near = get_close_matches(name, names, 1)
-    if near or len(names) <= MOST_NAMES:
+    if near or len(names) <= MAX_NAMES:
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
     else:
         nearest = get_close_matches(name, names, FEW_NAMES, cutoff=0.0)

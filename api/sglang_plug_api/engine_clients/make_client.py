@@ -53,9 +53,9 @@ def make_client(config: ServerConfig, plugins: Plugins) -> EngineClient:
         return _paired_group(config, plugins, component)
     factories = _factories(config, plugins, component)
     if config.replicas > 1:
-        return ReplicaGroup(factories, _routing(config, plugins), most=MAX_RESTARTS, window=RESTARTS_WINDOW)
+        return ReplicaGroup(factories, _routing(config, plugins), max_restarts=MAX_RESTARTS, window=RESTARTS_WINDOW)
     if config.engine_restart:
-        return RestartingClient(factories[0], most=MAX_RESTARTS, window=RESTARTS_WINDOW)
+        return RestartingClient(factories[0], max_restarts=MAX_RESTARTS, window=RESTARTS_WINDOW)
     return factories[0]()
 
 
@@ -89,7 +89,7 @@ def _paired_group(config: ServerConfig, plugins: Plugins, component: Component) 
         factories[config.replicas :],
         _routing(config, plugins),
         _routing(config, plugins),
-        most=MAX_RESTARTS,
+        max_restarts=MAX_RESTARTS,
         window=RESTARTS_WINDOW,
         closed=(lambda: None) if shared is None else shared.close,
     )
@@ -108,7 +108,7 @@ def _role_group(config: ServerConfig, plugins: Plugins, component: Component) ->
             host=listening_address(config.host),
             port=config.prefill_port,
             keys=keys,
-            most=MAX_RESTARTS,
+            max_restarts=MAX_RESTARTS,
             window=RESTARTS_WINDOW,
         )
     return DecodeGroup(
@@ -116,7 +116,7 @@ def _role_group(config: ServerConfig, plugins: Plugins, component: Component) ->
         [(str(address), partial(_remote, address, plugins, keys)) for address in prefill_addresses(config)],
         _routing(config, plugins),
         _routing(config, plugins),
-        most=MAX_RESTARTS,
+        max_restarts=MAX_RESTARTS,
         window=RESTARTS_WINDOW,
     )
 

@@ -24,7 +24,7 @@ MAX_HEAD = 64 << 10
 MAX_CHUNK_LINE = 1024
 """Longest first line of a chunk, in bytes."""
 MAX_IGNORED = 16 << 10
-"""Most bytes of chunk extensions and trailers of one request, which are ignored."""
+"""Maximum number of bytes of chunk extensions and trailers of one request, which are ignored."""
 
 
 class ChunkPart(Enum):

@@ -232,7 +232,7 @@ class BodyLimit:
 
     def _refusal(self, limit: int) -> ApiError:
         option = "--max-request-bytes" if limit == self._limit else "the server"
-        return ApiError(f"the body is larger than {limit} bytes, the most that {option} allows", 413)
+        return ApiError(f"the body is larger than {limit} bytes, the limit of {option}", 413)
 
 
 class AnswerHead:

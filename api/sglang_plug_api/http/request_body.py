@@ -30,13 +30,13 @@ JSON_TYPES = ("application/json", "text/json", "application/x-ndjson")
 FORM = "application/x-www-form-urlencoded"
 """Content type that ``curl -d`` sends by default."""
 MAX_TEXTS = 1 << 18
-"""Most strings of a body, field names included. All sizes are limited, since parsing blocks the event loop."""
+"""Maximum number of strings of a body, field names included. All sizes are limited: parsing blocks the event loop."""
 MAX_NAMES = 1 << 17
-"""Most fields of all objects of a body."""
+"""Maximum number of fields of all objects of a body."""
 MAX_CONTAINERS = 1 << 17
-"""Most lists and objects of a body."""
+"""Maximum number of lists and objects of a body."""
 MAX_ENTRIES = 1 << 21
-"""Most entries of all lists and objects of a body; so many can only be token ids."""
+"""Maximum number of entries of all lists and objects of a body; so many can only be token ids."""
 TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 """Pattern of a string. An unterminated one extends to the end, else the search behind each quote would be quadratic."""
 ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
@@ -92,7 +92,7 @@ def _check_size(raw: bytes) -> bytes:
     bare, texts = TEXT.subn(b"", raw, count=MAX_TEXTS + 1)
     excess = f"{MAX_TEXTS} texts and names" if texts > MAX_TEXTS else _excess(bare)
     if excess:
-        raise ApiError(f"the body has more than {excess}, the most that are read; send several smaller ones")
+        raise ApiError(f"the body has more than {excess}, the maximum; send several smaller ones")
     return bare
 
 

@@ -16,7 +16,7 @@ from .url_rules import MediaUrl, UrlRules
 
 MAX_REDIRECTS = 3
 MAX_IPS = 4
-"""Most IP addresses of one host that are tried."""
+"""Maximum number of IP addresses of one host that are tried."""
 CONNECT_TIMEOUT = 5.0
 """Longest time for a connection, in seconds."""
 LOOKUP_THREADS = 8
@@ -40,7 +40,7 @@ class ByteBudget:
         """Count ``count`` more bytes of a file that has ``so_far`` with them. Raises ``MediaError``."""
         self._remaining -= count
         if so_far > self.per_file:
-            raise MediaError(f"an image has more than {self.per_file} bytes, the most that is read")
+            raise MediaError(f"an image has more than {self.per_file} bytes, the maximum")
         if self._remaining < 0:
             raise MediaError(f"the images that are to be fetched have more than {self.total} bytes together")
 
@@ -144,7 +144,7 @@ class Fetcher:
 def _check_length(answer: httpx.Response, budget: ByteBudget) -> None:
     length = answer.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and len(length) < 20 and int(length) > budget.per_file:
-        raise MediaError(f"an image has more than {budget.per_file} bytes, the most that is read")
+        raise MediaError(f"an image has more than {budget.per_file} bytes, the maximum")
 
 
 async def _read_all(chunks: AsyncIterator[bytes], budget: ByteBudget) -> bytes:

@@ -90,7 +90,7 @@ class ImagePrompts:
     def _check_count(self, images: Sequence[RequestImage]) -> None:
         if len(images) > self._limits.count:
             raise ApiError(
-                f"the prompt has {len(images)} images; the most is {self._limits.count}",
+                f"the prompt has {len(images)} images; the maximum is {self._limits.count}",
                 param=images[0].where.partition(".")[0],
             )
 

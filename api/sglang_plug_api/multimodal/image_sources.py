@@ -27,8 +27,8 @@ class ImageSources:
 
     Args:
         config: the sources that the operator allows.
-        per_file: most bytes of one image.
-        total: most bytes of all images that one prompt refers to.
+        per_file: maximum number of bytes of one image.
+        total: maximum number of bytes of all images that one prompt refers to.
 
     Raises ``ConfigError`` if ``config`` has an invalid source.
     """

@@ -47,7 +47,7 @@ class RequestImage:
             raise self.error("an image is base64 text or a data: address")
         text = self._encoded()
         if len(text) * 3 // 4 > limit + 2:
-            raise self.error(f"an image has more than {limit} bytes, the most that is read")
+            raise self.error(f"an image has more than {limit} bytes, the maximum")
         try:
             content = base64.b64decode(text.translate(BLANKS), validate=True)
         except (binascii.Error, ValueError) as error:

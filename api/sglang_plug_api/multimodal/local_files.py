@@ -80,5 +80,5 @@ def _content(file: int, limit: int) -> bytes:
     while chunk := os.read(file, limit + 1 - len(content)):
         content += chunk
         if len(content) > limit:
-            raise MediaError(f"an image has more than {limit} bytes, the most that is read")
+            raise MediaError(f"an image has more than {limit} bytes, the maximum")
     return bytes(content)

@@ -57,7 +57,7 @@ class ChatRequest:
 def truncated_chat(engine: TextEngine, body: ChatBody, job: Job) -> Job:
     """Return ``job`` with its prompt cut to ``truncate_prompt_tokens``. Raises ``ApiError`` if images would be cut."""
     truncation = generation_truncation(engine, body)
-    if truncation is None or len(job.tokens) <= truncation.most:
+    if truncation is None or len(job.tokens) <= truncation.max_tokens:
         return job
     if job.media:
         raise ApiError("a prompt with images cannot be truncated", param="truncate_prompt_tokens")

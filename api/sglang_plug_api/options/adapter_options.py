@@ -24,17 +24,17 @@ ADAPTERS = Group(
         ),
         option(
             "--max-loras-per-batch --max-loras",
-            "engine.adapters.most_in_step",
+            "engine.adapters.max_per_batch",
             "different adapters in one step; requests with further adapters wait",
             int,
-            least=1,
+            minimum=1,
         ),
         option(
             "--max-loaded-loras --max-cpu-loras",
-            "engine.adapters.most_loaded",
+            "engine.adapters.max_loaded",
             "adapters that may be loaded at once; default: as many as memory holds",
             int,
-            least=1,
+            minimum=1,
         ),
     ),
 )

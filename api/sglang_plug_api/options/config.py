@@ -26,12 +26,12 @@ class StorageConfig:
     max_file_bytes: int = 200 << 20
     """Largest file that may be uploaded."""
     max_storage_bytes: int = 4 << 30
-    """Most bytes of all files and unfinished results together."""
+    """Maximum number of bytes of all files and unfinished results together."""
     max_files: int = 10_000
     max_batch_lines: int = 50_000
-    """Most requests in one batch."""
+    """Maximum number of requests in one batch."""
     batch_concurrency: int = 32
-    """Most batch sequences that are computed together; at least as many places stay free for other requests."""
+    """Maximum number of batch sequences computed together; at least as many places stay free for other requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +103,11 @@ class ServerConfig:
     max_request_bytes: int = 32 << 20
     """Largest body that is read; larger ones are answered with 413."""
     max_sequences_per_request: int = 1024
-    """Most prompts times ``n`` in one request."""
+    """Maximum number of prompts times ``n`` in one request."""
     max_stored_responses: int = 4096
     """Responses remembered for ``previous_response_id``, in the memory of this process; 0 remembers none."""
     max_stored_response_bytes: int = 256 << 20
-    """Most bytes of all stored responses; the least recently used are removed first."""
+    """Maximum number of bytes of all stored responses; the least recently used are removed first."""
     health_timeout: float = 20.0
     """Seconds ``/health_generate`` waits for a token."""
     drain_timeout: float = 30.0
@@ -129,7 +129,7 @@ class ServerConfig:
     routing_policy: str = "prefix-affinity"
     """Chooses the replica of a request."""
     max_connections: int = 16384
-    """Most open connections, if the limit of open files allows it; beyond that, idle ones are closed."""
+    """Maximum number of open connections, if the limit of open files allows it; beyond that, idle ones are closed."""
     header_timeout: float = 30.0
     """Seconds a client may take to send the headers of a request; then its connection is closed."""
     body_timeout: float = 60.0

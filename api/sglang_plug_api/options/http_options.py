@@ -9,7 +9,7 @@ HTTP = Group(
     "HTTP server",
     (
         option("--host", "host", "address to listen on"),
-        option("--port", "port", "port to listen on; 0 lets the system choose", int, least=0, most=65535),
+        option("--port", "port", "port to listen on; 0 lets the system choose", int, minimum=0, maximum=65535),
         option(
             "--api-key",
             "api_keys",
@@ -82,24 +82,28 @@ HTTP = Group(
             dict,
             metavar="JSON",
         ),
-        option("--max-request-bytes", "max_request_bytes", "largest body that is read", int, least=1),
+        option("--max-request-bytes", "max_request_bytes", "largest body that is read", int, minimum=1),
         option(
             "--max-sequences-per-request",
             "max_sequences_per_request",
-            "most prompts times n in one request",
+            "maximum number of prompts times n in one request",
             int,
-            least=1,
+            minimum=1,
         ),
-        option("--max-images-per-request", "media.count", "most images of one prompt", int, least=0),
-        option("--max-image-tokens", "media.tokens", "most tokens of all images of one prompt", int, least=1),
-        option("--max-image-bytes", "media.bytes", "largest image that is read", int, least=1),
-        option("--max-image-pixels", "media.pixels", "largest image that is decoded, width times height", int, least=1),
+        option("--max-images-per-request", "media.count", "maximum number of images of one prompt", int, minimum=0),
+        option(
+            "--max-image-tokens", "media.tokens", "maximum number of tokens of all images of one prompt", int, minimum=1
+        ),
+        option("--max-image-bytes", "media.bytes", "largest image that is read", int, minimum=1),
+        option(
+            "--max-image-pixels", "media.pixels", "largest image that is decoded, width times height", int, minimum=1
+        ),
         option(
             "--max-request-image-pixels",
             "media.request_pixels",
-            "most pixels of all images of one prompt",
+            "maximum number of pixels of all images of one prompt",
             int,
-            least=1,
+            minimum=1,
         ),
         option(
             "--allowed-media-domains",
@@ -134,11 +138,17 @@ HTTP = Group(
             "max_stored_responses",
             "responses remembered for previous_response_id, in the memory of this process; 0 remembers none",
             int,
-            least=0,
+            minimum=0,
         ),
-        option("--max-stored-response-bytes", "max_stored_response_bytes", "most bytes of them together", int, least=1),
+        option(
+            "--max-stored-response-bytes",
+            "max_stored_response_bytes",
+            "maximum number of bytes of them together",
+            int,
+            minimum=1,
+        ),
         option("--health-timeout", "health_timeout", "seconds /health_generate waits for a token", float, above=0),
-        option("--drain-timeout", "drain_timeout", "seconds for requests in flight after SIGTERM", float, least=0),
+        option("--drain-timeout", "drain_timeout", "seconds for requests in flight after SIGTERM", float, minimum=0),
         option(
             "--engine-restart",
             "engine_restart",
@@ -151,7 +161,7 @@ HTTP = Group(
             "maximum number of open connections, if the limit of open files allows; above it the longest idle "
             "one is closed",
             int,
-            least=1,
+            minimum=1,
         ),
         option("--header-timeout", "header_timeout", "seconds a client may take to send its headers", float, above=0),
         option("--body-timeout", "body_timeout", "seconds a client may take to send a request's body", float, above=0),

@@ -29,8 +29,8 @@ class Option:
     others: tuple[str, ...] = ()
     """Accepted values besides the names of components."""
     choices: tuple[str, ...] = ()
-    least: float | None = None
-    most: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
     above: float | None = None
     """Exclusive lower bound of the value."""
     below: float | None = None

@@ -205,9 +205,9 @@ def _annotation(option: Option) -> Any:
         return bool
     if option.kind is str:
         return Annotated[str, AfterValidator(_not_empty)]
-    bounds = Field(ge=option.least, le=option.most, gt=option.above, lt=option.below, allow_inf_nan=False)
+    bounds = Field(ge=option.minimum, le=option.maximum, gt=option.above, lt=option.below, allow_inf_nan=False)
     if option.kind is int:
-        bounds = Field(ge=option.least, le=option.most, gt=option.above, lt=option.below)
+        bounds = Field(ge=option.minimum, le=option.maximum, gt=option.above, lt=option.below)
     return Annotated[option.kind, bounds, BeforeValidator(_not_bool)]
 
 

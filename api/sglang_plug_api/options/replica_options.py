@@ -13,8 +13,8 @@ REPLICAS = Group(
             "engines that each serve the whole model, each on a device of its own, or on some of a CPU's cores; one "
             "that dies is started again, at most 3 times in 10 minutes, while the others serve",
             int,
-            least=1,
-            most=1024,
+            minimum=1,
+            maximum=1024,
         ),
         option(
             "--prefill-replicas",
@@ -22,8 +22,8 @@ REPLICAS = Group(
             "further engines that compute prompts and send their keys and values to the --replicas, which generate; 0: "
             "each engine computes its prompts itself",
             int,
-            least=0,
-            most=1024,
+            minimum=0,
+            maximum=1024,
         ),
         option(
             "--role --disaggregation-mode",
@@ -38,8 +38,8 @@ REPLICAS = Group(
             "prefill_port",
             "port of --host at which a prefill server listens for decode servers; 0: the system chooses",
             int,
-            least=0,
-            most=65535,
+            minimum=0,
+            maximum=65535,
         ),
         option(
             "--prefill-servers",

@@ -24,16 +24,20 @@ STORAGE = Group(
             "let every API key use the files, batches, responses and running requests of the others",
             bool,
         ),
-        option("--max-file-bytes", "storage.max_file_bytes", "largest file that can be uploaded", int, least=1),
-        option("--max-storage-bytes", "storage.max_storage_bytes", "most bytes of all files", int, least=1),
-        option("--max-files", "storage.max_files", "most files", int, least=1),
-        option("--max-batch-lines", "storage.max_batch_lines", "most requests in one batch", int, least=1),
+        option("--max-file-bytes", "storage.max_file_bytes", "largest file that can be uploaded", int, minimum=1),
+        option(
+            "--max-storage-bytes", "storage.max_storage_bytes", "maximum number of bytes of all files", int, minimum=1
+        ),
+        option("--max-files", "storage.max_files", "maximum number of files", int, minimum=1),
+        option(
+            "--max-batch-lines", "storage.max_batch_lines", "maximum number of requests in one batch", int, minimum=1
+        ),
         option(
             "--batch-concurrency",
             "storage.batch_concurrency",
-            "most sequences of batches computed together",
+            "maximum number of sequences of batches computed together",
             int,
-            least=1,
+            minimum=1,
         ),
     ),
 )

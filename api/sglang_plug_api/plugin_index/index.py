@@ -17,7 +17,7 @@ from sglang_plug.plugins.discovery import normalise
 from .contract_range import ContractRange
 
 BUILT_IN = Path(__file__).with_name("index.toml")
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 TIMEOUT_S = 10.0
 
 
@@ -118,8 +118,8 @@ def _download(address: str) -> bytes:
             response.raise_for_status()
             for part in response.iter_bytes():
                 content += part
-                if len(content) > MOST_BYTES:
-                    raise PluginError(f"the index {address} has more than {MOST_BYTES >> 20} MiB")
+                if len(content) > MAX_BYTES:
+                    raise PluginError(f"the index {address} has more than {MAX_BYTES >> 20} MiB")
     except httpx.HTTPError as error:
         raise PluginError(f"the index {address} cannot be read: {type(error).__name__}: {error}") from error
     return bytes(content)

@@ -62,7 +62,7 @@ async def encode_all(
             return tokens if truncation is None else truncation.cut(tokens)
         engine.check_text(prompt)
         tokens = engine.tokenizer.encode(prompt, special=special)
-        if truncation is None or len(tokens) <= truncation.most:
+        if truncation is None or len(tokens) <= truncation.max_tokens:
             return tokens
         return truncation.cut_between(tokens, engine.tokenizer.encode(prompt, special=False))
 
@@ -104,7 +104,7 @@ def fitting_pair(
     if truncation is None:
         return pair
     first, second = pair
-    while second and (beyond := length(first, second) - truncation.most) > 0:
+    while second and (beyond := length(first, second) - truncation.max_tokens) > 0:
         remaining = max(0, len(engine.tokenizer.encode(second, special=False)) - beyond)
         second = Truncation(remaining, truncation.side).cut_text(engine.tokenizer, second) if remaining else ""
     return first, second
@@ -120,7 +120,7 @@ def check_count(engine: TextEngine, count: int, param: str) -> None:
     """Raise ``ApiError`` for a request with too many prompts."""
     limit = engine.config.max_sequences_per_request
     if count > limit:
-        raise ApiError(f"{param} has {count} entries; the most is {limit}", param=param)
+        raise ApiError(f"{param} has {count} entries; the maximum is {limit}", param=param)
 
 
 def fitting(engine: TextEngine, prompts: Iterable[list[int]], count: int, param: str) -> list[list[int]]:

@@ -43,7 +43,7 @@ DeadlineMs = Annotated[Integer | None, Field(ge=1, le=MAX_DEADLINE_MS)]
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=INT64)]
 Name = Annotated[str, Field(max_length=MAX_NAME)]
 TruncatedLength = Annotated[Integer, Field(ge=-1)]
-"""Most tokens of a prompt, which is cut if it has more; -1: as many as fit the model."""
+"""Maximum number of tokens of a prompt, which is cut if it has more; -1: as many as fit the model."""
 Side = Literal["left", "right"]
 """The side of a prompt that is cut."""
 

@@ -12,7 +12,7 @@ from .base import Many, RequestBody
 TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text")
 IMAGE_PART = "input_image"
 SHOWN = 40
-"""Most characters of a type that an error repeats."""
+"""Maximum number of characters of a type that an error repeats."""
 
 Parts = str | Many[dict[str, Any]]
 Message = dict[str, Any]

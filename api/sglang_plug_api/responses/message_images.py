@@ -46,7 +46,7 @@ class UploadedImage:
             known = " or ".join(map(repr, IMAGE_PURPOSES))
             raise MediaError(f"file {file.id!r} has purpose {file.purpose!r}; an image has {known}")
         if file.bytes > limit:
-            raise MediaError(f"an image has more than {limit} bytes, the most that is read")
+            raise MediaError(f"an image has more than {limit} bytes, the maximum")
         try:
             return await self.storage.client_call(self._content(file.id))
         except ContentMissing:  # deleted meanwhile

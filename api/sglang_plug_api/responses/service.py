@@ -131,7 +131,7 @@ class ResponsesService:
         limit = self._engine.config.max_stored_responses
         if len(self._background_tasks) + self._starting >= limit:
             raise ApiError(
-                f"{limit} responses are generated in the background, which is the most (--max-stored-responses); "
+                f"{limit} responses are generated in the background, which is the maximum (--max-stored-responses); "
                 "try again later",
                 503,
                 param="background",

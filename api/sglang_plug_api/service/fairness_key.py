@@ -18,7 +18,7 @@ AUTO, API_KEY, USER, HEADER = "auto", "api-key", "user", "header:"
 ID_PREFIX = b"sglang-plug: caller id\0"
 """Prefix that is hashed with the values that identify a caller, so that its id differs from any other hash of them."""
 ID_DIGITS = 32
-LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 
 
 class FairnessKey:
@@ -87,8 +87,8 @@ def _weight(text: str) -> tuple[str, float]:
         weight = float(number)
     except ValueError:
         weight = 0.0
-    if not key or not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+    if not key or not MIN_WEIGHT <= weight <= MAX_WEIGHT:
         raise ConfigError(
-            f"--key-weight must be KEY=WEIGHT, with a weight from {LEAST_WEIGHT} to {MOST_WEIGHT}, such as KEY=2.5"
+            f"--key-weight must be KEY=WEIGHT, with a weight from {MIN_WEIGHT} to {MAX_WEIGHT}, such as KEY=2.5"
         )
     return key, weight

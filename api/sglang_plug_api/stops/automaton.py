@@ -148,26 +148,26 @@ class _Builder:
         if code is codes.BRANCH:
             return self.add(Fork(tuple(self.sequence(branch, flags, following) for branch in value[1])))
         if code in (codes.MAX_REPEAT, codes.MIN_REPEAT):
-            least, most, repeated = value
-            return self._repeat(least, most, repeated, flags, following)
+            minimum, maximum, repeated = value
+            return self._repeat(minimum, maximum, repeated, flags, following)
         if code is codes.AT and value in (codes.AT_BEGINNING, codes.AT_BEGINNING_STRING):
             return self.add(AtStart(bool(flags & MULTILINE) and value is codes.AT_BEGINNING, following))
         raise _Unsupported(
             f"uses {_DESCRIPTIONS.get(code, str(code).lower())}, which a growing text cannot be matched by"
         )
 
-    def _repeat(self, least: int, most: Any, items: Any, flags: int, following: Target) -> Target:
-        if most is codes.MAXREPEAT:
+    def _repeat(self, minimum: int, maximum: Any, items: Any, flags: int, following: Target) -> Target:
+        if maximum is codes.MAXREPEAT:
             loop = self.add(Fork(()))
             self.states[loop] = Fork((self.sequence(items, flags, loop), following))
             following = loop
         else:
-            for _ in range(most - least):
+            for _ in range(maximum - minimum):
                 start = self.sequence(items, flags, following)
                 if start == following:  # nothing is repeated
                     return following
                 following = self.add(Fork((start, following)))
-        for _ in range(least):
+        for _ in range(minimum):
             start = self.sequence(items, flags, following)
             if start == following:
                 break

@@ -114,8 +114,8 @@ def check_prompt_logprobs(jobs: Iterable[Job]) -> None:
     total = sum(job.prompt_logprobs * job.sampling.n for job in jobs)
     if total > MAX_PROMPT_LOGPROBS:
         raise ApiError(
-            f"the request asks for {total} log-probabilities of alternatives at the positions of its prompts; the most "
-            f"is {MAX_PROMPT_LOGPROBS}: ask for fewer alternatives or positions"
+            f"the request asks for {total} log-probabilities of alternatives at the positions of its prompts; the "
+            f"maximum is {MAX_PROMPT_LOGPROBS}: ask for fewer alternatives or positions"
         )
 
 

@@ -63,7 +63,7 @@ class SamplingDefaults:
         Args:
             fields: what the request names, by the names of ``sampling_params`` of ``/generate``.
             prompt: number of tokens in the prompt.
-            default_new_tokens: most tokens to generate where nobody says how many; ``None``: as many as fit.
+            default_new_tokens: maximum number of new tokens of a request that names none; ``None``: as many as fit.
         """
         values = {**self.values, **fields}
         self._check_prompt(prompt)

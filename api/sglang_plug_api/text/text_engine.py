@@ -211,13 +211,13 @@ class TextEngine:
         """Raise ``ApiError`` for a text that is longer than any that fits the model, before tokenizing it."""
         limit = max(MIN_TEXT_LIMIT, CHARACTERS_PER_TOKEN * self.info["context_length"])
         if len(text) > limit:
-            raise ApiError(f"a text has {len(text)} characters; the most that is tokenized is {limit}")
+            raise ApiError(f"a text has {len(text)} characters; the maximum is {limit}")
 
     def check_sequences(self, total: int) -> None:
         """Raise ``ApiError`` for a request with too many sequences; call it before tokenizing."""
         limit = self.config.max_sequences_per_request
         if total > limit:
-            raise ApiError(f"the request asks for {total} sequences (prompts times n); the most is {limit}", param="n")
+            raise ApiError(f"the request has {total} sequences (prompts times n); the maximum is {limit}", param="n")
 
     def expand(self, jobs: Sequence[Job]) -> list[Job]:
         """Return a job for each of the ``n`` outputs of each prompt.

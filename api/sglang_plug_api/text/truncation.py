@@ -16,31 +16,31 @@ REPLACEMENT = "\ufffd"
 class Truncation:
     """The number of tokens that a prompt is cut to, and the side that is cut."""
 
-    most: int
+    max_tokens: int
     side: Side
 
     def cut(self, tokens: Sequence[int]) -> list[int]:
         """Return ``tokens`` without those that are too many."""
-        beyond = len(tokens) - self.most
+        beyond = len(tokens) - self.max_tokens
         if beyond <= 0:
             return list(tokens)
-        return list(tokens[beyond:] if self.side == "left" else tokens[: self.most])
+        return list(tokens[beyond:] if self.side == "left" else tokens[: self.max_tokens])
 
     def cut_text(self, tokenizer: Tokenizer, text: str) -> str:
         """Return ``text`` without what is beyond its first or last tokens."""
         tokens = tokenizer.encode(text, special=False)
-        if len(tokens) <= self.most:
+        if len(tokens) <= self.max_tokens:
             return text
         return tokenizer.decode(self.cut(tokens)).strip(REPLACEMENT)
 
     def cut_between(self, tokens: Sequence[int], plain: Sequence[int]) -> list[int]:
         """Return ``tokens``, which are ``plain`` with special tokens around them, with ``plain`` cut to fit."""
-        if len(tokens) <= self.most:
+        if len(tokens) <= self.max_tokens:
             return list(tokens)
         around = len(tokens) - len(plain)
-        for first in range(around + 1) if 0 < around < self.most else ():
+        for first in range(around + 1) if 0 < around < self.max_tokens else ():
             if list(tokens[first : first + len(plain)]) == list(plain):
-                inner = Truncation(self.most - around, self.side).cut(plain)
+                inner = Truncation(self.max_tokens - around, self.side).cut(plain)
                 return [*tokens[:first], *inner, *tokens[first + len(plain) :]]
         return self.cut(tokens)
 
@@ -51,7 +51,7 @@ def truncation_of(length: int | None, side: Side | None, *, longest: int, defaul
     Args:
         length: ``truncate_prompt_tokens``; -1 stands for ``longest``.
         side: ``truncation_side``.
-        longest: the most tokens that fit.
+        longest: the maximum number of tokens that fit.
         default: the side for requests that name none.
     """
     if length is None:

@@ -65,7 +65,7 @@ def layers(device: str, *shapes: str) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for name in shapes:
         shape = SHAPES[name]
-        least = shape.layers * shape.layer_weights * BYTES / bandwidth
+        min_seconds = shape.layers * shape.layer_weights * BYTES / bandwidth
         seconds: dict[str, float] = {}
         for overlap in (False, True):
             steps = build(shape, device, overlap)
@@ -74,7 +74,7 @@ def layers(device: str, *shapes: str) -> dict[str, Any]:
         results[name] = {
             "layers": shape.layers,
             **{f"{way}_layer_seconds": duration / shape.layers for way, duration in seconds.items()},
-            **{f"{way}_share_of_limit": least / duration for way, duration in seconds.items()},
+            **{f"{way}_share_of_limit": min_seconds / duration for way, duration in seconds.items()},
             "speedup": seconds["apart"] / seconds["overlapping"],
         }
     return results

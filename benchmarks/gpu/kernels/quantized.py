@@ -33,11 +33,11 @@ def random_weight(kind: Kind, size_out: int, size_in: int, group: int, device: s
     if kind == "e4m3":
         codes = torch.randn(size_out, size_in, device=device).to(torch.float8_e4m3fn)
         return QuantizedWeight(codes=codes, scale=scale, group=group)
-    most = 1 << int(kind)
-    half = (scale / most).half()
-    zero = torch.randint(0, most, (size_out, groups), dtype=torch.uint8, device=device)
+    levels = 1 << int(kind)
+    half = (scale / levels).half()
+    zero = torch.randint(0, levels, (size_out, groups), dtype=torch.uint8, device=device)
     if kind == "8":
-        codes = torch.randint(0, most, (size_out, size_in), dtype=torch.uint8, device=device)
+        codes = torch.randint(0, levels, (size_out, size_in), dtype=torch.uint8, device=device)
         return QuantizedWeight(codes=codes, scale=half, zero=zero, group=group)
     codes = torch.randint(0, 256, (size_out, size_in // 2), dtype=torch.uint8, device=device)
     return QuantizedWeight(codes=codes, scale=half, zero=zero, group=group, bits=4)
@@ -77,11 +77,11 @@ def quantized_speed(device: str, *shapes: str) -> dict[str, Any]:
                     x = torch.randn(rows, size_in, device=device, dtype=torch.bfloat16)
                     seconds = median_seconds(lambda linear=linear, x=x: linear(x), device)
                     library = median_seconds(lambda plain=plain, x=x: F.linear(x, plain), device)
-                    least = size_out * size_in * BYTES * weight.bits / 16 / bandwidth
+                    min_seconds = size_out * size_in * BYTES * weight.bits / 16 / bandwidth
                     result[f"{name}, {matrix}, {kind}, {rows} rows"] = {
                         "seconds": seconds,
                         "times_as_fast": library / seconds,
-                        "share_of_limit": least / seconds,
+                        "share_of_limit": min_seconds / seconds,
                     }
     return result
 

@@ -41,8 +41,8 @@ FLAGS = (
 )
 LIBRARIES = ("-nodefaultlibs", "-lc", "-lm", "-lgcc")
 """Linked libraries, without OpenMP: its symbols come from the library that torch has loaded."""
-MOST_COMPILERS = 4
-"""Most compilers that run at a time; each takes about 500 MB of memory."""
+MAX_COMPILERS = 4
+"""Maximum number of compilers that run at a time; each takes about 500 MB of memory."""
 PATIENCE = 300.0
 """Timeout of the compiler in seconds."""
 RECORDED = (
@@ -219,7 +219,7 @@ def _compile_sources(compiler: str, folder: Path) -> list[Path]:
 
 def _compilers() -> int:
     """Return how many compilers run at a time."""
-    return min(MOST_COMPILERS, len(os.sched_getaffinity(0)))
+    return min(MAX_COMPILERS, len(os.sched_getaffinity(0)))
 
 
 def _compiled() -> Path:

@@ -14,7 +14,7 @@ from .memory import PageMemory
 
 PANEL = 32
 """Number of columns in one panel of the packed matrix."""
-MOST = {4: 4096, 8: 256}
+MAX_GROUP = {4: 4096, 8: 256}
 """Maximum group size, so that sums of products fit into 32-bit integers."""
 NOT_A_NUMBER = 0x7F
 
@@ -43,7 +43,8 @@ def _group(weight: QuantizedWeight) -> int | None:
     if columns % weight.group:
         return None
     return next(
-        (index for index in range(MOST[weight.bits], 0, -1) if weight.group % index == 0 and index % step == 0), None
+        (index for index in range(MAX_GROUP[weight.bits], 0, -1) if weight.group % index == 0 and index % step == 0),
+        None,
     )
 
 

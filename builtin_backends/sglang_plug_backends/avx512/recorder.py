@@ -40,9 +40,9 @@ class CallRecorder(GraphRecorder):
         self._library = library
         self._recording: Recording | None = None
 
-    def sizes(self, most: int) -> list[int]:
+    def sizes(self, max_size: int) -> list[int]:
         """Return the few batch sizes to record, since each takes some steps of the model at start-up."""
-        return sorted({min(size, most) for size in SIZES})
+        return sorted({min(size, max_size) for size in SIZES})
 
     def capture(self, work: Replay) -> Replay:
         """Record ``work``. Raises ``CannotCaptureError`` if Python results or shapes depend on values."""

@@ -29,7 +29,7 @@ from .memory import LINE
 from .recorder import OperationRecording, TorchOperation, storage_of
 
 RECORDED_TOKENS = 509
-"""Tokens of a recorded forward pass, the most that a replay can have. It is a prime number: a dimension that it divides
+"""Tokens of a recorded forward pass, the maximum of a replay. It is a prime number: a dimension that it divides
 is that of the tokens, not one of the model."""
 POINTERS_AND_ROWS: Mapping[str, tuple[int, int]] = {
     "linear": (4, 4),

@@ -22,7 +22,7 @@ ROWS = 32
 EXACT_ROWS = 64
 """Number of rows up to which a product is computed for exactly as many: oneDNN compiles code for each number, which
 takes a millisecond. Larger numbers are rounded up, see ``padded_rows``."""
-LEAST_NUMBERS = 1 << 16
+MIN_NUMBERS = 1 << 16
 """Size from which on matrices in float32 are repacked: smaller ones gain less than the compilation costs."""
 
 
@@ -72,7 +72,7 @@ def has_packed_product(weight: Tensor) -> bool:
     if weight.dtype == torch.bfloat16:
         return bool(operators._is_mkldnn_bf16_supported())
     is_x86 = platform.machine() in ("x86_64", "AMD64")
-    return weight.dtype == torch.float32 and is_x86 and weight.numel() >= LEAST_NUMBERS
+    return weight.dtype == torch.float32 and is_x86 and weight.numel() >= MIN_NUMBERS
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

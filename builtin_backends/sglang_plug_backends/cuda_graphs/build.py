@@ -53,7 +53,7 @@ class DecodeGraphsExtension(StepExtension, ExecutionPhase):
             recorder or CudaRecorder(engine.device),
             device=engine.device,
             page_size=engine.config.cache.page_size,
-            most=min(engine.max_running, self._options.cuda_graph_max_bs),
+            max_size=min(engine.max_running, self._options.cuda_graph_max_bs),
             width=context.max_context,
             ranks=engine.ranks if engine.ranks.size > 1 else None,
             collectives=context.collectives,
@@ -63,12 +63,12 @@ class DecodeGraphsExtension(StepExtension, ExecutionPhase):
 
 
 class PiecewiseGraphsExtension(StepExtension, ExecutionPhase):
-    """Makes piecewise graphs for steps of at most ``most`` tokens."""
+    """Makes piecewise graphs for steps of at most ``max_tokens`` tokens."""
 
     memory_name = "piecewise graphs"
 
-    def __init__(self, context: ExtensionContext, most: int) -> None:
-        self._context, self._most = context, most
+    def __init__(self, context: ExtensionContext, max_tokens: int) -> None:
+        self._context, self._max_tokens = context, max_tokens
         self.memory_advice = (
             "lower --piecewise-cuda-graph-max-tokens (now "
             f"{context.config.backends.piecewise_cuda_graph_max_tokens}), --mem-fraction-static or --max-total-tokens"
@@ -79,7 +79,7 @@ class PiecewiseGraphsExtension(StepExtension, ExecutionPhase):
         device = self._context.device
         page_size = self._context.config.cache.page_size
         make = partial(PrefillGraphs, context.backend, context.kv, CudaPieces(device))
-        return make(device=device, page_size=page_size, most=self._most)
+        return make(device=device, page_size=page_size, max_tokens=self._max_tokens)
 
 
 def build_decode_graphs(context: ExtensionContext) -> StepExtension | None:
@@ -92,8 +92,8 @@ def build_decode_graphs(context: ExtensionContext) -> StepExtension | None:
 def build_piecewise_graphs(context: ExtensionContext) -> StepExtension | None:
     """Return the extension; ``None`` if graphs are disabled, or if device or model do not support them."""
     options = context.config.backends
-    most = min(options.piecewise_cuda_graph_max_tokens, context.chunk_size + context.max_running)
-    if most < 1 or options.disable_cuda_graph:
+    max_tokens = min(options.piecewise_cuda_graph_max_tokens, context.chunk_size + context.max_running)
+    if max_tokens < 1 or options.disable_cuda_graph:
         return None
     alone = context.device.type == "cuda" and context.ranks.size == 1
     if not alone or not _is_decoder(context) or context.states:
@@ -102,7 +102,7 @@ def build_piecewise_graphs(context: ExtensionContext) -> StepExtension | None:
             "Prompts run without %ss: they need a decoder without recurrent state on a single CUDA device", name
         )
         return None
-    return PiecewiseGraphsExtension(context, most)
+    return PiecewiseGraphsExtension(context, max_tokens)
 
 
 def _is_decoder(context: ExtensionContext) -> bool:

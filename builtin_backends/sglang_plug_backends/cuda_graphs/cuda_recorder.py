@@ -23,10 +23,10 @@ class CudaRecorder(GraphRecorder):
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
 
-    def sizes(self, most: int) -> list[int]:
-        """Return the batch sizes to capture: 1, 2, 4, then multiples of 8 (12 too), and ``most`` itself."""
-        sizes = {*SMALL_SIZES, 12, *range(SIZE_STEP, most + 1, SIZE_STEP), most}
-        return sorted(size for size in sizes if size <= most)
+    def sizes(self, max_size: int) -> list[int]:
+        """Return the batch sizes to capture: 1, 2, 4, then multiples of 8 (12 too), and ``max_size`` itself."""
+        sizes = {*SMALL_SIZES, 12, *range(SIZE_STEP, max_size + 1, SIZE_STEP), max_size}
+        return sorted(size for size in sizes if size <= max_size)
 
     def begin(self) -> None:
         """Start a new memory pool: the graphs of the old one are gone, and its memory with them."""

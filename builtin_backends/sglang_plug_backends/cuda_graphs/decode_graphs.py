@@ -101,7 +101,7 @@ class DecodeGraphs(StepExecutor):
         recorder: CUDA's, or the backend's own.
         device: the model's device.
         page_size: slots in a page.
-        most: largest batch size that may be captured.
+        max_size: largest batch size that may be captured.
         width: tokens of the longest context.
         collectives: this rank's collectives, with which the model was built.
         ranks: the ranks that share the model; all capture and replay the same graphs.
@@ -117,7 +117,7 @@ class DecodeGraphs(StepExecutor):
         *,
         device: torch.device,
         page_size: int,
-        most: int,
+        max_size: int,
         width: int,
         collectives: Collectives,
         ranks: ExtensionRanks | None = None,
@@ -125,13 +125,13 @@ class DecodeGraphs(StepExecutor):
         extensions: Ordered[GraphPhase] = (),
     ) -> None:
         self.backend, self.kv, self.recorder = backend, kv, recorder
-        self.sizes = recorder.sizes(most)
-        self.device, self.page_size, self.most = device, page_size, (most := self.sizes[-1])
+        self.sizes = recorder.sizes(max_size)
+        self.device, self.page_size, self.max_size = device, page_size, (max_size := self.sizes[-1])
         self.ranks, self.collectives = ranks, collectives
         self.variants = GraphVariants[Captured](extensions)
         """Graphs of steps in which extensions take part."""
-        self._inputs = GraphInputs(most, -(-width // page_size) * page_size, device, static_inputs, len(extensions))
-        self._likeliest = torch.zeros(most, dtype=torch.int64, device=device)
+        self._inputs = GraphInputs(max_size, -(-width // page_size) * page_size, device, static_inputs, len(extensions))
+        self._likeliest = torch.zeros(max_size, dtype=torch.int64, device=device)
         self._logits: Tensor | None = None
         self._model: Callable[[], Model | None] = lambda: None
         self._routers: list[Router] = []
@@ -219,7 +219,7 @@ class DecodeGraphs(StepExecutor):
         self, model: Model, chunks: Ordered[ChunkView], device_tokens: DeviceTokens | None = None
     ) -> Decoded | None:
         """Replay the step; ``None`` if no graph of it was captured. New weights are captured first."""
-        if len(chunks) > self.most or not all(map(_decodes, chunks)):
+        if len(chunks) > self.max_size or not all(map(_decodes, chunks)):
             return None
         if any(router.watcher is not None for router in self._routers):
             return None  # a watcher must be called in each step
@@ -339,7 +339,7 @@ class DecodeGraphs(StepExecutor):
     def _results(self, logits: Tensor) -> Tensor:
         """Return the tensor for the logits of every graph; made in the first warm-up, of the largest batch."""
         if self._logits is None or self._logits.shape[1] != logits.shape[1] or self._logits.dtype != logits.dtype:
-            self._logits = torch.zeros(self.most, logits.shape[1], dtype=logits.dtype, device=self.device)
+            self._logits = torch.zeros(self.max_size, logits.shape[1], dtype=logits.dtype, device=self.device)
         return self._logits
 
 

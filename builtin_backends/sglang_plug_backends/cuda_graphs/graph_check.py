@@ -67,14 +67,14 @@ def _contexts(batch: ForwardBatch, kv: KVPool) -> list[list[int]]:
     page = batch.page_size
     pages = max(1, kv.slots // page - 1)  # without the spare page
     each = max(1, min(-(-LONGEST // page), pages // len(batch.kv_lens)))
-    most = batch.tables.shape[1] - page + 1  # tables end with a whole page; the model's positions may end earlier
-    longest = min(each * page, most)
+    max_length = batch.tables.shape[1] - page + 1  # tables end with a whole page; the model's positions may end earlier
+    longest = min(each * page, max_length)
     firsts = [(1 + row * each % pages) * page for row in range(len(batch.kv_lens))]
     contexts = [list(range(first, first + max(1, longest - row))) for row, first in enumerate(firsts)]
     if len(contexts) > 1:
         return contexts
     whole = range(firsts[0], firsts[0] + each * page)
-    return [list(islice(cycle(whole), most))]
+    return [list(islice(cycle(whole), max_length))]
 
 
 def _fill(batch: ForwardBatch, contexts: list[list[int]], vocabulary: int) -> None:

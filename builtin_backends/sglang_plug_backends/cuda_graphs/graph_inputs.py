@@ -42,7 +42,7 @@ class GraphInputs:
     """Static inputs of every batch size, and the host memory from which they are updated.
 
     Args:
-        most: sequences of the largest batch.
+        max_size: sequences of the largest batch.
         width: slots of the longest table.
         device: the device of the tensors.
         static_inputs: the step extensions with an input of every captured step.
@@ -51,26 +51,26 @@ class GraphInputs:
 
     def __init__(
         self,
-        most: int,
+        max_size: int,
         width: int,
         device: torch.device,
         static_inputs: Ordered[StaticInputPhase] = (),
         extensions: int = 0,
     ) -> None:
-        self.most, self.device, self.static_inputs = most, device, tuple(static_inputs)
+        self.max_size, self.device, self.static_inputs = max_size, device, tuple(static_inputs)
         self.first_variant = KINDS + len(self.static_inputs)
         """Row of the first extension that has variants."""
         kinds = self.first_variant + extensions
-        self._staged = torch.zeros(kinds, most, dtype=torch.int64)
+        self._staged = torch.zeros(kinds, max_size, dtype=torch.int64)
         self._host = self._staged.numpy()
-        self.tensors = torch.zeros(kinds, most, dtype=torch.int64, device=device)
-        self.tables = torch.zeros(most, width, dtype=torch.int64, device=device)
-        self.every_row = torch.arange(most + 1, device=device)
-        self._held: list[Held | None] = [None] * most
+        self.tensors = torch.zeros(kinds, max_size, dtype=torch.int64, device=device)
+        self.tables = torch.zeros(max_size, width, dtype=torch.int64, device=device)
+        self.every_row = torch.arange(max_size + 1, device=device)
+        self._held: list[Held | None] = [None] * max_size
 
     def forget(self) -> None:
         """Mark the contents of all tables as invalid."""
-        self._held = [None] * self.most
+        self._held = [None] * self.max_size
 
     def of(self, kind: int, size: int) -> Tensor:
         """Return ``[size]``: one row of the inputs."""
@@ -92,7 +92,7 @@ class GraphInputs:
         self, chunks: Ordered[ChunkView], rows: Ordered[int], numbers: StepNumbers = NO_NUMBERS
     ) -> list[tuple[int, array[int]]]:
         """Write the step's inputs to host memory; return the tables that must be copied as a whole."""
-        held: list[Held | None] = [None] * self.most
+        held: list[Held | None] = [None] * self.max_size
         tokens, positions, slots, places = self._host[:KINDS]
         self._host[:] = 0
         fresh: list[tuple[int, array[int]]] = []

@@ -34,12 +34,12 @@ STEPS = ((16, 8), (64, 16), (256, 32), (512, 64), (1024, 128))
 """Pairs of a number of tokens, and the distance of captured numbers below it; beyond, the last distance applies."""
 
 
-def token_counts(most: int) -> list[int]:
-    """Return the numbers of tokens to capture, ascending, ``most`` among them."""
-    counts, count = {most}, 0
-    while count < most:
+def token_counts(max_tokens: int) -> list[int]:
+    """Return the numbers of tokens to capture, ascending, ``max_tokens`` among them."""
+    counts, count = {max_tokens}, 0
+    while count < max_tokens:
         counts.add(count := count + next((step for end, step in STEPS if count < end), STEPS[-1][1]))
-    return sorted(number for number in counts if number <= most)
+    return sorted(number for number in counts if number <= max_tokens)
 
 
 class PrefillGraphs(StepExecutor):
@@ -51,7 +51,7 @@ class PrefillGraphs(StepExecutor):
         recorder: makes the pieces.
         device: the model's device.
         page_size: slots in a page.
-        most: tokens of the largest step that is replayed.
+        max_tokens: tokens of the largest step that is replayed.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class PrefillGraphs(StepExecutor):
         *,
         device: torch.device,
         page_size: int,
-        most: int,
+        max_tokens: int,
     ) -> None:
         self.backend, self.kv, self.recorder = backend, kv, recorder
         self.device, self.page_size = device, page_size
-        self.sizes = token_counts(most)
+        self.sizes = token_counts(max_tokens)
         self._inputs = {size: torch.zeros(3 * size, dtype=torch.int64, device=device) for size in self.sizes}
-        self._padding = torch.zeros(most, dtype=torch.int64, device=device)
+        self._padding = torch.zeros(max_tokens, dtype=torch.int64, device=device)
         self._zeros: dict[Any, Tensor] = {}
         self._model: Callable[[], Model | None] = lambda: None
         self._routers: list[Router] = []

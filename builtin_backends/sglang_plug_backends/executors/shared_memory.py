@@ -104,10 +104,10 @@ class SharedCollectives(Collectives):
         """Concatenate ``[rows, n]`` of all ranks to ``[rows, size * n]``."""
         rows, width = x.shape
         result = torch.empty(rows, self.size, width, dtype=x.dtype, device=x.device)
-        most = ROOM // x.element_size()
-        columns = min(width, most)
+        max_elements = ROOM // x.element_size()
+        columns = min(width, max_elements)
         for left in range(0, width, columns):
-            for top in range(0, rows, each := max(1, most // columns)):
+            for top in range(0, rows, each := max(1, max_elements // columns)):
                 part = x[top : top + each, left : left + columns]
                 places = self._enter(part.dtype, part.numel())
                 places.ranks[self.rank].view(part.shape).copy_(part)
@@ -133,8 +133,8 @@ class SharedCollectives(Collectives):
         self._counters[self._closed] = 1
 
     def _pieces(self, flat: Tensor) -> tuple[Tensor, ...]:
-        most = ROOM // flat.element_size()
-        return (flat,) if flat.numel() <= most else torch.split(flat, most)
+        max_elements = ROOM // flat.element_size()
+        return (flat,) if flat.numel() <= max_elements else torch.split(flat, max_elements)
 
     def _sum(self, x: Tensor) -> None:
         places = self._enter(x.dtype, x.numel())

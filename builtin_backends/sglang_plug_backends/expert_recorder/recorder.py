@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 MODES = ("stat", "per_token")
 ON_DEVICE = ("input_ids", "positions", "experts")
 """Tensors of a step that are copied from the device while it computes the next steps."""
-MOST_BYTES = 1 << 28
+MAX_BYTES = 1 << 28
 """Host memory for the choices of single tokens; beyond it only counts go on."""
 
 
@@ -34,12 +34,12 @@ class ExpertRecorder:
     them twice.
 
     Args:
-        most_bytes: limit of the choices kept in mode ``per_token``.
+        max_bytes: limit of the choices kept in mode ``per_token``.
     """
 
-    def __init__(self, *, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, *, max_bytes: int = MAX_BYTES) -> None:
         self._routers: list[Router] = []
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._record: Record | None = None
         self._active = False
 
@@ -78,7 +78,7 @@ class ExpertRecorder:
         if mode not in MODES:
             raise RequestError(f"no recorder mode {mode!r}; known: {', '.join(MODES)}")
         if self._record is None:
-            self._record = Record(self._routers, self._most_bytes if mode == "per_token" else None)
+            self._record = Record(self._routers, self._max_bytes if mode == "per_token" else None)
         elif self._record.mode != mode:
             raise RequestError(f"a record in mode {self._record.mode!r} was begun; dump it first")
         self._watch(self._record.take)
@@ -119,12 +119,12 @@ class ExpertRecorder:
 class Record:
     """Counts for each layer and expert, and in mode ``per_token`` the choices of every token."""
 
-    def __init__(self, routers: list[Router], most_bytes: int | None) -> None:
+    def __init__(self, routers: list[Router], max_bytes: int | None) -> None:
         self.layers = [router.layer for router in routers]
         self.experts = [router.experts for router in routers]
         self._rows = {layer: row for row, layer in enumerate(self.layers)}
         self._counts: dict[int, Tensor] = {}
-        self.tokens = None if most_bytes is None else TokenRecord(self.layers, most_bytes)
+        self.tokens = None if max_bytes is None else TokenRecord(self.layers, max_bytes)
 
     @property
     def mode(self) -> str:
@@ -174,10 +174,10 @@ class Record:
 
 
 class TokenRecord:
-    """The choices of every token, up to ``most_bytes``."""
+    """The choices of every token, up to ``max_bytes``."""
 
-    def __init__(self, layers: list[int], most_bytes: int) -> None:
-        self._layers, self._most_bytes = layers, most_bytes
+    def __init__(self, layers: list[int], max_bytes: int) -> None:
+        self._layers, self._max_bytes = layers, max_bytes
         self._steps: list[dict[str, Tensor]] = []
         self._open: dict[str, Tensor] | None = None
         self._pending: deque[tuple[dict[str, Tensor], Fetched]] = deque()
@@ -220,7 +220,7 @@ class TokenRecord:
             return
         experts = torch.stack([chosen[layer] for layer in self._layers], dim=1)
         size = experts.numel() * experts.element_size()
-        if self._bytes + size > self._most_bytes:
+        if self._bytes + size > self._max_bytes:
             if not self._dropped:
                 logger.warning("Expert choices of single tokens fill %d bytes; no more are kept", self._bytes)
             self._dropped += len(experts)

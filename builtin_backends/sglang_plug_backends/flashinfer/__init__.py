@@ -13,7 +13,7 @@ from sglang_plug import AttentionSpec, Facts, hookimpl
 HEAD_DIMS = (64, 128, 256)
 DTYPES = ("float16", "bfloat16")
 KV_DTYPES = {"fp8_e4m3": "torch.float8_e4m3fn", "fp8_e5m2": "torch.float8_e5m2"}
-LEAST_CAPABILITY = (8, 0)
+MIN_CAPABILITY = (8, 0)
 logger = logging.getLogger(__name__)
 
 
@@ -51,7 +51,7 @@ def why_not(facts: Facts) -> str:
     shape, capability = facts.shape, facts.platform.get("capability", (0, 0))
     if not _installed("flashinfer"):
         return "flashinfer-python is not installed"
-    if tuple(capability) < LEAST_CAPABILITY:
+    if tuple(capability) < MIN_CAPABILITY:
         return f"the device's compute capability is {'.'.join(map(str, capability))}, and it needs 8.0"
     if facts.dtype not in DTYPES:
         return f"it computes in {' and '.join(DTYPES)}, not in {facts.dtype}"

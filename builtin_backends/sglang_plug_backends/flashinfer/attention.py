@@ -82,7 +82,7 @@ class StaticBuffers:
     indptr: Tensor
     """``[rows + 1]`` int32"""
     pages: Tensor
-    """``[most]`` int32"""
+    """``[max_pages]`` int32"""
     last_page: Tensor
     """``[rows]`` int32"""
 
@@ -144,9 +144,9 @@ class FlashInferAttention(AttentionBackend, GraphCapable, StoredCapable):
         rows = len(batch.query_lens)
         if batch.kv is None or batch.query_lens != [1] * rows:
             raise ValueError(f"a static plan needs a pool and one new token of each sequence, got {batch.query_lens}")
-        most = rows * -(-batch.tables.shape[1] // batch.page_size)
-        if len(self._static_pages) < most:  # graphs run one at a time: they share the largest
-            self._static_pages = torch.zeros(most, dtype=torch.int32, device=self.device)
+        max_pages = rows * -(-batch.tables.shape[1] // batch.page_size)
+        if len(self._static_pages) < max_pages:  # graphs run one at a time: they share the largest
+            self._static_pages = torch.zeros(max_pages, dtype=torch.int32, device=self.device)
         buffers = StaticBuffers(self._index(rows + 1), self._static_pages, self._index(rows))
         step = batch.plan = Step([], static=buffers)
         self.refresh(batch)

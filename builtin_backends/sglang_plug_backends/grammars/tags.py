@@ -8,7 +8,7 @@ from typing import Any
 
 from sglang_plug import SCHEMA_FIELD
 from sglang_plug_backends.grammars.ebnf.free_text import free_text
-from sglang_plug_backends.grammars.json_schema.plain_schema import MOST_DEPTH
+from sglang_plug_backends.grammars.json_schema.plain_schema import MAX_DEPTH
 from sglang_plug_backends.grammars.json_schema.schema import parse
 
 from .refusal import Refusal
@@ -33,7 +33,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
     "star": frozenset({"content"}),
 }
 """Formats of structural tags that are enforced, and their fields."""
-MOST_SHOWN = 120
+MAX_SHOWN = 120
 NESTED = ("content", "elements", "tags")
 """Fields that hold formats."""
 
@@ -56,8 +56,8 @@ def checked(form: Any, path: str, depth: int) -> str:
 
     Members of ``tags`` that have no type get the only one that they may have. Raises ``Refusal``.
     """
-    if depth > MOST_DEPTH:
-        raise Refusal(f"more than {MOST_DEPTH} levels at {path[:80]}")
+    if depth > MAX_DEPTH:
+        raise Refusal(f"more than {MAX_DEPTH} levels at {path[:80]}")
     kind = form.get("type") if isinstance(form, dict) else form
     if not isinstance(form, dict) or not isinstance(kind, str) or kind not in FIELDS:
         raise Refusal(f"the format {str(kind)[:40]!r} at {path} cannot be enforced; known: {', '.join(FIELDS)}")
@@ -95,7 +95,7 @@ def in_schema(form: Form, path: str) -> Iterator[None]:
     try:
         yield
     except Refusal as error:
-        place = field[:MOST_SHOWN] if isinstance(field, str) else f"{path}/json_schema"
+        place = field[:MAX_SHOWN] if isinstance(field, str) else f"{path}/json_schema"
         raise Refusal(f"{place}: {error}") from None
 
 

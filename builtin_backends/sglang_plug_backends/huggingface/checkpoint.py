@@ -82,13 +82,13 @@ def _build_config(data: dict[str, Any], path: Path) -> Any:
     return config
 
 
-def _read_json(file: Path, *, required: bool, most: int = MAX_CONFIG) -> dict[str, Any]:
+def _read_json(file: Path, *, required: bool, max_bytes: int = MAX_CONFIG) -> dict[str, Any]:
     if not file.is_file():
         if required:
             raise ConfigError(f"{file.parent} holds no {file.name}; is it a Hugging Face checkpoint?")
         return {}
     try:
-        data = json.loads(read_file(file, most).decode("utf-8"), object_hook=_special_float)
+        data = json.loads(read_file(file, max_bytes).decode("utf-8"), object_hook=_special_float)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is not valid JSON: {_line(error)}") from error
     if not isinstance(data, dict):
@@ -143,7 +143,7 @@ def _has_weights(folder: Path) -> bool:
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return any(folder.glob("*.safetensors"))
-    shards = set(_read_json(index, required=True, most=MAX_INDEX).get("weight_map", {}).values())
+    shards = set(_read_json(index, required=True, max_bytes=MAX_INDEX).get("weight_map", {}).values())
     return all((folder / str(shard)).is_file() for shard in shards)
 
 

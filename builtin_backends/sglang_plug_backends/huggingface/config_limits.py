@@ -55,12 +55,12 @@ def check_config(data: Mapping[str, Any], file: Path) -> None:
     """Raise ``ConfigError``, naming the field, for an absurd number and for data that are too deep or too long."""
     for count, (name, field, value) in enumerate(_fields(data, file), 1):
         if count > MAX_ENTRIES:
-            raise ConfigError(f"{file} has more than {MAX_ENTRIES} entries, the most that are read")
+            raise ConfigError(f"{file} has more than {MAX_ENTRIES} entries, the maximum")
         if field in REQUIRED and value is not None and (type(value) is not int or value < 1):
             raise ConfigError(f"{file}: {name} must be a whole number above 0, not {_shortened(value)}")
-        if isinstance(value, int | float) and (most := _limit(field)) is not None:
-            if not (math.isfinite(value) and -most <= value <= most):
-                raise ConfigError(f"{file}: {name} is {_shortened(value)}; the most that is served is {most}")
+        if isinstance(value, int | float) and (limit := _limit(field)) is not None:
+            if not (math.isfinite(value) and -limit <= value <= limit):
+                raise ConfigError(f"{file}: {name} is {_shortened(value)}; the maximum is {limit}")
 
 
 def check_against_files(data: Mapping[str, Any], folder: Path) -> None:
@@ -99,7 +99,7 @@ def _fields(data: Mapping[str, Any], file: Path) -> Iterator[tuple[str, str, Any
         if isinstance(value, Mapping):
             waiting += [(f"{name}.{key}"[-200:], str(key), item, depth + 1) for key, item in value.items()]
         elif len(value) > MAX_LIST:
-            raise ConfigError(f"{file}: {name} has {len(value)} entries; the most that are read is {MAX_LIST}")
+            raise ConfigError(f"{file}: {name} has {len(value)} entries; the maximum is {MAX_LIST}")
         else:
             waiting += [(name, field, item, depth + 1) for item in value]
         yield name, "", None
@@ -110,7 +110,7 @@ def _limit(field: str) -> int | None:
     if field == "vocab_size":
         return MAX_VOCABULARY
     patterns = ((LAYERS, MAX_LAYERS), (POSITIONS, MAX_POSITIONS), (HEADS, MAX_HEADS), (SIZES, MAX_SIZE))
-    return next((most for pattern, most in patterns if pattern.fullmatch(field)), None)
+    return next((limit for pattern, limit in patterns if pattern.fullmatch(field)), None)
 
 
 def _shortened(value: object) -> str:

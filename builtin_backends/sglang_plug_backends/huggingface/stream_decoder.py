@@ -18,7 +18,7 @@ from typing import Any
 
 LONGEST_CHARACTER = 4
 """Maximum bytes of a UTF-8 character."""
-MOST_HELD = 16
+MAX_HELD = 16
 """Tokens after which the window emits its text even if it seems to end in an incomplete character."""
 
 
@@ -177,7 +177,7 @@ class WindowStream:
         self._window += tokens
         text, before = self._decode(self._window), self._decode(self._window[: self._emitted])
         held = len(self._window) - self._emitted
-        if len(text) <= len(before) or (text.endswith("\ufffd") and held <= MOST_HELD):
+        if len(text) <= len(before) or (text.endswith("\ufffd") and held <= MAX_HELD):
             return ""
         return self._give(text, before)
 

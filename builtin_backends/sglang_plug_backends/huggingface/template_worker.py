@@ -54,8 +54,8 @@ class Worker:
         if options is None:
             return ""
         text = self._templates[template].render(options.pop("messages"), **options)
-        if len(text) > (most := self._setup["characters"]):
-            raise TemplateError(f"the chat template makes a prompt of more than {most} characters of these messages")
+        if len(text) > (limit := self._setup["characters"]):
+            raise TemplateError(f"the chat template makes a prompt of more than {limit} characters of these messages")
         return text
 
 

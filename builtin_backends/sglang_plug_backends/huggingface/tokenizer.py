@@ -254,7 +254,7 @@ def _check_added_tokens(path: Path) -> None:
         ):  # the library reports the error
             continue
         if tokens > MAX_ADDED_TOKENS:
-            raise ConfigError(f"{path / name} has {tokens} added tokens; the most that are read are {MAX_ADDED_TOKENS}")
+            raise ConfigError(f"{path / name} has {tokens} added tokens; the maximum is {MAX_ADDED_TOKENS}")
 
 
 def _parts_with_patterns(library: Any) -> list[Any]:

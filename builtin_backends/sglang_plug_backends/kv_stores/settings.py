@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 AUTO = "auto"
-MOST_BY_DEFAULT = 4 << 30
+DEFAULT_MAX_BYTES = 4 << 30
 """Bytes of memory that a store takes at most, unless a size is given."""
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 WILDCARDS = ("", "*", "0.0.0.0", "::")
@@ -27,7 +27,7 @@ def parse_memory(text: int | str) -> int:
     """Return a number of bytes, see ``parse_bytes``; ``auto``: 4 GB, or an eighth of the machine's memory if less."""
     if text != AUTO:
         return parse_bytes(text)
-    return min(MOST_BY_DEFAULT, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8)
+    return min(DEFAULT_MAX_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class DiskSettings:
     path: str = ""
     """The directory; it is created if its parent exists. Must be given."""
     bytes: int | str = "16GB"
-    """Most bytes of all files in the directory, those of other servers included."""
+    """Maximum number of bytes of all files in the directory, those of other servers included."""
     eviction: Literal["lru", "fifo"] = "lru"
     """Which file is removed first when the directory is full: the one whose blocks were used longest ago, or the
     oldest."""

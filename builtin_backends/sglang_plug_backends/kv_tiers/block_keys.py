@@ -12,7 +12,7 @@ from sglang_plug import KVBlock, SequenceView
 FORMAT = "1"
 """Version of the layout of blocks and of the computation of their keys."""
 SHORT = 64
-"""Most characters of a fact that is described as it is."""
+"""Maximum number of characters of a fact that is described as it is."""
 
 
 def namespace_digest(identity: Mapping[str, str], weights: bytes, layout: str) -> bytes:

@@ -54,7 +54,7 @@ START_SECONDS = 10.0
 """Seconds for which the start waits for the digest of the weights; after that, the tiers are used once it is known."""
 CLEAR_SECONDS = 10.0
 BUSY_BYTES = 32 << 20
-"""Most bytes that are copied into the pool in a step for which other sequences wait."""
+"""Maximum number of bytes that are copied into the pool in a step for which other sequences wait."""
 POLL = 0.001
 
 

@@ -46,11 +46,11 @@ class PrefixStores:
 
     Args:
         tiers: where they are stored.
-        most_bytes: most bytes in the queue; a block that does not fit is not stored.
+        max_bytes: maximum number of bytes in the queue; a block that does not fit is not stored.
     """
 
-    def __init__(self, tiers: Tiers, most_bytes: int) -> None:
-        self._tiers, self._most_bytes = tiers, most_bytes
+    def __init__(self, tiers: Tiers, max_bytes: int) -> None:
+        self._tiers, self._max_bytes = tiers, max_bytes
         self._queue: deque[_Copied | list[KVBlock] | _Call] = deque()
         self._changed = threading.Condition()
         self._queued, self._queued_bytes = dict[bytes, int](), 0
@@ -70,7 +70,7 @@ class PrefixStores:
         """Return the indices of the blocks, of ``size`` bytes each, that some tier lacks and the queue has room for."""
         with self._changed:
             queued = [key in self._queued for key in keys]
-            room = (self._most_bytes - self._queued_bytes) // size
+            room = (self._max_bytes - self._queued_bytes) // size
         missing = self._tiers.missing(keys)
         numbers = [number for number in range(len(keys)) if missing[number] and not queued[number]]
         self.dropped_blocks += max(0, len(numbers) - room)
@@ -83,7 +83,7 @@ class PrefixStores:
     def promote(self, blocks: list[KVBlock]) -> None:
         """Store blocks that were loaded from one tier in those that lack them, if the queue has room."""
         with self._changed:
-            has_room = self._queued_bytes + sum(block.data.nbytes for block in blocks) <= self._most_bytes
+            has_room = self._queued_bytes + sum(block.data.nbytes for block in blocks) <= self._max_bytes
         if has_room:
             self._put(blocks, {block.key: block.data.nbytes for block in blocks})
 
@@ -95,7 +95,7 @@ class PrefixStores:
         Returns False, and never calls it, if the queue has no room for the ``size`` bytes that it refers to.
         """
         with self._changed:
-            if size and self._queued_bytes + size > self._most_bytes:
+            if size and self._queued_bytes + size > self._max_bytes:
                 return False
             self._queued_bytes += size
             self._queue.append(_Call(call, size, needed))

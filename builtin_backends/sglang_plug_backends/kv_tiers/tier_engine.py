@@ -53,19 +53,19 @@ class TierEngine:
         layout = BlockLayout.of(prefixes.kv, -(-settings.block_tokens // page) * page)
         states = StateLayout.of(prefixes.states, layout.tokens)
         tiers = Tiers([Tier(name, store) for name, store in stores.items()])
-        prefill, most_bytes = PrefillRate(), settings.buffer_mib << 20
-        queue = PrefixStores(tiers, most_bytes)
+        prefill, max_bytes = PrefillRate(), settings.buffer_mib << 20
+        queue = PrefixStores(tiers, max_bytes)
         seconds, always = settings.load_seconds, settings.load == "always"
         quota = StepQuota() if device.type == "cpu" else None
         loads = PrefixLoads(
             PrefixSource(tiers, layout, states, device, quota),
             prefill,
-            most_bytes=most_bytes,
-            most_seconds=seconds,
+            max_bytes=max_bytes,
+            max_seconds=seconds,
             always=always,
             promote=queue.promote,
         )
-        tensors = TensorLoads(tiers, device, prefill, most_seconds=seconds, always=always, promote=queue.promote)
+        tensors = TensorLoads(tiers, device, prefill, max_seconds=seconds, always=always, promote=queue.promote)
         return cls(layout, states, tiers, prefill, queue, loads, tensors, Transfers.of(stores, seconds), quota)
 
     def step_done(self, stats: StepStats) -> None:

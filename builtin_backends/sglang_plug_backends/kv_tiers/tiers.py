@@ -13,7 +13,7 @@ from sglang_plug import KVBlock, MetricTotal
 
 from .tier import Tier
 
-MOST_RECENT = 1 << 16
+MAX_RECENT = 1 << 16
 """Keys that are remembered of blocks in stores that cannot be asked at once."""
 
 
@@ -76,7 +76,7 @@ class Tiers:
         """Return the tier of each of the first blocks, up to the first that no tier has."""
         return [tier for tier in takewhile(lambda place: place is not None, self.find(keys)) if tier is not None]
 
-    def least_seconds(self, size: int) -> float:
+    def min_seconds(self, size: int) -> float:
         """Return how long it takes at least to look for blocks of ``size`` bytes together, and to load them."""
         lookups = sum(tier.lookup_seconds for tier in self._tiers if not tier.index_in_memory)
         return lookups + min(tier.load_seconds(size) for tier in self._tiers)
@@ -115,7 +115,7 @@ class Tiers:
                 tier.store(absent)
         with self._lock:
             self._recent.update(dict.fromkeys(keys))
-            while len(self._recent) > MOST_RECENT:
+            while len(self._recent) > MAX_RECENT:
                 self._recent.popitem(last=False)
 
     def clear(self) -> None:

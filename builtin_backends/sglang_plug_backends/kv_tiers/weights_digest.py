@@ -24,7 +24,7 @@ DEPTH = 4
 """Depth to which the attributes of a module are searched for tensors."""
 PRODUCT_DEPTH = 10
 """Depth to which a function that multiplies by a packed matrix is searched."""
-LEAST_BITS = 4
+MIN_BITS = 4
 """Bits of each parameter that the tensors of its module must have after packing."""
 OPAQUE = (nn.Module, BuildEnv, Kernels, ModuleType, type, str, bytes)
 """Types of values that are not searched: they hold no weights, or those of other modules."""
@@ -73,10 +73,7 @@ class WeightsDigest:
         visited, unreached = set[int](), []
         for name, module in model.named_modules():
             own = {id(tensor): (path, tensor) for path, tensor in module_tensors(name, module)}
-            if (
-                sum(tensor.numel() * tensor.itemsize for _, tensor in own.values()) * 8
-                < sizes.get(name, 0) * LEAST_BITS
-            ):
+            if sum(tensor.numel() * tensor.itemsize for _, tensor in own.values()) * 8 < sizes.get(name, 0) * MIN_BITS:
                 unreached.append(name)
             self._tensors += [item for key, item in own.items() if key not in visited]
             visited.update(own)

@@ -27,7 +27,7 @@ from .tags import read_graph
 
 HEAD = '%llguidance {"no_forcing": true}\n'
 """Grammar header that allows any tokenization of a text, not only the tokenizer's own."""
-MOST_ITEMS = 500_000
+MAX_ITEMS = 500_000
 """Maximum parser items for one mask: about 25 ms."""
 SPECIAL = b"\xff"
 """First byte of a special token in llguidance, which no text contains."""
@@ -46,7 +46,7 @@ class LLGuidanceBackend(GrammarBackend):
         self._tokens = LLTokenizer(
             TokenizerWrapper(_Tokens(vocabulary)), n_vocab=vocabulary.size + 1, eos_token=vocabulary.size
         )
-        self._limits = LLParserLimits(step_max_items=MOST_ITEMS, verbose_errors=False)
+        self._limits = LLParserLimits(step_max_items=MAX_ITEMS, verbose_errors=False)
         self._text = text_mask(vocabulary) & ~mask_of(
             (token for token, piece in enumerate(vocabulary.pieces) if SPECIAL in piece), vocabulary.size
         )
@@ -145,7 +145,7 @@ class LLGuidanceBackend(GrammarBackend):
             "lenient": False,
         }
         if wide:
-            options["whitespace_pattern"] = f"[ \\n\\r\\t]{{0,{self._settings.most_whitespace}}}"
+            options["whitespace_pattern"] = f"[ \\n\\r\\t]{{0,{self._settings.max_whitespace}}}"
         return f"%json {json.dumps({**schema, 'x-guidance': options})}"
 
 

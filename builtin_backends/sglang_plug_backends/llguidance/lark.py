@@ -20,7 +20,7 @@ from sglang_plug_backends.grammars.ebnf.tree import (
 
 from .lexemes import Lexemes
 
-MOST_CHARACTERS = 1 << 20
+MAX_CHARACTERS = 1 << 20
 EMPTY = '""'
 
 
@@ -34,8 +34,8 @@ def rules_to_lark(rules: Rules, prefix: str = "") -> str:
         return f"{prefix}start: /{rules_to_regex(rules)}/\n"
     writer = _Writer(rules, prefix)
     lines = [writer.line(name) for name in writer.order if name in within or not writer.is_token(name)]
-    if sum(map(len, lines)) > MOST_CHARACTERS:
-        raise EbnfError(f"the grammar would have more than {MOST_CHARACTERS} characters")
+    if sum(map(len, lines)) > MAX_CHARACTERS:
+        raise EbnfError(f"the grammar would have more than {MAX_CHARACTERS} characters")
     return "\n".join(lines) + "\n"
 
 
@@ -70,5 +70,5 @@ class _Writer:
             case Either():
                 return f"({' | '.join(map(self._write, node.branches))})"
             case Repeat():
-                most = "" if node.most is None else node.most
-                return f"({self._write(node.body)}){{{node.least},{most}}}"
+                maximum = "" if node.maximum is None else node.maximum
+                return f"({self._write(node.body)}){{{node.minimum},{maximum}}}"

@@ -12,9 +12,9 @@ from sglang_plug_backends.grammars.ebnf.automaton import Machine, Ranges
 from sglang_plug_backends.grammars.ebnf.rule_graph import leading_to_loops
 from sglang_plug_backends.grammars.ebnf.tree import Name, Node, Rules, Text, children, names, uses_of
 
-MOST_STATES = 400
+MAX_STATES = 400
 """Maximum states of one token; larger parts are split."""
-MOST_PAIRS = 200_000
+MAX_PAIRS = 200_000
 """Maximum pairs of states examined for one grammar; beyond, every character is a token of its own."""
 
 
@@ -41,7 +41,7 @@ class Lexemes:
             if node in results or (isinstance(node, Name) and node.name in self._recursive):
                 continue
             if self.is_token(node):
-                machine = Machine(self._rules, MOST_STATES)
+                machine = Machine(self._rules, MAX_STATES)
                 if machine.add(node):
                     results[node] = machine
                     continue
@@ -74,7 +74,7 @@ class Lexemes:
             if state == short.end and other != longer.end:
                 return True
             self._pairs += 1
-            if self._pairs > MOST_PAIRS:
+            if self._pairs > MAX_PAIRS:
                 return len(longer.steps) > 2
             for ranges, after in short.steps.get(state, ()):
                 for others, following in longer.steps.get(other, ()):

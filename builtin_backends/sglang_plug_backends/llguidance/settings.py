@@ -13,10 +13,10 @@ class LLGuidanceSettings:
 
     any_whitespace: bool = False
     """Let the model choose blanks and line ends between the tokens of JSON; by default it writes as ``json.dumps``."""
-    most_whitespace: int = 16
+    max_whitespace: int = 16
     """Maximum characters of white space at one place, with ``any_whitespace``."""
 
     @property
     def whitespace(self) -> Whitespace:
         """Return the setting in the form of the Python argument converter."""
-        return Whitespace(self.any_whitespace, self.most_whitespace)
+        return Whitespace(self.any_whitespace, self.max_whitespace)

@@ -14,7 +14,7 @@ from sglang_plug_backends.grammars.refusal import Refusal
 from .lark import rules_to_lark
 from .tags import Arguments, Choice, End, Free, Json, Literal, Node, Token, branches
 
-MOST_CHARACTERS = 4 << 20
+MAX_CHARACTERS = 4 << 20
 IN_NUMBERS = frozenset(string.digits + string.ascii_letters + ".+-")
 """Characters that may continue a number or a word of JSON."""
 CLOSED = ("object", "array", "string")
@@ -48,8 +48,8 @@ class _Writer:
             _check_apart(results)
             self._lines.append(f"{name}: {' | '.join(self._branch(result, before) for result in results)}")
             size += len(self._lines[-1])
-            if size > MOST_CHARACTERS:
-                raise Refusal(f"the grammar of the structural tag would have more than {MOST_CHARACTERS} characters")
+            if size > MAX_CHARACTERS:
+                raise Refusal(f"the grammar of the structural tag would have more than {MAX_CHARACTERS} characters")
         return "\n".join(self._lines) + "\n"
 
     def _rule(self, node: Node, before: Free | None) -> str:

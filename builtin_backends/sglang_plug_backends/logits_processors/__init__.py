@@ -1,4 +1,4 @@
-"""Logits processors that every server has: allowed tokens, biases, penalties, and a least length of outputs."""
+"""Logits processors that every server has: allowed tokens, biases, penalties, and a minimum length of outputs."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-MOST_TOKENS = 1 << 20
-TokenIds = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1, max_length=MOST_TOKENS)]
+MAX_TOKENS = 1 << 20
+TokenIds = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1, max_length=MAX_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from sglang_plug import SequenceView
 
 from .lora_batch import AdapterUse
 
-MOST_OVERTAKEN = 256
+MAX_OVERTAKEN = 256
 """Steps for which sequences with a place may overtake one whose adapter has no place."""
 
 
@@ -19,12 +19,12 @@ class AdapterLimit:
     A sequence that was overtaken for long blocks all others with adapters, so that a place becomes free in the end.
 
     Args:
-        most: largest number of different adapters in one step.
+        max_adapters: largest number of different adapters in one step.
         use_of: returns the adapter of a sequence; ``None``: it has none.
     """
 
-    def __init__(self, most: int, use_of: Callable[[SequenceView], AdapterUse | None]) -> None:
-        self._most, self._use_of = most, use_of
+    def __init__(self, max_adapters: int, use_of: Callable[[SequenceView], AdapterUse | None]) -> None:
+        self._max_adapters, self._use_of = max_adapters, use_of
 
     def order(self, waiting: list[SequenceView], running: Ordered[SequenceView]) -> list[SequenceView]:
         """Return the sequences that may be admitted, the first to admit first."""
@@ -33,9 +33,9 @@ class AdapterLimit:
         closed = False
         for sequence in waiting:
             use = self._use_of(sequence)
-            if use is not None and (closed or (use.adapter not in active and len(active) >= self._most)):
+            if use is not None and (closed or (use.adapter not in active and len(active) >= self._max_adapters)):
                 use.overtaken += 1
-                closed = closed or use.overtaken > MOST_OVERTAKEN
+                closed = closed or use.overtaken > MAX_OVERTAKEN
                 continue
             if use is not None:
                 active.add(use.adapter)

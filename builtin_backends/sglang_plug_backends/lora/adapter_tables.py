@@ -80,7 +80,7 @@ class AdapterTables:
         self._add(x, y, self._tables[name], which)
 
     def _room(self) -> list[tuple[int, int]]:
-        return [(table.most_ranks, table.most_part_ranks) for table in self._tables.values()]
+        return [(table.max_ranks, table.max_part_ranks) for table in self._tables.values()]
 
     def _return(self, place: int) -> None:
         for table in self._tables.values():

@@ -50,7 +50,7 @@ class Adapters:
         read: reads a folder.
         device: the model's device.
         dtype: the dtype of the model's computations.
-        most: largest number of loaded adapters; ``None``: limited by memory only.
+        max_loaded: largest number of loaded adapters; ``None``: limited by memory only.
         ranks: the ranks that share the model.
     """
 
@@ -60,10 +60,10 @@ class Adapters:
         *,
         device: torch.device,
         dtype: torch.dtype,
-        most: int | None,
+        max_loaded: int | None,
         ranks: ExtensionRanks,
     ) -> None:
-        self._read, self.device, self._dtype, self._most, self.ranks = read, device, dtype, most, ranks
+        self._read, self.device, self._dtype, self._max_loaded, self.ranks = read, device, dtype, max_loaded, ranks
         self._numbers = count(1)
         self._leaving: dict[int, ReferenceType[LoadedAdapter]] = {}
         """Unloaded adapters that requests may still use, by number."""
@@ -234,8 +234,8 @@ class Adapters:
             raise ConfigError(f"a name has 1 to {LONGEST_NAME} printable characters, none of them a colon")
         if name in self._loaded:
             raise ConfigError(f"there is one of that name, from {self._loaded[name].path}; unload it first")
-        if self._most is not None and len(self._loaded) >= self._most:
-            raise ConfigError(f"{self._most} adapters are loaded, which is the most (--max-loaded-loras); unload one")
+        if self._max_loaded is not None and len(self._loaded) >= self._max_loaded:
+            raise ConfigError(f"{self._max_loaded} adapters are loaded, the maximum (--max-loaded-loras); unload one")
 
     def _answer(self) -> dict[str, Any]:
         return {"adapters": self.paths}

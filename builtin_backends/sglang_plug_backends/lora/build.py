@@ -21,11 +21,11 @@ def build(context: ExtensionContext) -> StepExtension | None:
     spec = context.model.spec
     if isinstance(spec, ModelSpec) and not spec.causal:
         raise ConfigError(f"{context.model} is an encoder, which takes no adapters yet")
-    if options.most_in_step < 1:
-        raise ConfigError(f"--max-loras-per-batch must be at least 1, got {options.most_in_step}")
+    if options.max_per_batch < 1:
+        raise ConfigError(f"--max-loras-per-batch must be at least 1, got {options.max_per_batch}")
     reader, device = adapter_reader(context.plugins), context.device
-    adapters = Adapters(reader, device=device, dtype=context.dtype, most=options.most_loaded, ranks=ranks)
+    adapters = Adapters(reader, device=device, dtype=context.dtype, max_loaded=options.max_loaded, ranks=ranks)
     if ranks.rank > 0:
         return WorkerRankLora(adapters)
     captures = device.type == "cuda" and not context.config.backends.disable_cuda_graph and ranks.size == 1
-    return Lora(adapters, paths=options.paths, most_in_step=options.most_in_step, captures=captures)
+    return Lora(adapters, paths=options.paths, max_per_batch=options.max_per_batch, captures=captures)

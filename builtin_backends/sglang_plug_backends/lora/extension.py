@@ -55,17 +55,17 @@ class Lora(StepExtension, AdmissionPhase, PlanningPhase, ModelPhase, GraphPhase,
     Args:
         adapters: the adapters by name.
         paths: adapters that are loaded at start, each ``name=folder`` or a folder.
-        most_in_step: largest number of different adapters in one step.
+        max_per_batch: largest number of different adapters in one step.
         captures: decode steps with adapters are captured as graphs, where a kernel can apply them.
     """
 
     graph_label = "adapters"
 
-    def __init__(self, adapters: Adapters, *, paths: Ordered[str], most_in_step: int, captures: bool) -> None:
+    def __init__(self, adapters: Adapters, *, paths: Ordered[str], max_per_batch: int, captures: bool) -> None:
         self.adapters = adapters
         self._paths, self._captures = paths, captures
-        self._most_in_step = most_in_step
-        self._limit = AdapterLimit(most_in_step, self._use)
+        self._max_per_batch = max_per_batch
+        self._limit = AdapterLimit(max_per_batch, self._use)
         self._open: dict[str, SequenceView] = {}
         """Requests with an adapter that have not ended."""
         self._started = False
@@ -149,7 +149,7 @@ class Lora(StepExtension, AdmissionPhase, PlanningPhase, ModelPhase, GraphPhase,
         for sequence in self._open.values():
             (running if sequence.slots else waiting).add(sequence.request.adapter or "")
         labels = (
-            ("max_lora", str(self._most_in_step)),
+            ("max_lora", str(self._max_per_batch)),
             ("running_lora_adapters", ",".join(sorted(running))),
             ("waiting_lora_adapters", ",".join(sorted(waiting))),
         )

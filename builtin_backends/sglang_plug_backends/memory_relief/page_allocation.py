@@ -28,7 +28,7 @@ from sglang_plug_backends.background_thread import background_thread
 
 AHEAD = 4096
 """Slots behind the highest one in use whose memory is allocated; the thread begins when half of them are used."""
-LEAST_AHEAD = AHEAD // 4
+MIN_AHEAD = AHEAD // 4
 """Slots with memory below which the thread begins even in a step that computes prompts."""
 PAUSES = 4
 """Pauses of the thread, as a multiple of the time that it works: steps need its core, too."""
@@ -54,8 +54,8 @@ class PageAllocation(StepExtension, CachePhase, ForwardPhase):
     def before_forward(self, chunks: Sequence[ChunkView]) -> None:
         """Note the slots of the step. A step with prompts takes longest: where possible, the next one is slowed."""
         if self.pages is not None and chunks:
-            least = LEAST_AHEAD if any(chunk.prefilling for chunk in chunks) else AHEAD // 2
-            self.pages.reach(max([chunk.sequence.slots[-1] for chunk in chunks]), least)
+            min_ahead = MIN_AHEAD if any(chunk.prefilling for chunk in chunks) else AHEAD // 2
+            self.pages.reach(max([chunk.sequence.slots[-1] for chunk in chunks]), min_ahead)
 
     def close(self) -> None:
         """End the thread."""
@@ -82,10 +82,10 @@ class PagesAhead:
         self.allocated = 0
         """Slots from the first one on whose memory is allocated."""
 
-    def reach(self, slot: int, least: int = AHEAD // 2) -> None:
-        """Note that ``slot`` is in use; allocate the memory of those behind it if fewer than ``least`` have some."""
+    def reach(self, slot: int, min_ahead: int = AHEAD // 2) -> None:
+        """Note that ``slot`` is in use; allocate the memory of later ones if fewer than ``min_ahead`` have some."""
         self._highest = max(self._highest, slot)
-        if self.allocated < min(self._highest + least, self._slots) and not self._wake.is_set():
+        if self.allocated < min(self._highest + min_ahead, self._slots) and not self._wake.is_set():
             if self._thread is None:
                 self._thread = background_thread(self._run, "kv-page-allocation")
                 self._thread.start()

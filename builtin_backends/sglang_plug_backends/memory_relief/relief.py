@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 PERIOD = 2.0
 """Seconds between two checks of the memory."""
-CRITICAL_SHARE, MOST_CRITICAL = 0.05, 1 << 30
+CRITICAL_SHARE, MAX_CRITICAL = 0.05, 1 << 30
 """Memory is critical when less than this fraction of it, capped at this number of bytes, is available."""
 COMFORTABLE = 2
 """Multiple of the critical amount that must be available before an episode is over."""
@@ -27,7 +27,7 @@ STALLED = 10.0
 """Percent of the last ten seconds in which all processes waited for memory; critical too, if little is left."""
 LITTLE = 4
 """Multiple of the critical amount below which memory counts as little while processes are stalled."""
-LEAST_SHARE = 64
+MIN_SHARE = 64
 """An eviction frees at least this fraction of the pool."""
 
 
@@ -73,7 +73,7 @@ class Relief:
             return 0
         self._next = now + PERIOD
         memory = self._read()
-        critical = min(memory.total * CRITICAL_SHARE, MOST_CRITICAL)
+        critical = min(memory.total * CRITICAL_SHARE, MAX_CRITICAL)
         enough = COMFORTABLE * critical
         stalled = memory.stalled >= STALLED and memory.available < LITTLE * critical
         if memory.available >= critical and not stalled:
@@ -102,7 +102,7 @@ class Relief:
         """Evict prefixes that hold ``short`` bytes, or all if they hold less."""
         if short <= 0:
             return 0
-        return self._prefixes.evict(max(math.ceil(short / self._slot_bytes), self._prefixes.capacity // LEAST_SHARE))
+        return self._prefixes.evict(max(math.ceil(short / self._slot_bytes), self._prefixes.capacity // MIN_SHARE))
 
 
 def _gigabytes(count: float) -> str:

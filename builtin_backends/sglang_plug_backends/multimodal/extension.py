@@ -32,7 +32,7 @@ from sglang_plug import (
 from .image_inputs import are_loaded, begin_loads, largest_media, layout_of, multimodal_inputs
 from .worker_rank import WorkerRankMultimodal, encode_inputs
 
-MOST_BYTES = 8 << 30
+MAX_BYTES = 8 << 30
 """Largest total size of the preprocessed images of all requests in the engine."""
 
 
@@ -45,11 +45,11 @@ class Multimodal(
     those of their images are loaded.
 
     Args:
-        most_bytes: largest total size of the images of all requests that are not over, in host memory.
+        max_bytes: largest total size of the images of all requests that are not over, in host memory.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._model: Model | None = None
         self._prefixes: PrefixPool | None = None
         self._store: TensorStore | None = None
@@ -77,7 +77,7 @@ class Multimodal(
         if not sequence.request.media:
             return
         size = sum(media.size for media in sequence.request.media)
-        if self.bytes + size > self._most_bytes:
+        if self.bytes + size > self._max_bytes:
             raise RequestError(
                 f"Too many images are waiting ({self.bytes + size} bytes with these); try again later.", 503
             )
@@ -135,4 +135,4 @@ class Multimodal(
 
 def build(context: ExtensionContext) -> StepExtension:
     """Return the extension, which refuses images if the model takes none."""
-    return WorkerRankMultimodal() if context.ranks.rank > 0 else Multimodal(MOST_BYTES)
+    return WorkerRankMultimodal() if context.ranks.rank > 0 else Multimodal(MAX_BYTES)

@@ -37,7 +37,7 @@ class NGramIndex(SequenceDrafter):
         self._last: dict[int, int] = {}  # hash of an n-gram -> last position after it; a comparison detects collisions
         self._earlier = array("q")  # for each position from min_match on, the previous one with the same hash, or 0
 
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
         """Return the tokens after the longest match; a match that reaches the end continues as a loop."""
         self._tokens += tokens
         self._enter()
@@ -46,9 +46,9 @@ class NGramIndex(SequenceDrafter):
             return ()
         known = self._tokens
         distance = len(known) - place
-        if distance >= most:
-            return known[place : place + most]
-        return [known[place + step % distance] for step in range(most)]
+        if distance >= max_draft_tokens:
+            return known[place : place + max_draft_tokens]
+        return [known[place + step % distance] for step in range(max_draft_tokens)]
 
     def _enter(self) -> None:
         """Index the new positions except the end, whose continuation is the question."""
@@ -75,7 +75,7 @@ class NGramIndex(SequenceDrafter):
     def _matching(self, place: int) -> int:
         """Count the last tokens that also precede ``place``, up to the comparison limit."""
         known = self._tokens
-        length, most = 0, min(self._longest, place)
-        while length < most and known[place - 1 - length] == known[-1 - length]:
+        length, limit = 0, min(self._longest, place)
+        while length < limit and known[place - 1 - length] == known[-1 - length]:
             length += 1
         return length

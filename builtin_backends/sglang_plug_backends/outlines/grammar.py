@@ -39,9 +39,9 @@ from .settings import OutlinesSettings
 ANY_OBJECT = '{"type": "object"}'
 MARK = "\0"
 """End mark of one byte, so that no token contains a part of it."""
-MOST_TOKENS = 1 << 31
+MAX_TOKENS = 1 << 31
 """Maximum tokens of one output, all of which may be rolled back."""
-MOST_FORCED = 512
+MAX_FORCED = 512
 """Maximum forced bytes per query."""
 
 
@@ -145,14 +145,14 @@ class _Forced:
         self._known: dict[int, bytes] = {}
 
     def after(self, state: int) -> bytes:
-        """Return at most ``MOST_FORCED`` forced bytes."""
+        """Return at most ``MAX_FORCED`` forced bytes."""
         if state not in self._known:
             self._known[state] = self._look(state)
         return self._known[state]
 
     def _look(self, state: int) -> bytes:
         result = bytearray()
-        while len(result) < MOST_FORCED:
+        while len(result) < MAX_FORCED:
             step = self._only_step(state)
             if step is None:
                 break
@@ -180,7 +180,7 @@ class _Output(Grammar):
 
     def __init__(self, index: outlines_core.Index, forced: _Forced, content: Tensor, size: int) -> None:
         self._index, self._forced, self._content, self._size = index, forced, content, size
-        self._guide = outlines_core.Guide(index, MOST_TOKENS)
+        self._guide = outlines_core.Guide(index, MAX_TOKENS)
         self._guide.advance(size, return_tokens=False)
         self._count = 0
         self._next: Tensor | None = None

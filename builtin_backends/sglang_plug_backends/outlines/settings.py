@@ -13,7 +13,7 @@ class OutlinesSettings:
 
     any_whitespace: bool = False
     """Let the model choose blanks and line ends between the tokens of JSON; by default it writes as ``json.dumps``."""
-    most_whitespace: int = 4
+    max_whitespace: int = 4
     """Maximum characters of white space at one place, with ``any_whitespace``."""
     any_depth: int = 2
     """Levels of lists and objects in values that a schema says nothing about. Tables grow fourfold with each."""
@@ -21,4 +21,4 @@ class OutlinesSettings:
     @property
     def whitespace(self) -> Whitespace:
         """Return the setting in the form of the schema converters."""
-        return Whitespace(self.any_whitespace, self.most_whitespace)
+        return Whitespace(self.any_whitespace, self.max_whitespace)

@@ -124,17 +124,19 @@ class RadixCache(PrefixCache):
     def evictable(self) -> int:
         return self._evictable
 
-    def outline(self, most: int) -> Sequence[CachedRun]:
+    def outline(self, max_runs: int) -> Sequence[CachedRun]:
         """Return the runs used last: of the ones with very many siblings, the oldest and the newest are looked at."""
-        now, budget, runs = self.clock(), most * LOOKED_AT, list[CachedRun]()
+        now, budget, runs = self.clock(), max_runs * LOOKED_AT, list[CachedRun]()
         frontier: list[tuple[float, int, int | None, _Node]] = []
-        parents: list[tuple[int | None, _Node]] = [(None, root) for root in itertools.islice(_ends(self._roots), most)]
+        parents: list[tuple[int | None, _Node]] = [
+            (None, root) for root in itertools.islice(_ends(self._roots), max_runs)
+        ]
         while True:
             for place, parent in parents:
-                for node in itertools.islice(_ends(parent.children), min(most, budget)):
+                for node in itertools.islice(_ends(parent.children), min(max_runs, budget)):
                     heapq.heappush(frontier, (-node.stats.used, node.serial, place, node))
                     budget -= 1
-            if not frontier or len(runs) >= most:
+            if not frontier or len(runs) >= max_runs:
                 return runs
             _, _, place, node = heapq.heappop(frontier)
             stats = node.stats

@@ -26,7 +26,7 @@ from sglang_plug import (
 )
 
 from .grouped import Piece, dense, make_pieces, pack_pieces
-from .int8 import MOST_COLUMNS, pack_int8
+from .int8 import MAX_COLUMNS, pack_int8
 from .packing import codes_of
 from .selection import Selection, names_in, refuse_unless, targets_in
 
@@ -151,7 +151,7 @@ def _pack_rows(
 ) -> LinearFunction:
     """Pack weights with one scale per row and no zero like ``int8`` does, if the kernel set multiplies these."""
     own = request.kernels.pack_int8 if matrix.dtype == torch.bfloat16 else None
-    if own is not None and matrix.size_in <= MOST_COLUMNS:
+    if own is not None and matrix.size_in <= MAX_COLUMNS:
         return own(weight, scale, bias)
     if request.device.type == "cpu":
         return pack_int8(weight, scale.to(matrix.dtype), bias)

@@ -19,9 +19,9 @@ from .settings import Int8Settings
 
 PackInt8 = Callable[[Tensor, Tensor, Tensor | None], LinearFunction]
 LARGEST = 127
-MOST_COLUMNS = 65_536
+MAX_COLUMNS = 65_536
 """Maximum columns that kernel sets can accumulate."""
-MOST_ROWS = 64
+MAX_ROWS = 64
 """Rows above which the matrix is dequantized first, because arithmetic is the bottleneck."""
 VECTOR = 64
 """Torch's product of int8 weights adds numbers beyond a row whose length is no multiple of the processor's vectors."""
@@ -43,7 +43,7 @@ def build(request: QuantizationRequest, settings: Int8Settings) -> Quantization:
     def scheme(matrix: Matrix) -> LinearScheme | None:
         if matrix.role not in roles:
             return None
-        chosen = multiply if multiply is not None and matrix.size_in <= MOST_COLUMNS else pack_int8
+        chosen = multiply if multiply is not None and matrix.size_in <= MAX_COLUMNS else pack_int8
         return LinearScheme(pack=partial(pack, multiply=chosen))
 
     return Quantization(name="int8", scheme=scheme)
@@ -57,10 +57,10 @@ def pack(tensors: Mapping[str, Tensor], bias: Tensor | None, *, multiply: PackIn
 def pack_int8(rounded: Tensor, scale: Tensor, bias: Tensor | None) -> LinearFunction:
     """Multiply with ``rounded`` ``[out, in]`` int8 with row scales ``scale`` ``[out]``."""
 
-    most_rows = MOST_ROWS if rounded.shape[1] % VECTOR == 0 else 0
+    max_rows = MAX_ROWS if rounded.shape[1] % VECTOR == 0 else 0
 
     def linear(x: Tensor) -> Tensor:
-        if x.shape[0] > most_rows:
+        if x.shape[0] > max_rows:
             return F.linear(x, rounded.to(x.dtype).mul_(scale[:, None]), bias)
         result: Tensor = torch._weight_int8pack_mm(x.contiguous(), rounded, scale)
         return result if bias is None else result.add_(bias)

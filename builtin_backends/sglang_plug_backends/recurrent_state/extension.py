@@ -84,7 +84,7 @@ class RecurrentState(
                 "Recurrent states are allocated. #states: %d, size: %s", request.count - StatePool.RESERVED, size
             )
 
-    def most_running(self) -> int | None:
+    def max_running(self) -> int | None:
         """Return the number of states."""
         return None if self._rows is None else self._rows.capacity
 

@@ -19,7 +19,7 @@ from sglang_plug import SequenceView, StatePhase, StatePool
 GRAIN = 64
 """The state at the end of a prompt is cached at a multiple of this many tokens: prompts are often repeated with
 another last sentence, and a state is only usable at exactly its position."""
-LEAST = 32
+MIN_TOKENS = 32
 """Smallest gain in reusable tokens for which a step is made to end at a prefix."""
 
 Key = tuple[str, int, bytes]
@@ -61,11 +61,11 @@ class StateRows(StatePhase):
         rows: number of rows of the pool, reserved ones included.
         page_size: prefixes are cached in whole pages of this many tokens.
         grain: see ``GRAIN``.
-        least: see ``LEAST``.
+        min_tokens: see ``MIN_TOKENS``.
     """
 
-    def __init__(self, rows: int, page_size: int, *, grain: int = GRAIN, least: int = LEAST) -> None:
-        self.page_size, self.grain, self.least = page_size, grain, least
+    def __init__(self, rows: int, page_size: int, *, grain: int = GRAIN, min_tokens: int = MIN_TOKENS) -> None:
+        self.page_size, self.grain, self.min_tokens = page_size, grain, min_tokens
         self._stores = False
         self.capacity = rows - StatePool.RESERVED
         self._free = list(range(rows - 1, StatePool.RESERVED - 1, -1))
@@ -192,7 +192,7 @@ class StateRows(StatePhase):
             return ()
         length = len(sequence.tokens)
         places = {(length - 1) // self.grain * self.grain // self.page_size * self.page_size}
-        if cached - start >= self.least:
+        if cached - start >= self.min_tokens:
             places.add(cached)
             if self._stores:
                 places.add(cached // self.grain * self.grain)
@@ -223,10 +223,10 @@ class StateRows(StatePhase):
             del self._lengths[length]
         return row
 
-    def _longest(self, sequence: SequenceView, most: int) -> Key | None:
-        """Return the longest prefix of ``sequence`` with a cached state, of at most ``most`` tokens."""
+    def _longest(self, sequence: SequenceView, max_length: int) -> Key | None:
+        """Return the longest prefix of ``sequence`` with a cached state, of at most ``max_length`` tokens."""
         digest, longest, done = blake2b(digest_size=16), None, 0
-        for length in sorted(length_kept for length_kept in self._lengths if length_kept <= most):
+        for length in sorted(length_kept for length_kept in self._lengths if length_kept <= max_length):
             digest.update(array("q", sequence.keys(done, length)))
             done = length
             key = (sequence.salt, length, digest.copy().digest())

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from sglang_plug import ReplicaLoad
 
-MOST_COMPARED = 64
+MAX_COMPARED = 64
 """Replicas that are compared for one request."""
 
 _tokens: Callable[[ReplicaLoad], int] = attrgetter("tokens")
@@ -25,14 +25,14 @@ class LeastLoaded:
     def candidates(self, replicas: Sequence[ReplicaLoad]) -> list[ReplicaLoad]:
         """Return those of the compared replicas that have the fewest tokens, in their order."""
         compared = self._compared(replicas)
-        least = min(map(_tokens, compared))
-        return [load for load in compared if load.tokens == least]
+        fewest = min(map(_tokens, compared))
+        return [load for load in compared if load.tokens == fewest]
 
     def _compared(self, replicas: Sequence[ReplicaLoad]) -> Sequence[ReplicaLoad]:
         count = len(replicas)
-        if count <= MOST_COMPARED:
+        if count <= MAX_COMPARED:
             return replicas
         start = self._start % count
-        self._start = start + MOST_COMPARED
-        compared = replicas[start : start + MOST_COMPARED]
-        return compared if start + MOST_COMPARED <= count else [*compared, *replicas[: self._start - count]]
+        self._start = start + MAX_COMPARED
+        compared = replicas[start : start + MAX_COMPARED]
+        return compared if start + MAX_COMPARED <= count else [*compared, *replicas[: self._start - count]]

@@ -31,9 +31,9 @@ class LeastTokens:
     """The replica with the fewest tokens of requests in flight; of very many, one of those with few."""
 
     def __init__(self) -> None:
-        self._least = LeastLoaded()
+        self._least_loaded = LeastLoaded()
 
     def choose(self, request: Request, replicas: Sequence[ReplicaLoad]) -> int:
         """Return the least loaded replica; of several the one with fewer requests, then the first."""
-        candidates = self._least.candidates(replicas)
+        candidates = self._least_loaded.candidates(replicas)
         return candidates[0].replica if len(candidates) == 1 else min(candidates, key=_requests).replica

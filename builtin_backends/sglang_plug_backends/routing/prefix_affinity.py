@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from sglang_plug import ReplicaLoad, Request, prefix_digests
 
-from .least_loaded import MOST_COMPARED, LeastLoaded
+from .least_loaded import MAX_COMPARED, LeastLoaded
 
 UNKNOWN_CAPACITY = 1 << 16
 """KV slots of a replica that has not reported a step yet."""
@@ -40,9 +40,9 @@ class AffinitySettings:
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for a value that is out of bounds."""
-        for name, least in (("block", 1), ("max_blocks", 1), ("slack_tokens", 0), ("slack_ratio", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}, but must be at least {least}")
+        for name, minimum in (("block", 1), ("max_blocks", 1), ("slack_tokens", 0), ("slack_ratio", 1)):
+            if getattr(self, name) < minimum:
+                raise ValueError(f"{name} is {getattr(self, name)}, but must be at least {minimum}")
 
 
 class PrefixAffinity:
@@ -54,7 +54,7 @@ class PrefixAffinity:
 
     def __init__(self, settings: AffinitySettings) -> None:
         self._settings = settings
-        self._least = LeastLoaded()
+        self._least_loaded = LeastLoaded()
         self._lengths = tuple(prefix_lengths(settings.block, settings.max_blocks))
         self._added = tuple(length - shorter for shorter, length in pairwise((0, *self._lengths)))
         """Tokens by which each of the lengths exceeds the one before."""
@@ -66,11 +66,11 @@ class PrefixAffinity:
         """Return the replica, and remember that it computes the prompt now."""
         settings = self._settings
         digests = list(prefix_digests(request, self._lengths))
-        idle = self._least.candidates(replicas)
-        least = idle[0] if len(idle) == 1 else min(idle, key=self._cached_tokens)
-        most = least.tokens * settings.slack_ratio + settings.slack_tokens
-        holders = [load for load in self._longest(digests, replicas) if load.tokens <= most]
-        chosen = min(holders, key=self._order) if holders else least
+        idle = self._least_loaded.candidates(replicas)
+        least_loaded = idle[0] if len(idle) == 1 else min(idle, key=self._cached_tokens)
+        limit = least_loaded.tokens * settings.slack_ratio + settings.slack_tokens
+        holders = [load for load in self._longest(digests, replicas) if load.tokens <= limit]
+        chosen = min(holders, key=self._order) if holders else least_loaded
         self._remember(chosen, digests)
         return chosen.replica
 
@@ -95,7 +95,7 @@ class PrefixAffinity:
         holders = self._holders
         known = bisect_left(digests, True, key=lambda digest: digest not in holders)
         for digest in reversed(digests[:known]):
-            if loads := _of_numbers(replicas, islice(holders[digest], MOST_COMPARED)):
+            if loads := _of_numbers(replicas, islice(holders[digest], MAX_COMPARED)):
                 return loads
         return []
 
@@ -117,8 +117,8 @@ class PrefixAffinity:
             else:
                 known[replica] = None
         capacity = UNKNOWN_CAPACITY if load.latest is None else load.latest.capacity
-        most = max(capacity, self._lengths[len(digests) - 1] if digests else 0)
-        while cache.tokens > most:
+        limit = max(capacity, self._lengths[len(digests) - 1] if digests else 0)
+        while cache.tokens > limit:
             oldest, tokens = prefixes.popitem(last=False)
             cache.tokens -= tokens
             self._drop(replica, oldest)

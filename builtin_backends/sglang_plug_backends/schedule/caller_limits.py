@@ -14,12 +14,12 @@ class CallerLimits(StepExtension, AdmissionPhase, PlanningPhase):
     """Refuses requests of callers with too many waiting ones, and leaves out those of callers with many running ones.
 
     Args:
-        most_running: largest number of running sequences of one caller; ``None``: no limit.
-        most_waiting: largest number of waiting sequences of one caller; ``None``: no limit.
+        max_running: largest number of running sequences of one caller; ``None``: no limit.
+        max_waiting: largest number of waiting sequences of one caller; ``None``: no limit.
     """
 
-    def __init__(self, most_running: int | None = None, most_waiting: int | None = None) -> None:
-        self._most_running, self._most_waiting = most_running, most_waiting
+    def __init__(self, max_running: int | None = None, max_waiting: int | None = None) -> None:
+        self._max_running, self._max_waiting = max_running, max_waiting
         self._open: dict[str, dict[int, SequenceView]] = {}
         """The sequences of each caller whose requests are open."""
 
@@ -27,11 +27,11 @@ class CallerLimits(StepExtension, AdmissionPhase, PlanningPhase):
         """Refuse a request whose caller has too many waiting ones."""
         caller = sequence.request.caller
         others = self._open.get(caller, {})
-        if self._most_waiting is not None and len(others) >= self._most_waiting:
+        if self._max_waiting is not None and len(others) >= self._max_waiting:
             waiting = sum(not other.slots for other in others.values())
-            if waiting >= self._most_waiting:
+            if waiting >= self._max_waiting:
                 raise RequestError(
-                    f"You have {self._most_waiting} waiting requests, which is the most; try again later.",
+                    f"You have {self._max_waiting} waiting requests, which is the maximum; try again later.",
                     TOO_MANY_REQUESTS,
                 )
         self._open.setdefault(caller, {})[id(sequence)] = sequence
@@ -45,14 +45,14 @@ class CallerLimits(StepExtension, AdmissionPhase, PlanningPhase):
 
     def order(self, waiting: list[SequenceView], running: Sequence[SequenceView]) -> list[SequenceView]:
         """Leave out waiting sequences of callers that have, or will have, as many running ones as they may."""
-        if self._most_running is None:
+        if self._max_running is None:
             return waiting
         held = Counter(sequence.request.caller for sequence in running)
         present = set(map(id, running))
         admitted = []
         for sequence in waiting:
             if id(sequence) not in present:
-                if held[sequence.request.caller] >= self._most_running:
+                if held[sequence.request.caller] >= self._max_running:
                     continue
                 held[sequence.request.caller] += 1
             admitted.append(sequence)

@@ -211,11 +211,13 @@ class FairShare:
     def _victim(self, running: Sequence[Waiting], held: Counter[str], ended: list[Waiting]) -> Waiting | None:
         """Return the last sequence of the caller that has most beyond its part of the places; ``None``: nobody has."""
         excess = {caller: count - self._part(caller, len(running)) for caller, count in held.items() if count}
-        most = max(excess, key=lambda caller: excess[caller])
-        if excess[most] <= 0:
+        heaviest = max(excess, key=lambda caller: excess[caller])
+        if excess[heaviest] <= 0:
             return None
         gone = set(map(id, ended))
-        return next(sequence for sequence in reversed(running) if sequence.caller == most and id(sequence) not in gone)
+        return next(
+            sequence for sequence in reversed(running) if sequence.caller == heaviest and id(sequence) not in gone
+        )
 
     def _interleaved(self, groups: dict[str, list[Waiting]], queue: list[Waiting]) -> list[Waiting]:
         """Return the heads of the queues, as if each had been charged to its caller, then the rest in order."""

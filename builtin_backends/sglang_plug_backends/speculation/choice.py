@@ -12,7 +12,7 @@ NO_SPECULATION = "none"
 """``--speculative-algorithm`` of a server without draft tokens."""
 STEP_TOKENS = {"cpu": 16}
 ACCELERATOR_STEP_TOKENS = 64
-"""Most tokens of a step with drafts, by device: up to about so many, a step costs little more than one token."""
+"""Maximum number of tokens of a step with drafts, by device: so many cost little more than one token."""
 
 
 def build(context: ExtensionContext) -> Speculation | None:
@@ -25,7 +25,7 @@ def build(context: ExtensionContext) -> Speculation | None:
     return Speculation(
         context.make(component, reason, Drafter),
         name=str(component),
-        most=options.num_draft_tokens,
+        max_draft_tokens=options.num_draft_tokens,
         step_tokens=options.step_tokens or STEP_TOKENS.get(context.facts.device, ACCELERATOR_STEP_TOKENS),
         vocabulary=context.vocab_size,
         describe=partial(_describe, context, component),

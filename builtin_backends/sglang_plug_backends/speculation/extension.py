@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 FIRST_DEPTH = 2
 """Draft tokens of a sequence's first step with drafts."""
-MOST_MISSES = 6
-"""A sequence whose drafts were rejected this often gets none for ``2 ** MOST_MISSES`` tokens, which is the longest
+MAX_MISSES = 6
+"""A sequence whose drafts were rejected this often gets none for ``2 ** MAX_MISSES`` tokens, which is the longest
 pause."""
 
 
@@ -42,7 +42,7 @@ class DraftState:
     known: int
     """Leading tokens that the drafter has received."""
     depth: int
-    """Most draft tokens in the next step."""
+    """Maximum number of draft tokens in the next step."""
     misses: int = 0
     """Rejected drafts, less the accepted tokens of other drafts."""
     resume: int = 0
@@ -54,19 +54,19 @@ class DraftState:
     accepted: int = 0
     """Draft tokens that became tokens of the sequence."""
 
-    def record_acceptance(self, drafted: int, accepted: int, length: int, most: int) -> None:
+    def record_acceptance(self, drafted: int, accepted: int, length: int, max_draft_tokens: int) -> None:
         """Adapt depth and pauses: ``accepted`` of ``drafted`` tokens are right; the sequence has ``length`` tokens."""
         self.drafted += drafted
         self.accepted += accepted
         if accepted:
             self.misses = max(0, self.misses - accepted)
-            self.depth = min(most, 2 * drafted if accepted == drafted else accepted + 1)
+            self.depth = min(max_draft_tokens, 2 * drafted if accepted == drafted else accepted + 1)
             return
         self.record_miss(length)
 
     def record_miss(self, length: int) -> None:
         """Adapt depth and pauses after a draft whose first token is wrong; the sequence has ``length`` tokens."""
-        self.misses = min(self.misses + 1, MOST_MISSES)
+        self.misses = min(self.misses + 1, MAX_MISSES)
         self.depth = max(1, self.depth // 2)
         self.resume = length + (1 << self.misses)
 
@@ -77,8 +77,8 @@ class Speculation(StepExtension, AdmissionPhase, PlanningPhase, OutputPhase):
     Args:
         drafter: a component; it is not asked again once it breaks its contract.
         name: the drafter's name in the log.
-        most: most draft tokens of one sequence in a step.
-        step_tokens: most tokens of a step that has drafts: a larger step costs more than drafts can save.
+        max_draft_tokens: maximum number of draft tokens of one sequence in a step.
+        step_tokens: maximum number of tokens of a step that has drafts: a larger step costs more than drafts can save.
         vocabulary: number of tokens; each token is below it.
         describe: formats an error in one line.
     """
@@ -88,13 +88,13 @@ class Speculation(StepExtension, AdmissionPhase, PlanningPhase, OutputPhase):
         drafter: Drafter,
         *,
         name: str,
-        most: int,
+        max_draft_tokens: int,
         step_tokens: int,
         vocabulary: int,
         describe: Callable[[BaseException], str] = repr,
     ) -> None:
-        self.most, self.step_tokens = most, step_tokens
-        self.most_draft_rows = step_tokens
+        self.max_draft_tokens, self.step_tokens = max_draft_tokens, step_tokens
+        self.max_draft_rows = step_tokens
         self._drafter: Drafter | None = drafter
         self._name, self._vocabulary, self._describe = name, vocabulary, describe
 
@@ -126,7 +126,7 @@ class Speculation(StepExtension, AdmissionPhase, PlanningPhase, OutputPhase):
 
     def verified(self, sequence: SequenceView, drafted: int, accepted: int) -> None:
         """Adapt the number of draft tokens of ``sequence``."""
-        self._state(sequence).record_acceptance(drafted, accepted, len(sequence.tokens), self.most)
+        self._state(sequence).record_acceptance(drafted, accepted, len(sequence.tokens), self.max_draft_tokens)
 
     def output(self, sequence: SequenceView, output: Output) -> Output:
         """Add the counts of draft tokens to the output of a sequence that had some."""
@@ -155,21 +155,21 @@ class Speculation(StepExtension, AdmissionPhase, PlanningPhase, OutputPhase):
         state: DraftState | None = sequence.extras.get(self)
         return state is None or state.resume <= len(sequence.tokens)
 
-    def _propose(self, sequence: SequenceView, most: int) -> tuple[int, ...]:
-        """Return at most ``most`` draft tokens; none if there is no use for them, or after a wrong expectation."""
+    def _propose(self, sequence: SequenceView, max_draft_tokens: int) -> tuple[int, ...]:
+        """Return at most ``max_draft_tokens`` draft tokens; none if unused, or after a wrong expectation."""
         if self._drafter is None:
             return ()
         try:
             state = self._state(sequence)
             if self._was_wrong(sequence, state):
                 return ()
-            most = min(most, state.depth, sequence.limit - len(sequence.tokens) - 1)
-            if most < 1:
+            max_draft_tokens = min(max_draft_tokens, state.depth, sequence.limit - len(sequence.tokens) - 1)
+            if max_draft_tokens < 1:
                 return ()
             new_tokens = sequence.tokens[state.known :]
             state.known = len(sequence.tokens)
-            drafts = tuple(state.drafter.propose(new_tokens, most))
-            problem = self._problem(drafts, most)
+            drafts = tuple(state.drafter.propose(new_tokens, max_draft_tokens))
+            problem = self._problem(drafts, max_draft_tokens)
         except Exception as error:
             drafts, problem = (), self._describe(error)
         if problem is not None:
@@ -192,14 +192,14 @@ class Speculation(StepExtension, AdmissionPhase, PlanningPhase, OutputPhase):
             drafter = self._drafter.begin(sequence.request.tokens, salt=sequence.request.salt)
             if not isinstance(drafter, SequenceDrafter):
                 raise TypeError(f"begin() returned {type(drafter).__name__}, not a SequenceDrafter")
-            state = DraftState(drafter, sequence.prompt_len, min(FIRST_DEPTH, self.most))
+            state = DraftState(drafter, sequence.prompt_len, min(FIRST_DEPTH, self.max_draft_tokens))
             sequence.extras[self] = state
         return state
 
-    def _problem(self, drafts: tuple[int, ...], most: int) -> str | None:
+    def _problem(self, drafts: tuple[int, ...], max_draft_tokens: int) -> str | None:
         """Describe what is wrong with a proposal; ``None`` if nothing is."""
-        if len(drafts) > most:
-            return f"it proposed {len(drafts)} tokens where at most {most} were asked for"
+        if len(drafts) > max_draft_tokens:
+            return f"it proposed {len(drafts)} tokens where at most {max_draft_tokens} were asked for"
         for token in drafts:
             if not isinstance(token, int) or not 0 <= token < self._vocabulary:
                 return f"it proposed {token!r}, which is no token of a vocabulary of {self._vocabulary}"

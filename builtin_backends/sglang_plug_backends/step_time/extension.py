@@ -12,14 +12,14 @@ from typing import Any
 from sglang_plug import ChunkView, ExtensionContext, ModelSpec, ServicePhase, StepBudgetPhase, StepExtension
 
 from .step_time_model import StepTimeModel, StepWork
-from .timed_budget import LEAST_TOKENS, TimedBudget
+from .timed_budget import MIN_TOKENS, TimedBudget
 
 DECODE_MULTIPLE = 4.75
 """Time of a step with prompt tokens, in decode steps of the sequences that decode, if the target is automatic. Every
 step reads the weights once, in part while it multiplies prompt tokens; this costs a twentieth of the throughput."""
-LEAST_SECONDS = 0.05
+MIN_SECONDS = 0.05
 """Least time of a step with an automatic target: readers do not notice a shorter delay."""
-LEAST_AUTOMATIC = 32
+MIN_AUTOMATIC = 32
 """Prompt tokens that a step may always have with an automatic target, which must not cost much throughput on a machine
 that others slow down."""
 OBSERVE_EVERY = 8
@@ -33,14 +33,14 @@ class StepTime(StepExtension, StepBudgetPhase, ServicePhase):
 
     Args:
         target: seconds that a step may take beside sequences that decode; ``None``: ``DECODE_MULTIPLE`` decode steps,
-            and at least ``LEAST_SECONDS``.
+            and at least ``MIN_SECONDS``.
     """
 
     def __init__(self, target: float | None = None) -> None:
         self._target = target
         self._model = StepTimeModel()
         self._unobserved = 0
-        self.target_seconds = LEAST_SECONDS if target is None else target
+        self.target_seconds = MIN_SECONDS if target is None else target
         """Time of the last step in which sequences decoded and prompts waited, or of the first such step at least."""
 
     def prompt_budget(self, decoding: Sequence[ChunkView]) -> TimedBudget | None:
@@ -50,13 +50,13 @@ class StepTime(StepExtension, StepBudgetPhase, ServicePhase):
         work = StepWork()
         for chunk in decoding:
             work.add_decode(chunk.end)
-        seconds, least = self._target, LEAST_TOKENS
+        seconds, min_tokens = self._target, MIN_TOKENS
         if seconds is None:
-            least = LEAST_AUTOMATIC
+            min_tokens = MIN_AUTOMATIC
             decode_seconds = self._model.decode_seconds(work.decode_rows, work.decode_context)
-            seconds = max(LEAST_SECONDS, DECODE_MULTIPLE * decode_seconds)
+            seconds = max(MIN_SECONDS, DECODE_MULTIPLE * decode_seconds)
         self.target_seconds = seconds
-        return TimedBudget(work, self._model, seconds, least)
+        return TimedBudget(work, self._model, seconds, min_tokens)
 
     def step_computed(self, chunks: Sequence[ChunkView], seconds: float, *, has_prompts: bool) -> None:
         """Learn from the duration of a step; of those that only decode, few are needed."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 DECODE_MEMORY, PREFILL_MEMORY = 64, 32
 """Number of observed steps after which an earlier one counts for less than half."""
-MOST_BASE = 2.0
+MAX_BASE = 2.0
 """Largest multiple of a decode step that a step with prompt tokens takes besides these tokens. Steps that all have the
 same few tokens do not tell the two apart: without the limit, a machine that became slower would seem to leave no time
 for prompts, however few of their tokens a step has."""
@@ -192,7 +192,7 @@ class StepTimeModel:
         self._decode = LeastSquares(
             decode, DECODE_MEMORY, disturbed=DISTURBED_DECODE, slow_weight=SLOW_WEIGHT, shrinkage=SHRINKAGE
         )
-        self._prefill = LeastSquares(prefill, PREFILL_MEMORY, first_limit=MOST_BASE)
+        self._prefill = LeastSquares(prefill, PREFILL_MEMORY, first_limit=MAX_BASE)
         self.largest_prefill = 0
         """Largest number of prompt tokens of an observed step."""
 

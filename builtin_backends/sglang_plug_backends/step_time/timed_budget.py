@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from .step_time_model import StepTimeModel, StepWork
 
-LEAST_TOKENS = 16
+MIN_TOKENS = 16
 """Prompt tokens that a step may always have, so that prompts advance whatever the time is."""
 FIRST_TOKENS = 64
-"""Most prompt tokens beside decoding sequences before the duration of such a step is known."""
+"""Maximum number of prompt tokens beside decoding sequences before the duration of such a step is known."""
 GROWTH = 4
 """A step has at most this many times the prompt tokens of the largest step observed so far."""
 
@@ -19,24 +19,24 @@ class TimedBudget:
         work: what is planned so far.
         model: predicts durations.
         seconds: time of the step.
-        least: prompt tokens that the step may have whatever the time is.
+        min_tokens: prompt tokens that the step may have whatever the time is.
     """
 
-    def __init__(self, work: StepWork, model: StepTimeModel, seconds: float, least: int = LEAST_TOKENS) -> None:
-        self._work, self._model, self._seconds, self._least = work, model, seconds, least
+    def __init__(self, work: StepWork, model: StepTimeModel, seconds: float, min_tokens: int = MIN_TOKENS) -> None:
+        self._work, self._model, self._seconds, self._min_tokens = work, model, seconds, min_tokens
         self._full = False
 
     def tokens(self, start: int) -> int:
         """Return how many prompt tokens after ``start`` others the step may have; see ``PromptBudget.tokens``."""
-        least = 0 if self._work.prefill_tokens else self._least
+        min_tokens = 0 if self._work.prefill_tokens else self._min_tokens
         if self._full:
-            return least
+            return min_tokens
         bound = GROWTH * self._model.largest_prefill if self._model.knows_prefill else FIRST_TOKENS
         room = max(FIRST_TOKENS, bound) - self._work.prefill_tokens
         if self._model.knows_prefill:
             room = int(min(room, self._model.prefill_tokens(self._work, start, self._seconds)))
-        self._full = room < LEAST_TOKENS
-        return max(least, room)
+        self._full = room < MIN_TOKENS
+        return max(min_tokens, room)
 
     def add(self, start: int, count: int) -> None:
         """Note that the step computes ``count`` prompt tokens after ``start`` others."""

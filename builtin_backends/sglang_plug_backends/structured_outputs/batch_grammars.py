@@ -325,8 +325,8 @@ def _forced(
             return ()
         taken += 1
     ends = taken == len(cut.whole) and grammar.ended
-    most = room if whole else min(room, len(cut.whole)) - 1
-    kept = max(0, min(taken if ends else cut.stable, most))
+    max_kept = room if whole else min(room, len(cut.whole)) - 1
+    kept = max(0, min(taken if ends else cut.stable, max_kept))
     if taken > kept:
         grammar.rollback(taken - kept)
     return cut.whole[:kept]

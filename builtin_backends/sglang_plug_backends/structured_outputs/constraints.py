@@ -51,9 +51,9 @@ class CompilerLimits:
 
     cache_bytes: int = 256 << 20
     """Largest total size of compiled grammars and refusals in the cache."""
-    most_waiting: int = 256
+    max_waiting: int = 256
     """Largest number of different constraints that wait for the compiler."""
-    most_characters: int = 1 << 20
+    max_characters: int = 1 << 20
     """Length of the longest constraint, in characters."""
     workers: int = 3
     """Largest number of constraints that are compiled at once."""
@@ -171,16 +171,16 @@ class Constraints:
         if constraint.kind not in self._forms:
             raise RequestError(f"{constraint.kind}: the grammar backend cannot enforce this kind", about="constraint")
         limits = self._limits
-        if len(constraint.source) > limits.most_characters:
+        if len(constraint.source) > limits.max_characters:
             raise RequestError(
-                f"{constraint.kind}: at most {limits.most_characters} characters are allowed", about="constraint"
+                f"{constraint.kind}: at most {limits.max_characters} characters are allowed", about="constraint"
             )
         cached = self._cache.get(constraint)
         if cached is not None:
             self._ready.append(_begin(sequence, cached))
             return
-        if constraint not in self._waiting and len(self._waiting) >= limits.most_waiting:
-            raise RequestError(f"{limits.most_waiting} grammars wait for the compiler; try again later", 503)
+        if constraint not in self._waiting and len(self._waiting) >= limits.max_waiting:
+            raise RequestError(f"{limits.max_waiting} grammars wait for the compiler; try again later", 503)
         self._waiting.setdefault(constraint, []).append(sequence)
         self._ask(constraint)
 
@@ -349,8 +349,8 @@ def _begin(sequence: SequenceView, result: Loaded | RequestError) -> tuple[Seque
 class _Cache:
     """A cache of the most recently used results, up to a number of bytes."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._total = most, 0
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._total = max_bytes, 0
         self._entries: OrderedDict[Constraint, tuple[Loaded | RequestError, int]] = OrderedDict()
 
     def get(self, constraint: Constraint) -> Loaded | RequestError | None:
@@ -362,9 +362,9 @@ class _Cache:
     def put(self, constraint: Constraint, result: Loaded | RequestError, size: int) -> None:
         if constraint in self._entries:
             self._total -= self._entries.pop(constraint)[1]
-        if size > self._most:
+        if size > self._max_bytes:
             return
         self._entries[constraint] = result, size
         self._total += size
-        while self._total > self._most:
+        while self._total > self._max_bytes:
             self._total -= self._entries.popitem(last=False)[1][1]

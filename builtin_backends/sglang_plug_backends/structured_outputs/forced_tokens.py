@@ -17,7 +17,7 @@ from itertools import accumulate, takewhile
 
 from sglang_plug import Vocabulary
 
-MOST_BYTES = 512
+MAX_BYTES = 512
 """Largest number of bytes of a text that are split at once."""
 CONTEXT = 4
 """Number of tokens before a text that are tokenized with it."""
@@ -55,7 +55,7 @@ class ForcedTokenizer:
         """
         if self._encode is None or not text:
             return Cut()
-        return self._cut(self._context(output), text[:MOST_BYTES])
+        return self._cut(self._context(output), text[:MAX_BYTES])
 
     def _context(self, output: Ordered[int]) -> bytes:
         """Return the bytes of the last tokens with text, without the rest of a character that began before."""

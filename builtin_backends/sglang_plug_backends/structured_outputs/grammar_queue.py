@@ -11,7 +11,7 @@ from sglang_plug import Constraint
 
 CHARACTERS_PER_SECOND = 2000.0
 """Number of source characters that delay a constraint like an arrival one second later."""
-MOST_DELAY = 5.0
+MAX_DELAY = 5.0
 """Largest delay in seconds, however long the source."""
 
 
@@ -20,7 +20,7 @@ class GrammarQueue:
 
     The time to compile a constraint is unknown in advance, but a short source is usually quick. So the order is by
     arrival plus an estimate from the length of the source: short ones overtake long ones that came shortly before, and
-    none is overtaken by constraints that arrive more than ``MOST_DELAY`` seconds later.
+    none is overtaken by constraints that arrive more than ``MAX_DELAY`` seconds later.
 
     Args:
         clock: the time in seconds, like ``time.monotonic``.
@@ -72,4 +72,4 @@ class GrammarQueue:
             self._changed.notify_all()
 
     def _due(self, constraint: Constraint) -> float:
-        return self._arrivals[constraint] + min(len(constraint.source) / CHARACTERS_PER_SECOND, MOST_DELAY)
+        return self._arrivals[constraint] + min(len(constraint.source) / CHARACTERS_PER_SECOND, MAX_DELAY)

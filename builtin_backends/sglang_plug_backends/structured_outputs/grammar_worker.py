@@ -142,8 +142,8 @@ def _limit_stack() -> None:
 def _limit_memory(more: int) -> None:
     """Limit the growth of the address space to ``more`` bytes from now on."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * os.sysconf("SC_PAGE_SIZE") + more
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + more
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 if __name__ == "__main__":

@@ -71,12 +71,12 @@ class Threads:
 
     Args:
         patience: seconds that one call may take.
-        most: largest number of threads.
+        max_threads: largest number of threads.
         now: the clock, in seconds.
     """
 
-    def __init__(self, patience: float, most: int = THREADS, now: Callable[[], float] = time.monotonic) -> None:
-        self.patience, self._most, self.now = patience, most, now
+    def __init__(self, patience: float, max_threads: int = THREADS, now: Callable[[], float] = time.monotonic) -> None:
+        self.patience, self._max_threads, self.now = patience, max_threads, now
         self._renew()
 
     def begin(self, calls: Ordered[Callable[[], Result]]) -> Calls[Result]:
@@ -85,7 +85,7 @@ class Threads:
 
     def submit(self, run: Run[Any]) -> None:
         """Queue ``run``, whose calls are made as soon as a thread is free."""
-        if self._started < self._most:
+        if self._started < self._max_threads:
             self._started += 1
             threading.Thread(target=_work, args=(self._jobs,), name="grammar", daemon=True).start()
         self._jobs.put(run)
@@ -106,7 +106,7 @@ class Threads:
     def _renew(self) -> None:
         self._jobs: Jobs = queue.SimpleQueue()
         self._started = 0
-        self._end = weakref.finalize(self, _end, self._jobs, self._most)
+        self._end = weakref.finalize(self, _end, self._jobs, self._max_threads)
 
 
 def _work(jobs: Jobs) -> None:

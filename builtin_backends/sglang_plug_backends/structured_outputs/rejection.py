@@ -15,7 +15,7 @@ from torch import Tensor
 from sglang_plug import Grammar
 from sglang_plug_backends.grammars.token_mask import MASK_BITS, word_and_bit
 
-MOST_SAMPLED = 8
+MAX_SAMPLED = 8
 """Rejections at one position after which every remaining token is tried with the grammar itself."""
 
 
@@ -42,7 +42,7 @@ class RemainingTokens:
         """
         self._clear(token)
         self.rejections += 1
-        if self.rejections == MOST_SAMPLED:
+        if self.rejections == MAX_SAMPLED:
             for other in self._tokens():
                 if grammar.accept(other):
                     grammar.rollback(1)

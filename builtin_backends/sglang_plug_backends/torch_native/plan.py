@@ -142,10 +142,10 @@ def _run_start(table: Tensor) -> int | None:
     return start if bool((table == torch.arange(start, start + len(table))).all()) else None
 
 
-def _common(tables: Tensor, most: int) -> int:
+def _common(tables: Tensor, max_length: int) -> int:
     """Count the leading slots that all ``tables`` share; 0 if too few."""
-    if most < SHARED_PREFIX or not bool((tables[:, SHARED_PREFIX - 1] == tables[0, SHARED_PREFIX - 1]).all()):
+    if max_length < SHARED_PREFIX or not bool((tables[:, SHARED_PREFIX - 1] == tables[0, SHARED_PREFIX - 1]).all()):
         return 0
-    same = (tables[:, :most] == tables[0, :most]).all(dim=0)
-    common = most if bool(same.all()) else int(same.int().argmin())
+    same = (tables[:, :max_length] == tables[0, :max_length]).all(dim=0)
+    common = max_length if bool(same.all()) else int(same.int().argmin())
     return common if common >= SHARED_PREFIX else 0

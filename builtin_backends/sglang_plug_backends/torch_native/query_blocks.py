@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-MOST_ROWS, LEAST_ROWS = 128, 16
+MAX_ROWS, MIN_ROWS = 128, 16
 """Maximum and minimum queries in a block."""
 LOGITS = 1 << 21
 """Maximum logits of a block, so that they stay in the cache."""
@@ -25,7 +25,7 @@ def attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int 
     length, kv_heads, value_dim = v.shape
     group = heads // kv_heads
     before = length - count
-    rows = max(LEAST_ROWS, min(MOST_ROWS, count, LOGITS // (group * length)))
+    rows = max(MIN_ROWS, min(MAX_ROWS, count, LOGITS // (group * length)))
     queries = (q * scale).view(count, kv_heads, group, dim).transpose(0, 1).contiguous()
     keys, values = k.transpose(0, 1).contiguous(), v.transpose(0, 1).contiguous()
     out = q.new_empty(kv_heads, count, group, value_dim)

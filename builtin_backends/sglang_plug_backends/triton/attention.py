@@ -25,7 +25,7 @@ from sglang_plug_backends.triton.kernels.decode import decode_kernel, merge_kern
 from sglang_plug_backends.triton.kernels.prefill import prefill_kernel
 
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined
-from .launch import LEAST_FOR_E4M3, launch_options, reads
+from .launch import MIN_FOR_E4M3, launch_options, reads
 from .plan import (
     DecodePlan,
     Plan,
@@ -46,9 +46,9 @@ logger = logging.getLogger(__name__)
 
 SHORTEST_PART = 256
 """Minimum tokens of context for a separate program."""
-MOST_SPLITS = 64
+MAX_SPLITS = 64
 PROGRAMS_PER_PROCESSOR = 2
-WIDE_VALUES, MOST_MEMBERS = 256, 16
+WIDE_VALUES, MAX_MEMBERS = 256, 16
 """Width of values above which a decoding program serves at most this many query heads, to fit into registers."""
 STAGES = 2
 
@@ -76,12 +76,12 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable, WeighingCap
         if shape.kv_dtype is not None and not reads(shape.kv_dtype, device):
             raise ConfigError(
                 "attention backend 'triton' reads keys and values in fp8_e4m3 only on GPUs of compute capability "
-                f"{'.'.join(map(str, LEAST_FOR_E4M3))} or more; use --kv-cache-dtype fp8_e5m2 or bfloat16"
+                f"{'.'.join(map(str, MIN_FOR_E4M3))} or more; use --kv-cache-dtype fp8_e5m2 or bfloat16"
             )
         self.value_dim = shape.value_dim or shape.dim
         self._wide = self.value_dim > WIDE_VALUES
         group = shape.heads // shape.kv_heads
-        self._group_block = min(tile(group), MOST_MEMBERS) if self._wide else tile(group)
+        self._group_block = min(tile(group), MAX_MEMBERS) if self._wide else tile(group)
         self._group_blocks = -(-group // self._group_block)
         chosen = settings or TritonSettings()
         self._requested_splits = chosen.splits
@@ -167,7 +167,7 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable, WeighingCap
             return self._requested_splits
         programs = rows * self.shape.kv_heads * self._group_blocks
         target_programs = PROGRAMS_PER_PROCESSOR * self._processors // programs
-        splits = max(1, min(target_programs, longest // SHORTEST_PART, MOST_SPLITS))
+        splits = max(1, min(target_programs, longest // SHORTEST_PART, MAX_SPLITS))
         return 1 << (splits.bit_length() - 1)
 
     def _largest_query_block(self, batch: ForwardBatch) -> int:

@@ -199,7 +199,7 @@ def rope_store(
             VALUE_BLOCK=power_of_two(value_dim),
             HEAD_BLOCK=head_block,
             QUERY_BLOCKS=query_blocks,
-            MOST=0.0 if pool_k.dtype == k.dtype else torch.finfo(pool_k.dtype).max,
+            MAX_VALUE=0.0 if pool_k.dtype == k.dtype else torch.finfo(pool_k.dtype).max,
             **launch_options(q.device, overlap),
         )
     return q_out, k_out

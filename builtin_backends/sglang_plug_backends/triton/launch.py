@@ -23,9 +23,9 @@ OPTIONS: Mapping[str, Any] = MappingProxyType({"enable_fp_fusion": True, "AHEAD"
 """Options of every launch; fusion is stated, as Triton's default depends on its version."""
 OVERLAPPING: Mapping[str, Any] = MappingProxyType({**OPTIONS, "AHEAD": True, "launch_pdl": True})
 """Options of launches that start while the previous ones end; see ``kernels_ahead``."""
-LEAST_FOR_OVERLAP = (9, 0)
+MIN_FOR_OVERLAP = (9, 0)
 """Minimum compute capability for dependent launches."""
-LEAST_FOR_E4M3 = (8, 9)
+MIN_FOR_E4M3 = (8, 9)
 """Minimum compute capability for Triton's conversion of float8_e4m3fn."""
 
 
@@ -39,7 +39,7 @@ def can_overlap(device: torch.device) -> bool:
     """Return True if GPU and Triton support programmatic dependent launches."""
     if device.type != "cuda" or torch.version.hip is not None or not isinstance(rms_norm_kernel, triton.JITFunction):
         return False
-    return knows_overlap() and torch.cuda.get_device_capability(device) >= LEAST_FOR_OVERLAP
+    return knows_overlap() and torch.cuda.get_device_capability(device) >= MIN_FOR_OVERLAP
 
 
 def knows_overlap() -> bool:
@@ -60,7 +60,7 @@ def reads(dtype: torch.dtype, device: torch.device) -> bool:
     """Return True if a kernel on ``device`` can convert numbers of ``dtype``: older GPUs have no float8_e4m3fn."""
     if dtype != torch.float8_e4m3fn or device.type != "cuda":
         return True
-    return torch.cuda.get_device_capability(device) >= LEAST_FOR_E4M3
+    return torch.cuda.get_device_capability(device) >= MIN_FOR_E4M3
 
 
 def writes(dtype: torch.dtype, device: torch.device) -> bool:

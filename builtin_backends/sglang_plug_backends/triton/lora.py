@@ -16,7 +16,7 @@ PROGRAMS = 264
 """Number of concurrent programs, if there is enough work: two for each multiprocessor of a large GPU."""
 SHORTEST_SHARE = 512
 """Minimum numbers of a row for a separate program."""
-MOST_SPLITS = 16
+MAX_SPLITS = 16
 TILE = 8192
 """Numbers of a matrix that a program holds at once."""
 WIDEST_BLOCK = 512
@@ -37,9 +37,9 @@ def add_low_rank(x: Tensor, y: Tensor, table: LowRankTable, which: Tensor, *, ov
         )
     x = x if x.stride(-1) == 1 else x.contiguous()
     rows, size = x.shape
-    segments, ranks, part = len(table.segments), table.most_ranks, table.most_part_ranks
+    segments, ranks, part = len(table.segments), table.max_ranks, table.max_part_ranks
     block = max(16, min(WIDEST_BLOCK, TILE // ranks))
-    splits = max(1, min(PROGRAMS // rows, size // SHORTEST_SHARE, MOST_SPLITS))
+    splits = max(1, min(PROGRAMS // rows, size // SHORTEST_SHARE, MAX_SPLITS))
     share = -(-size // (splits * block)) * block
     inner = torch.empty(splits, rows, ranks, dtype=torch.float32, device=x.device)
     columns = max(16, min(WIDEST_BLOCK, TILE // part))

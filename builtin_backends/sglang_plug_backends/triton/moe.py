@@ -72,8 +72,8 @@ def sort_pairs(experts: Tensor, count: int, rows: int) -> Blocks:
     ends = counts.cumsum(0)
     blocks = (counts + rows - 1) // rows
     block_ends = blocks.cumsum(0)
-    most = pairs // rows + min(count, pairs)  # every expert may leave one block partly used
-    numbers = torch.arange(most, device=device)
+    max_blocks = pairs // rows + min(count, pairs)  # every expert may leave one block partly used
+    numbers = torch.arange(max_blocks, device=device)
     owner = torch.searchsorted(block_ends, numbers, right=True)
     safe = owner.clamp(max=count - 1)
     starts = ends[safe] - counts[safe] + (numbers - block_ends[safe] + blocks[safe]) * rows
@@ -84,7 +84,7 @@ def tiles_for(pairs: int, count: int, dtype: torch.dtype) -> Tiles:
     """Return the sizes for ``pairs`` of token and expert."""
     if dtype == torch.float32:
         return WIDE_TILES
-    return next(tiles for most, tiles in TILES if pairs <= most * count)
+    return next(tiles for max_pairs, tiles in TILES if pairs <= max_pairs * count)
 
 
 def multiply(

@@ -14,7 +14,7 @@ from sglang_plug_backends.triton.kernels.quantized import dense_kernel, quantize
 from . import interpreter  # noqa: F401 - decides how the kernels below are defined
 from .launch import launch_options, precision, reads, runs
 
-MOST_ROWS = 64
+MAX_ROWS = 64
 """Rows above which the library multiplies, because arithmetic is the bottleneck."""
 PROGRAMS, PROGRAMS_OF_FEW, FEW_ROWS = 264, 792, 8
 """Concurrent programs if there is enough work, and the limit of few rows.
@@ -22,7 +22,7 @@ PROGRAMS, PROGRAMS_OF_FEW, FEW_ROWS = 264, 792, 8
 Two for each multiprocessor of a large GPU; six for few rows, whose sums are cheap, so that more of the matrix is in
 flight.
 """
-MOST_SPLITS = 16
+MAX_SPLITS = 16
 DEPTH_BLOCKS = (128, 64, 32)
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -50,7 +50,7 @@ def pack_coded(
     def linear(x: Tensor) -> Tensor:
         if not x.shape[0]:
             return x.new_empty(0, weight.shape[0])
-        if x.shape[0] > MOST_ROWS:
+        if x.shape[0] > MAX_ROWS:
             return F.linear(x, dense(weight, x.dtype, depth, overlap=overlap), bias)
         return multiply(x.contiguous(), weight, bias, blocks_for(x.shape[0], weight, depth), overlap=overlap)
 
@@ -70,7 +70,7 @@ def blocks_for(rows: int, weight: QuantizedWeight, depth: int) -> Blocks:
     wide = 64 if high < 64 else 128
     programs = -(-size // wide)
     target_programs = PROGRAMS_OF_FEW if rows <= FEW_ROWS else PROGRAMS
-    splits = max(1, min(target_programs // programs, -(-total // depth) // 2, MOST_SPLITS))
+    splits = max(1, min(target_programs // programs, -(-total // depth) // 2, MAX_SPLITS))
     return Blocks(rows=high, columns=wide, depth=depth, splits=splits)
 
 

@@ -8,18 +8,18 @@ from sglang_plug_backends.grammars.ebnf.characters import Characters
 from sglang_plug_backends.grammars.ebnf.tree import EbnfError, OneOf, read_ebnf
 from sglang_plug_backends.grammars.refusal import Refusal
 
-MOST_CHARACTERS = 128 << 10
-MOST_DEPTH = 64
+MAX_CHARACTERS = 128 << 10
+MAX_DEPTH = 64
 PART = re.compile(
     r'"(?:[^"\\\n]|\\.)*"'  # a string
     r"|(?P<set>\[(?:[^\]\\\n]|\\.)*\])"
     r"|#[^\n]*"
     r"|(?P<macro>\b(?:Regex|TagDispatch|TokenTagDispatch|Token|ExcludeToken|Repeat|Capture))\s*\("
-    r"|\{\s*(?P<least>\d+)\s*(?:,\s*(?P<most>\d*)\s*)?\}"
+    r"|\{\s*(?P<minimum>\d+)\s*(?:,\s*(?P<maximum>\d*)\s*)?\}"
     r"|(?P<bracket>[()])"
     r"|[\w-]+|."
 )
-MOST_REPEATS = 100_000
+MAX_REPEATS = 100_000
 FIRST_SURROGATE, SURROGATES = 0xD800, "\\ud800-\\udfff"
 
 
@@ -28,17 +28,17 @@ def checked_ebnf(source: str) -> str:
 
     Raises ``Refusal`` for grammars that are too large, nested too deeply, or use a macro of the parser.
     """
-    if len(source) > MOST_CHARACTERS:
-        raise Refusal(f"a grammar has at most {MOST_CHARACTERS} characters, got {len(source)}")
+    if len(source) > MAX_CHARACTERS:
+        raise Refusal(f"a grammar has at most {MAX_CHARACTERS} characters, got {len(source)}")
     depth = 0
     for part in PART.finditer(source):
         if part["macro"]:
             raise Refusal(f"the macro {part['macro']} at position {part.start()} cannot be enforced")
-        if max(int(part["least"] or 0), int(part["most"] or 0)) > MOST_REPEATS:
-            raise Refusal(f"a repetition over {MOST_REPEATS} at position {part.start()}")
+        if max(int(part["minimum"] or 0), int(part["maximum"] or 0)) > MAX_REPEATS:
+            raise Refusal(f"a repetition over {MAX_REPEATS} at position {part.start()}")
         depth += {"(": 1, ")": -1}.get(part["bracket"] or "", 0)
-        if depth > MOST_DEPTH:
-            raise Refusal(f"more than {MOST_DEPTH} nested groups at position {part.start()}")
+        if depth > MAX_DEPTH:
+            raise Refusal(f"more than {MAX_DEPTH} nested groups at position {part.start()}")
     return PART.sub(lambda part: _without_surrogates(part["set"]) if part["set"] else part[0], source)
 
 

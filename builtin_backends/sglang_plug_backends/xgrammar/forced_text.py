@@ -28,9 +28,9 @@ from sglang_plug_backends.grammars.ebnf.tree import (
     uses_of,
 )
 
-MOST_FORCED = 1 << 14
+MAX_FORCED = 1 << 14
 """Maximum characters of the shortest text of any part."""
-MOST_IN_LOOP = 1 << 8
+MAX_FORCED_IN_LOOP = 1 << 8
 """The same limit for recursive rules, thousands of which may be open."""
 ENDLESS = 1 << 62
 
@@ -42,7 +42,8 @@ def forces_only_short_text(source: str) -> bool:
         shortest = _shortest(rules)
         loops = _loops(rules)
         return all(
-            _length(rules[name], shortest)[1] <= (MOST_IN_LOOP if name in loops else MOST_FORCED) for name in shortest
+            _length(rules[name], shortest)[1] <= (MAX_FORCED_IN_LOOP if name in loops else MAX_FORCED)
+            for name in shortest
         )
     except (EbnfError, RecursionError):
         return False
@@ -50,7 +51,7 @@ def forces_only_short_text(source: str) -> bool:
 
 def tag_forces_only_short_text(tag: str) -> bool:
     """Return True if all grammars of a prepared structural tag and its own literal texts are short."""
-    return len(tag) <= MOST_FORCED and all(map(forces_only_short_text, _grammars(json.loads(tag))))
+    return len(tag) <= MAX_FORCED and all(map(forces_only_short_text, _grammars(json.loads(tag))))
 
 
 def _grammars(form: Any) -> Iterator[str]:
@@ -82,7 +83,7 @@ def _length(node: Node, shortest: Mapping[str, int]) -> tuple[int, int]:
         case Either():
             result = min(lengths)
         case Repeat():
-            result = node.least * lengths[0]
+            result = node.minimum * lengths[0]
     result = min(result, ENDLESS)
     return result, max([result, *(longest for _, longest in inner)])
 

@@ -27,9 +27,9 @@ from .serialization import QUICK, Portable, memory_of
 from .settings import XGrammarSettings
 from .tags import prepare_tag
 
-MOST_CHOICES = 4096
+MAX_CHOICES = 4096
 NO_TEXT = b"\xff"
-MOST_SHOWN = 400
+MAX_SHOWN = 400
 """Maximum characters of the compiler's message that are passed on."""
 PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
 """Source location of the library in its messages."""
@@ -74,7 +74,7 @@ class XGrammarBackend(GrammarBackend):
             raise ConstraintError(str(error)) from None
         except (RuntimeError, ValueError) as error:
             message = PLACE.sub("", str(error).strip()).partition("\n")[0]
-            raise ConstraintError(message[:MOST_SHOWN]) from None
+            raise ConstraintError(message[:MAX_SHOWN]) from None
         memory = compiled.memory_size_bytes
         if quick:
             return Portable("source", source, forces, memory).encode()
@@ -188,8 +188,8 @@ def _choices(source: str) -> str:
     choices = parse(source)
     if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
         raise Refusal("a choice must be a list of texts")
-    if len(choices) > MOST_CHOICES:
-        raise Refusal(f"a choice has at most {MOST_CHOICES} texts, got {len(choices)}")
+    if len(choices) > MAX_CHOICES:
+        raise Refusal(f"a choice has at most {MAX_CHOICES} texts, got {len(choices)}")
     try:
         json.dumps(choices, ensure_ascii=False).encode()
     except UnicodeEncodeError:

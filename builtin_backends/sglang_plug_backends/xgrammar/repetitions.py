@@ -32,22 +32,22 @@ from sglang_plug_backends.grammars.ebnf.tree import (
     rules_made_of,
 )
 
-MOST_TIMES = 64
+MAX_TIMES = 64
 """Maximum repetitions of one character that are written out. More take too long to compile."""
-MOST_TOGETHER, BLOCK = 16, 4
+MAX_TOGETHER, BLOCK = 16, 4
 """Maximum repetitions in one rule, and the size of rules beyond."""
-MOST_SIZE = 128
+MAX_SIZE = 128
 """Maximum parts of a short repetition of other expressions that is written out."""
-MOST_WRITTEN = 1024
+MAX_WRITTEN = 1024
 """Maximum parts of all short repetitions of a grammar."""
-MOST_AT_ONCE = 128
+MAX_AT_ONCE = 128
 """Maximum repetitions of a character for which xgrammar's masks are right."""
-MOST_LINKS = 1 << 13
+MAX_LINKS = 1 << 13
 """Maximum links of the chains of one grammar.
 
 Repetitions beyond stay unchanged; tokens that their masks allow wrongly are rejected by the matcher and sampled again.
 """
-MOST_COPIED = 8
+MAX_COPIED = 8
 """Maximum parts after a short repetition that are copied; larger ones become a rule, which costs time."""
 NOTHING = Text("")
 
@@ -70,7 +70,7 @@ class _Writer:
         self._nullable = rules_made_of(rules, _is_nothing)
         self._made: Rules = {}
         self._known: dict[tuple[Repeat, tuple[Node, ...]], Node] = {}
-        self._size_left, self._links_left = MOST_WRITTEN, MOST_LINKS
+        self._size_left, self._links_left = MAX_WRITTEN, MAX_LINKS
 
     def written(self) -> Rules:
         """Return all rules."""
@@ -108,7 +108,7 @@ class _Writer:
             case Repeat() if self._needs_chain(part):
                 return self._ending([part])
             case Repeat():
-                return Repeat(self._within(part.body), part.least, part.most)
+                return Repeat(self._within(part.body), part.minimum, part.maximum)
             case Parts():
                 return self._ending([part])
         return part
@@ -120,10 +120,10 @@ class _Writer:
         if made_of(part.body, _is_nothing, self._nullable):
             return False  # it would recurse without consuming text
         is_character = isinstance(part.body, OneOf)
-        if part.most is None:
-            return not is_character and part.least * self._size(part.body) <= MOST_SIZE
+        if part.maximum is None:
+            return not is_character and part.minimum * self._size(part.body) <= MAX_SIZE
         size = self._size(part)
-        return size <= self._size_left and (part.most <= MOST_TIMES if is_character else size <= MOST_SIZE)
+        return size <= self._size_left and (part.maximum <= MAX_TIMES if is_character else size <= MAX_SIZE)
 
     def _repeated(self, part: Repeat, continuation: list[Node]) -> Node:
         """Return ``part`` and its continuation up to the end of the rule; equal expressions share one rule."""
@@ -131,22 +131,22 @@ class _Writer:
         if place not in self._known:
             if self._needs_chain(part):
                 written = self._chain(part, continuation)
-            elif part.most is None:
+            elif part.maximum is None:
                 written = self._endless(part, continuation)
             else:
-                written = self._counted(part, part.most, continuation)
+                written = self._counted(part, part.maximum, continuation)
             self._known[place] = written
         return self._known[place]
 
     def _needs_chain(self, part: Repeat) -> bool:
         """Return True if xgrammar would fill wrong masks for ``part`` and a chain fits into the limits."""
-        count = part.least if part.most is None else part.most
-        if count <= MOST_AT_ONCE or _links(part) > self._links_left:
+        count = part.minimum if part.maximum is None else part.maximum
+        if count <= MAX_AT_ONCE or _links(part) > self._links_left:
             return False
         return _as_class(part.body, self._rules) is not None
 
     def _chain(self, part: Repeat, continuation: list[Node]) -> Node:
-        """Write ``part``, a character, and its continuation in links of at most ``MOST_AT_ONCE``.
+        """Write ``part``, a character, and its continuation in links of at most ``MAX_AT_ONCE``.
 
         The required characters come first. Then each link either continues after all of its characters, or has fewer of
         them and ends the repetition, so that every text has one derivation.
@@ -155,11 +155,11 @@ class _Writer:
         assert character is not None
         self._links_left -= _links(part)
         after = self._short(self._ending(continuation))
-        optional = 0 if part.most is None else part.most - part.least
+        optional = 0 if part.maximum is None else part.maximum - part.minimum
         size = _link_size(optional)
-        if part.most is None:
+        if part.maximum is None:
             following = _joined([Repeat(character, 0, None), after])
-        elif optional <= MOST_AT_ONCE:
+        elif optional <= MAX_AT_ONCE:
             following = _joined([_times(character, 0, optional), after])
         else:
             following = after
@@ -167,8 +167,8 @@ class _Writer:
                 following = self._link(character, size, after, following)
             if optional % size:
                 following = self._link(character, optional % size, after, following)
-        must = [Repeat(character, size, size)] * (part.least // size) + [
-            _times(character, part.least % size, part.least % size)
+        must = [Repeat(character, size, size)] * (part.minimum // size) + [
+            _times(character, part.minimum % size, part.minimum % size)
         ]
         return _joined([*must, following])
 
@@ -183,31 +183,31 @@ class _Writer:
         loop = self._new()
         again: list[Node] = [self._ending([branch, loop]) for branch in self._branches(part.body)]
         self._make(loop, _either([self._ending(continuation), *again]))
-        if not part.least:
+        if not part.minimum:
             return loop
         first = self._new()
         self._make(first, _either(again))
-        return _joined([part.body] * (part.least - 1) + [first])
+        return _joined([part.body] * (part.minimum - 1) + [first])
 
-    def _counted(self, part: Repeat, most: int, continuation: list[Node]) -> Node:
+    def _counted(self, part: Repeat, maximum: int, continuation: list[Node]) -> Node:
         self._size_left -= self._size(part)
         after = self._short(self._ending(continuation))
         if isinstance(part.body, OneOf):
-            return self._characters(part.body, part.least, most, after)
+            return self._characters(part.body, part.minimum, maximum, after)
         result: Node = after
-        for times in reversed(range(most)):
+        for times in reversed(range(maximum)):
             branches = [self._ending([branch, result]) for branch in self._branches(part.body)]
             result = self._new()
-            self._make(result, _either([after, *branches] if times >= part.least else branches))
+            self._make(result, _either([after, *branches] if times >= part.minimum else branches))
         return result
 
-    def _characters(self, character: OneOf, least: int, most: int, after: Node) -> Node:
-        """Write ``least`` to ``most`` times ``character``, then ``after``."""
-        together = most if most <= MOST_TOGETHER else BLOCK
+    def _characters(self, character: OneOf, minimum: int, maximum: int, after: Node) -> Node:
+        """Write ``minimum`` to ``maximum`` times ``character``, then ``after``."""
+        together = maximum if maximum <= MAX_TOGETHER else BLOCK
         characters = after
-        for start in reversed(range(0, most, together)):
-            count = min(together, most - start)
-            ways = [self._followed([character] * times, after) for times in range(count) if start + times >= least]
+        for start in reversed(range(0, maximum, together)):
+            count = min(together, maximum - start)
+            ways = [self._followed([character] * times, after) for times in range(count) if start + times >= minimum]
             body = _either([*ways, self._followed([character] * count, characters)])
             if start == 0:
                 return body
@@ -217,7 +217,7 @@ class _Writer:
 
     def _short(self, after: Node) -> Node:
         """Return ``after``, or the name of a rule for it if it is too long to be copied."""
-        if self._size(after) <= MOST_COPIED:
+        if self._size(after) <= MAX_COPIED:
             return after
         name = self._new()
         self._make(name, after)
@@ -242,7 +242,7 @@ class _Writer:
 
     def _size(self, node: Node) -> int:
         """Count the parts of ``node`` with its repetitions written out."""
-        times = node.most or node.least or 1 if isinstance(node, Repeat) else 1
+        times = node.maximum or node.minimum or 1 if isinstance(node, Repeat) else 1
         return 1 + times * sum(map(self._size, children(node)))
 
     def _new(self) -> Name:
@@ -260,25 +260,30 @@ class _Writer:
 
 def _merged(node: Node) -> Node:
     """Merge a nested repetition if equivalent: as two it is ambiguous and slow."""
-    if not isinstance(node, Repeat) or not isinstance(node.body, Repeat) or node.most == 0:
+    if not isinstance(node, Repeat) or not isinstance(node.body, Repeat) or node.maximum == 0:
         return node
     inner = node.body
-    if inner.most is None and inner.least <= 1:
-        return Repeat(inner.body, node.least * inner.least, None)
-    if (inner.least, inner.most) == (0, 1):
-        return Repeat(inner.body, 0, node.most)
+    if inner.maximum is None and inner.minimum <= 1:
+        return Repeat(inner.body, node.minimum * inner.minimum, None)
+    if (inner.minimum, inner.maximum) == (0, 1):
+        return Repeat(inner.body, 0, node.maximum)
     return node
 
 
 def _counted_apart(node: Node) -> Node:
     """Split into a minimum number of repetitions and an unbounded loop of one place."""
-    if isinstance(node, Repeat) and isinstance(node.body, OneOf) and node.most is None and 0 < node.least <= MOST_TIMES:
-        return Parts((*[node.body] * node.least, Repeat(node.body, 0, None)))
+    if (
+        isinstance(node, Repeat)
+        and isinstance(node.body, OneOf)
+        and node.maximum is None
+        and 0 < node.minimum <= MAX_TIMES
+    ):
+        return Parts((*[node.body] * node.minimum, Repeat(node.body, 0, None)))
     return node
 
 
-def _times(character: OneOf, least: int, most: int) -> Node:
-    return Repeat(character, least, most) if most else NOTHING
+def _times(character: OneOf, minimum: int, maximum: int) -> Node:
+    return Repeat(character, minimum, maximum) if maximum else NOTHING
 
 
 def _link_size(count: int) -> int:
@@ -286,14 +291,14 @@ def _link_size(count: int) -> int:
 
     Links of one size share what xgrammar compiles for them.
     """
-    if count <= MOST_AT_ONCE:
-        return MOST_AT_ONCE
-    return min(range(MOST_AT_ONCE, MOST_AT_ONCE // 2, -1), key=lambda size: count % size)
+    if count <= MAX_AT_ONCE:
+        return MAX_AT_ONCE
+    return min(range(MAX_AT_ONCE, MAX_AT_ONCE // 2, -1), key=lambda size: count % size)
 
 
 def _links(part: Repeat) -> int:
     """Return the maximum number of links of the chain for ``part``."""
-    return 2 * (part.least if part.most is None else part.most) // MOST_AT_ONCE
+    return 2 * (part.minimum if part.maximum is None else part.maximum) // MAX_AT_ONCE
 
 
 def _as_class(node: Node, rules: Rules, within: frozenset[str] = frozenset()) -> OneOf | None:

@@ -13,7 +13,7 @@ class XGrammarSettings:
 
     any_whitespace: bool = False
     """Let the model choose blanks and line ends between the tokens of JSON; by default it writes as ``json.dumps``."""
-    most_whitespace: int = 16
+    max_whitespace: int = 16
     """Maximum characters of white space at one place, with ``any_whitespace``."""
     threads: int = 4
     """Number of compiling threads."""
@@ -21,4 +21,4 @@ class XGrammarSettings:
     @property
     def whitespace(self) -> Whitespace:
         """Return the setting in the form of the schema converters."""
-        return Whitespace(self.any_whitespace, self.most_whitespace)
+        return Whitespace(self.any_whitespace, self.max_whitespace)

@@ -29,18 +29,18 @@ class PixelBudget:
     """Limits the pixels of concurrently decoded and prepared images; further images wait.
 
     Args:
-        most: pixels of all images together. A larger image is let in alone.
+        max_pixels: pixels of all images together. A larger image is let in alone.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most, self._used = most, 0
+    def __init__(self, max_pixels: int) -> None:
+        self._max_pixels, self._used = max_pixels, 0
         self._line, self._changed = threading.Lock(), threading.Condition()
 
     @contextmanager
     def taking(self, pixels: int) -> Iterator[None]:
         """Hold ``pixels`` of the budget while the context is open, first come, first served."""
         with self._line, self._changed:
-            self._changed.wait_for(lambda: not self._used or self._used + pixels <= self._most)
+            self._changed.wait_for(lambda: not self._used or self._used + pixels <= self._max_pixels)
             self._used += pixels
         try:
             yield
@@ -75,15 +75,15 @@ def count_pixels(data: bytes, limits: MediaLimits) -> int:
 def _opened(data: bytes, limits: MediaLimits) -> Image.Image:
     """Open an image file and check its header."""
     if len(data) > limits.bytes:
-        raise MediaError(f"it has {len(data)} bytes; the most that is read is {limits.bytes}")
+        raise MediaError(f"it has {len(data)} bytes; the maximum is {limits.bytes}")
     image = Image.open(io.BytesIO(data), formats=FORMATS)
     width, height = image.size
     if width * height > limits.pixels:
-        raise MediaError(f"it has {width} x {height} pixels; the most that is decoded is {limits.pixels}")
+        raise MediaError(f"it has {width} x {height} pixels; the maximum is {limits.pixels}")
     if max(width, height) > LONGEST_SIDE * min(width, height):
         raise MediaError(f"it has {width} x {height} pixels; its aspect ratio is at most {LONGEST_SIDE}")
     if image.format == "JPEG" and data.count(START_OF_SCAN) > MAX_SCANS:
-        raise MediaError(f"it is a JPEG file of more than {MAX_SCANS} scans, the most that are decoded")
+        raise MediaError(f"it is a JPEG file of more than {MAX_SCANS} scans, the maximum")
     return image
 
 
@@ -95,7 +95,7 @@ def _reading(limits: MediaLimits) -> Iterator[None]:
     except MediaError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise MediaError(f"it has far too many pixels; the most that is decoded is {limits.pixels}") from None
+        raise MediaError(f"it has far too many pixels; the maximum is {limits.pixels}") from None
     except MemoryError:
         raise MediaError("memory does not suffice to decode it") from None
     except Exception as error:  # Pillow's exceptions for broken files vary
@@ -143,7 +143,7 @@ def put_images(
     ``look`` returns for an image the number of positions or their tokens, and the model's input. Raises ``MediaError``.
     """
     if len(images) > limits.count:
-        raise MediaError(f"the prompt has {len(images)} images; the most is {limits.count}")
+        raise MediaError(f"the prompt has {len(images)} images; the maximum is {limits.count}")
     places = sum(token == placeholder for token in tokens)
     if places != len(images):
         raise MediaError(f"the prompt has places for {places} images, and {len(images)} were sent")
@@ -158,7 +158,7 @@ def put_images(
         image_tokens = [placeholder] * needed if isinstance(needed, int) else needed
         taken += len(image_tokens)
         if taken > limits.tokens:
-            raise MediaError(f"the images take {taken} tokens or more; the most is {limits.tokens}", len(media))
+            raise MediaError(f"the images take {taken} tokens or more; the maximum is {limits.tokens}", len(media))
         media.append(Media.of(len(expanded), len(image_tokens), arrays))
         expanded += image_tokens
     return MediaPrompt(expanded, tuple(media))
@@ -173,8 +173,8 @@ def _checked(images: Sequence[bytes], limits: MediaLimits) -> list[int]:
         except MediaError as error:
             raise MediaError(str(error), index) from error.__cause__
     if (total := sum(pixels)) > limits.request_pixels:
-        most = limits.request_pixels
-        raise MediaError(f"the images have {total} pixels together; the most that is decoded of one prompt is {most}")
+        limit = limits.request_pixels
+        raise MediaError(f"the images have {total} pixels together; the maximum for one prompt is {limit}")
     return pixels
 
 

@@ -72,7 +72,7 @@ class Mamba2(SSMDecay):
         bias: whether the projections have one.
         out_bias: whether the last of them has; ``None``: as the first.
         conv_bias: whether the convolution has one.
-        limits: least and greatest ``dt``.
+        limits: minimum and maximum ``dt``.
     """
 
     def __init__(

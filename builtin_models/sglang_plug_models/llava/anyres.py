@@ -17,7 +17,7 @@ from sglang_plug_models.common.vision_encoder import media_error
 from sglang_plug_models.common.vision_projector import PIXELS, square
 
 from .model import Llava
-from .tiles import SIZES, most_tiles, patches, pinpoints, places, tiling
+from .tiles import SIZES, max_tiles, patches, pinpoints, places, tiling
 
 
 class LlavaNext(Llava):
@@ -78,7 +78,7 @@ class LlavaNext(Llava):
         grid = grid.reshape(layout.rows * side, layout.columns * side, -1)
         top, left = (len(grid) - layout.height) // 2, (grid.shape[1] - layout.width) // 2
         grid = grid[top : top + layout.height, left : left + layout.width]
-        if (shape := layout.shrunk(side, most_tiles(self.config))) != (layout.height, layout.width):
+        if (shape := layout.shrunk(side, max_tiles(self.config))) != (layout.height, layout.width):
             grid = F.interpolate(grid.permute(2, 0, 1)[None], shape, mode="bilinear")[0].permute(1, 2, 0)
         ends = self.image_newline.expand(len(grid), 1, -1)
         return torch.cat((states[0], torch.cat((grid, ends), dim=1).flatten(0, 1)))

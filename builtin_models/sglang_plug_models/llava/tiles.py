@@ -16,7 +16,7 @@ from transformers.image_processing_utils import select_best_resolution
 SIZES = "image_sizes"
 """Name of the array ``[2]`` with an image's height and width before it was resized."""
 SLACK = 1.1
-"""Factor by which a side may be longer than ``most`` allows before states are averaged."""
+"""Factor by which a side may be longer than ``max_tiles`` allows before states are averaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Tiling:
         """Return the number of tiles including the whole image."""
         return 1 + self.rows * self.columns
 
-    def shrunk(self, side: int, most: int | None) -> tuple[int, int]:
-        """Return height and width in states after averaging to about ``most`` tiles of ``side``."""
-        ratio = 1.0 if most is None else math.sqrt(self.height * self.width / (most * side**2))
+    def shrunk(self, side: int, max_tiles: int | None) -> tuple[int, int]:
+        """Return height and width in states after averaging to about ``max_tiles`` tiles of ``side``."""
+        ratio = 1.0 if max_tiles is None else math.sqrt(self.height * self.width / (max_tiles * side**2))
         if ratio <= SLACK:
             return self.height, self.width
         return int(self.height // ratio), int(self.width // ratio)
@@ -65,7 +65,7 @@ def patches(config: Any) -> int:
     return int(config.vision_config.image_size // config.vision_config.patch_size)
 
 
-def most_tiles(config: Any) -> int | None:
+def max_tiles(config: Any) -> int | None:
     """Return the maximum tiles whose states an image may have, besides the whole image's; ``None``: unlimited."""
     ratio = getattr(config, "vision_aspect_ratio", None)
     return None if ratio is None else int(str(ratio).removeprefix("anyres_max_"))
@@ -74,7 +74,7 @@ def most_tiles(config: Any) -> int | None:
 def places(config: Any, height: int, width: int) -> int:
     """Return the tokens of an image of this size: the whole image, each row of tiles, and one that ends each row."""
     side = patches(config)
-    rows, columns = tiling(config, height, width).shrunk(side, most_tiles(config))
+    rows, columns = tiling(config, height, width).shrunk(side, max_tiles(config))
     return side**2 + rows * (columns + 1)
 
 

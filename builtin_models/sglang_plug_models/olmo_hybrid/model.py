@@ -37,7 +37,7 @@ class OlmoDeltaNet(DeltaNet):
         channels, width = sum(parts.values()), config.linear_conv_kernel_dim
         self.conv1d = ShortConv(channels, width, env, state, parts=parts)
         self.norm = GatedRMSNorm(self.dim, EPSILON)
-        self.most = 2.0 if config.linear_allow_neg_eigval else 1.0
+        self.max_rate = 2.0 if config.linear_allow_neg_eigval else 1.0
 
     def parts(self) -> dict[str, int]:
         """Return the rows of the matrices of its inputs."""
@@ -51,7 +51,7 @@ class OlmoDeltaNet(DeltaNet):
 
     def rates(self, x: Tensor) -> Tensor:
         """Compute the rates like ``DeltaNet``, but up to 2 if negative eigenvalues are allowed."""
-        return x.sigmoid() * self.most
+        return x.sigmoid() * self.max_rate
 
     def place(self, rest: str) -> tuple[str, str | None]:
         """Return our parameter and shard for a checkpoint's name below this module."""

@@ -23,7 +23,7 @@ norm = partial(RMSNorm, offset=1.0)
 CONTEXT = 8192
 """Training context length in tokens, which the configuration does not state."""
 STEEPNESS = 8.0
-LEAST_STEP = 1e-20
+MIN_STEP = 1e-20
 
 
 def longest(config: Any) -> int:
@@ -54,7 +54,7 @@ class GatedUnit(nn.Module):
         states = recurrent(batch)
         gate = self._gate(x, self.input_gate_weight, self.input_gate_bias)
         slowed = self._gate(x, self.recurrent_gate_weight, self.recurrent_gate_bias).float()
-        step = (STEEPNESS * slowed * F.softplus(self.recurrent_param.float())).clamp_min(LEAST_STEP)
+        step = (STEEPNESS * slowed * F.softplus(self.recurrent_param.float())).clamp_min(MIN_STEP)
         share = torch.where(batch.positions[:, None] == 0, 1.0, (-torch.expm1(-2 * step)).sqrt())
         ones = step.new_ones(len(x), 1)
         inputs = (x * gate).float() * share / step

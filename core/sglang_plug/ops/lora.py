@@ -39,7 +39,7 @@ class LowRank:
 
 ALIGNMENT = 16
 """Bytes that a device reads at once."""
-LEAST_RANKS = 64
+MIN_RANKS = 64
 """Number of ranks that a table supports from the beginning; a power of two."""
 DOWN, RANKS, HEADER = 0, 1, 2
 UP, FIRST, COUNT, STRIDE, FIELDS = 0, 1, 2, 3, 4
@@ -63,7 +63,7 @@ class LowRankTable:
     ) -> None:
         self.segments, self.size_in, self.dtype, self.device = tuple(segments), size_in, dtype, device
         self.width = max(segment.stop - segment.start for segment in segments)
-        self.most_ranks = self.most_part_ranks = LEAST_RANKS
+        self.max_ranks = self.max_part_ranks = MIN_RANKS
         """Powers of two: the greatest number of ranks of an adapter, and of one of its segments."""
         self.held: dict[int, LowRank] = {}
         width = HEADER + FIELDS * len(self.segments)
@@ -105,7 +105,7 @@ class LowRankTable:
         if adapter is not None:
             self.held[place] = adapter
             entry[DOWN], entry[RANKS] = adapter.down.data_ptr(), len(adapter.down)
-            self.most_ranks = max(self.most_ranks, _power_of_two(len(adapter.down)))
+            self.max_ranks = max(self.max_ranks, _power_of_two(len(adapter.down)))
             for part in adapter.parts:
                 self._enter(entry, scales, part)
         self.entries.copy_(pinned(self._host_entries, self.device), non_blocking=True)
@@ -120,7 +120,7 @@ class LowRankTable:
 
     def _enter(self, entry: Tensor, scales: Tensor, part: LowRankPart) -> None:
         ranks, width = part.ranks.stop - part.ranks.start, part.columns.stop - part.columns.start
-        self.most_part_ranks = max(self.most_part_ranks, _power_of_two(ranks))
+        self.max_part_ranks = max(self.max_part_ranks, _power_of_two(ranks))
         for segment in self._segments(part):
             fields = entry[HEADER + FIELDS * segment :]
             skipped = self.segments[segment].start - part.columns.start

@@ -140,12 +140,12 @@ def _sample_truncated(probs: Tensor, options: SamplingOptions, uniform: Tensor) 
 def _candidates(probs: Tensor, params: Sequence[SamplingParams]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield probabilities and tokens, sorted by falling probability, then by token; ever more, at last all."""
     if probs.device.type == "cpu":
-        most = max(row_params.top_k + TIE_MARGIN if row_params.top_k > 0 else CANDIDATES for row_params in params)
-        while most < probs.shape[-1]:
-            tokens = probs.topk(most, dim=-1, sorted=False).indices.sort(dim=-1).values
+        size = max(row_params.top_k + TIE_MARGIN if row_params.top_k > 0 else CANDIDATES for row_params in params)
+        while size < probs.shape[-1]:
+            tokens = probs.topk(size, dim=-1, sorted=False).indices.sort(dim=-1).values
             values, order = probs.gather(1, tokens).sort(dim=-1, descending=True, stable=True)
             yield values, tokens.gather(1, order)
-            most *= GROWTH
+            size *= GROWTH
     yield probs.sort(dim=-1, descending=True, stable=True)
 
 

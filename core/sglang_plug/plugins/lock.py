@@ -21,7 +21,7 @@ LOCK_VERSION = 1
 INSTALLER_FILES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 """Files of a distribution's metadata that depend on how and where it was installed."""
 FEW = 3
-"""The most plugins of a distribution that a message names."""
+"""Maximum number of plugins of a distribution that a message names."""
 COMPILED = "__pycache__"
 
 

@@ -24,7 +24,7 @@ from .specs import LogitsProcessorSpec
 
 KIND = LogitsProcessorSpec.kind
 SHOWN = 80
-"""Most characters of a request that an error repeats."""
+"""Maximum number of characters of a request that an error repeats."""
 
 
 class RequestFieldError(ValueError):

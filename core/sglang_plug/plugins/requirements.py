@@ -1,4 +1,4 @@
-"""Requirements of components: modules that must be installed, with least versions."""
+"""Requirements of components: modules that must be installed, with minimum versions."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def _normalise(name: str) -> str:
 
 
 def _wrong(need: str) -> str:
-    name, _, least = need.partition(AT_LEAST)
+    name, _, minimum = need.partition(AT_LEAST)
     if not _importable(name):
         return need
-    if not least:
+    if not minimum:
         return ""
     try:
         installed = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:  # from a folder: nobody knows
         return ""
-    return f"{need} (there is {installed})" if _release(installed) < _release(least) else ""
+    return f"{need} (there is {installed})" if _release(installed) < _release(minimum) else ""
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from sglang_plug.system.field_errors import field_error
 from sglang_plug.system.hints import nearest_names
 
 SHOWN = 40
-"""Most characters of a value that an error repeats."""
+"""Maximum number of characters of a value that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from sglang_plug.config import ConfigError
 
 MIN_ABBREVIATION = 4
 """Shortest text that is looked for at the start of names, dashes included."""
-MOST_SHOWN = 4
-"""Most names that an ambiguous abbreviation is answered with."""
+MAX_SHOWN = 4
+"""Maximum number of names that an ambiguous abbreviation is answered with."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -65,5 +65,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         meant = get_close_matches(name, names, 1)
     if not meant:
         return ""
-    suggestions = ", ".join(map(repr, meant[:MOST_SHOWN]))
+    suggestions = ", ".join(map(repr, meant[:MAX_SHOWN]))
     return f"; did you mean {suggestions}?" if len(meant) == 1 else f"; did you mean one of {suggestions}?"

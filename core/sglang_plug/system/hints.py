@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 FEW = 6
-"""The most names that a hint lists."""
+"""Maximum number of names that a hint lists."""
 
 
 def nearest_names(name: str, known: Iterable[str], kind: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sglang_plug.config import ConfigError
 
-LEAST_BYTES = 16
+MIN_BYTES = 16
 
 
 def read_credential(setting: str, file: str, variable: str) -> bytes:
@@ -37,11 +37,11 @@ def read_shared_secret(
         reason: why it is needed, for errors.
     """
     secret = read_credential(setting, file, variable)
-    if len(secret) < LEAST_BYTES:
+    if len(secret) < MIN_BYTES:
         problem = f"has {len(secret)} bytes" if secret else "is missing"
         because = "" if reason is None else f": {reason}"
         raise ConfigError(
-            f"{user} needs a secret of at least {LEAST_BYTES} bytes, which {problem}{because}. Set {variable}, or "
+            f"{user} needs a secret of at least {MIN_BYTES} bytes, which {problem}{because}. Set {variable}, or "
             f"--set {setting}=FILE, to the same secret {sharers}"
         )
     return secret

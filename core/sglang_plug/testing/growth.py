@@ -12,7 +12,7 @@ LONG = 0.5
 """Seconds of one run that is not repeated, and after which no larger size is measured."""
 SHORTEST = 0.005
 """Seconds below which a run is too short to measure."""
-MOST = 1.5
+MAX_EXPONENT = 1.5
 """Greatest exponent of the size: 1 is linear, 2 is quadratic; sorting and caches of the processor add a little."""
 
 
@@ -30,9 +30,9 @@ def check_growth(prepare: Callable[[int], Callable[[], object]], sizes: Sequence
             times[size] = min(times.get(size, math.inf), _shortest(prepare, size))
             if times[size] > LONG:
                 break
-        if _exponent(times) <= MOST or max(times.values()) > LONG:
+        if _exponent(times) <= MAX_EXPONENT or max(times.values()) > LONG:
             break
-    if _exponent(times) <= MOST:
+    if _exponent(times) <= MAX_EXPONENT:
         return
     small, large = list(times)[-2:]
     raise AssertionError(

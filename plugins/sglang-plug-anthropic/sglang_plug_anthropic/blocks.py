@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, model_validator
 
 from sglang_plug_api.plugin import Name, RequestBody
 
-MOST_SHOWN = 40
+MAX_SHOWN = 40
 """Maximum characters of a caller's value that an error repeats."""
 
 
@@ -77,7 +77,7 @@ def _known(value: Any, kinds: Sequence[str]) -> Any:
     kind = value.get("type") if isinstance(value, dict) else None
     if isinstance(kind, str) and kind not in kinds:
         raise ValueError(
-            f"content blocks of type {kind[:MOST_SHOWN]!r} are not supported here; known: {', '.join(kinds)}"
+            f"content blocks of type {kind[:MAX_SHOWN]!r} are not supported here; known: {', '.join(kinds)}"
         )
     return value
 

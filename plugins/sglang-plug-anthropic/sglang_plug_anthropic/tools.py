@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from sglang_plug_api.plugin import Function, FunctionReference, NamedTool, RequestBody, Tool
 
-from .blocks import MOST_SHOWN
+from .blocks import MAX_SHOWN
 
 
 class AnthropicTool(RequestBody):
@@ -26,7 +26,7 @@ class AnthropicTool(RequestBody):
         kind = value.get("type") if isinstance(value, dict) else None
         if isinstance(kind, str) and kind != "custom":
             raise ValueError(
-                f"tools of type {kind[:MOST_SHOWN]!r} are not known here; declare one with name and input_schema"
+                f"tools of type {kind[:MAX_SHOWN]!r} are not known here; declare one with name and input_schema"
             )
         return value
 

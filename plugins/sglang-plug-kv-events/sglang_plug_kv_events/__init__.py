@@ -41,9 +41,9 @@ class Settings:
     block_size: int = 16
     """Tokens of a block, a multiple of ``--page-size``; the router's has to be the same."""
     buffer_batches: int = 10_000
-    """Most batches that can be replayed one by one; those before them are replayed as one."""
+    """Maximum number of batches that can be replayed one by one; those before them are replayed as one."""
     high_water_mark: int = 100_000
-    """Most messages that wait for one slow subscriber; further ones are dropped for it."""
+    """Maximum number of messages that wait for one slow subscriber; further ones are dropped for it."""
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for a value that is out of bounds."""

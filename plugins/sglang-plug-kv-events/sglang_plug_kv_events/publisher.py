@@ -41,8 +41,8 @@ class EventSockets:
         endpoint: address of the publisher.
         replay_endpoint: address for replays; empty: none.
         connect: connect the publisher, in place of binding it.
-        high_water_mark: most messages that wait for one subscriber.
-        replayed: most messages of a replay.
+        high_water_mark: maximum number of messages that wait for one subscriber.
+        replayed: maximum number of messages of a replay.
 
     Raises ``zmq.ZMQError`` if an address cannot be used.
     """
@@ -81,12 +81,12 @@ class EventPublisher:
         sockets: open sockets, which this object closes.
         topic: the first frame of each message.
         encode: makes the payload of a batch.
-        most: number of batches that can be replayed one by one.
+        max_batches: number of batches that can be replayed one by one.
     """
 
-    def __init__(self, sockets: EventSockets, topic: str, encode: Encode, most: int) -> None:
+    def __init__(self, sockets: EventSockets, topic: str, encode: Encode, max_batches: int) -> None:
         self._sockets, self._topic, self._encode = sockets, topic.encode(), encode
-        self._buffer = ReplayBuffer(most, encode)
+        self._buffer = ReplayBuffer(max_batches, encode)
         self._events = deque[Event]()
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)

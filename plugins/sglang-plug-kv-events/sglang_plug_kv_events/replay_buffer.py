@@ -27,19 +27,19 @@ class ReplayBuffer:
     everything. So it always ends with the present content, however late it comes.
 
     Args:
-        most: number of batches that are kept.
+        max_batches: number of batches that are kept.
         encode: makes the payload of a batch.
     """
 
-    def __init__(self, most: int, encode: Encode) -> None:
-        self._most, self._encode = most, encode
+    def __init__(self, max_batches: int, encode: Encode) -> None:
+        self._max_batches, self._encode = max_batches, encode
         self._batches = deque[SentBatch]()
         self._before = CachedBlocks()
 
     def append(self, batch: SentBatch) -> None:
         """Keep a batch, which follows the one before it."""
         self._batches.append(batch)
-        if len(self._batches) > self._most:
+        if len(self._batches) > self._max_batches:
             self._before.apply(self._batches.popleft().events)
 
     def since(self, number: int) -> Iterator[tuple[int, bytes]]:

@@ -27,7 +27,7 @@ Connection = AsyncConnection[dict[str, Any]]
 Work = Callable[[Connection], Awaitable[Result]]
 
 ATTEMPTS = 5
-"""Most attempts of a transaction that meets another one."""
+"""Maximum number of attempts of a transaction that meets another one."""
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || %s, 0))"
 
 

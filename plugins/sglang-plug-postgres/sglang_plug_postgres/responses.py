@@ -15,7 +15,7 @@ from .schema import clean
 LOCK_NAME = "responses"
 CHANNEL = "sglang_plug_responses"
 READ_TOGETHER = 256
-"""Most events that are read at once."""
+"""Maximum number of events that are read at once."""
 PUT = """
     INSERT INTO responses (id, owner, answer, messages, items, streams, running, size, used, until)
     VALUES (%(id)s, %(owner)s, %(answer)s, %(messages)s, %(items)s, %(streams)s, %(running)s, %(size)s, nextval('uses'),

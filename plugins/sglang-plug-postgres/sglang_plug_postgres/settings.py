@@ -15,7 +15,7 @@ class Settings:
     schema: str = "sglang_plug"
     """Schema of the tables; servers with the same schema share their data."""
     connections: int = 8
-    """Most connections of one server, besides one that waits for notifications."""
+    """Maximum number of connections of one server, besides one that waits for notifications."""
     timeout: float = 10.0
     """Seconds to wait for a connection before a call fails."""
 

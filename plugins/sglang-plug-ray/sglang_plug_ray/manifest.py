@@ -23,7 +23,7 @@ def ray_service(arguments: Arguments, *, name: str, image: str, ray_version: str
     """Return a ``RayService`` with one worker for each engine, and a head on which no engine runs."""
     scale = arguments.autoscaling
     engines = arguments.engines if scale is None else scale.min_engines
-    most = arguments.engines if scale is None else scale.max_engines
+    max_replicas = arguments.engines if scale is None else scale.max_engines
     engine = _resources(arguments.engine_cpus, arguments.engine_gpus, memory)
     ingress_cpus = max(1.0, arguments.ingresses * arguments.ingress_cpus)
     head = _resources(ingress_cpus, 0, "4Gi")
@@ -41,7 +41,7 @@ def ray_service(arguments: Arguments, *, name: str, image: str, ray_version: str
                     "groupName": "engines",
                     "replicas": engines,
                     "minReplicas": engines,
-                    "maxReplicas": most,
+                    "maxReplicas": max_replicas,
                     "rayStartParams": {},
                     "template": _pod(image, engine, {}),
                 }

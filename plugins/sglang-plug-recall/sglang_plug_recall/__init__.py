@@ -52,10 +52,10 @@ class RecallDrafter(Drafter):
         """Start a sequence; the end of the prompt is used too, so that the first token can be drafted."""
         return RecalledSequence(self, prompt[-self.settings.match :], salt)
 
-    def find(self, salt: str, last: Sequence[int], most: int) -> Sequence[int]:
-        """Return at most ``most`` tokens that followed the latest occurrence of ``last``."""
+    def find(self, salt: str, last: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
+        """Return at most ``max_draft_tokens`` tokens that followed the latest occurrence of ``last``."""
         tokens, place = self._places.get((salt, tuple(last)), ([], 0))
-        return tokens[place : place + most]
+        return tokens[place : place + max_draft_tokens]
 
     def learn(self, salt: str, tokens: list[int]) -> None:
         """Remember an output."""
@@ -84,10 +84,10 @@ class RecalledSequence(SequenceDrafter):
     def __init__(self, owner: RecallDrafter, head: Sequence[int], salt: str) -> None:
         self._owner, self._tokens, self._salt = owner, list(head), salt
 
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
         """Return the tokens that followed the last ones earlier."""
         self._tokens += tokens
-        return self._owner.find(self._salt, self._tokens[-self._owner.settings.match :], most)
+        return self._owner.find(self._salt, self._tokens[-self._owner.settings.match :], max_draft_tokens)
 
     def end(self, tokens: Sequence[int]) -> None:
         """Remember the finished output."""

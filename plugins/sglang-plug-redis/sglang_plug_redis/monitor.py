@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 10.0
 BATCH = 500
-"""Most names in one command that removes blocks."""
+"""Maximum number of names in one command that removes blocks."""
 CLOSE_SECONDS = 2.0
 
 

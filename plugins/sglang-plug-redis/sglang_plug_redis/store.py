@@ -19,7 +19,7 @@ LOAD_AHEAD = 8
 STORE_BYTES = 4 << 20
 """Bytes of the blocks that are sent before an answer is waited for."""
 LOOKUPS = 3
-"""Most attempts to look for blocks while other servers begin new generations."""
+"""Maximum number of attempts to look for blocks while other servers begin new generations."""
 
 
 class RedisStore(KVStore):

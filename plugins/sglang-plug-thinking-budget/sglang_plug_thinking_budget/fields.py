@@ -12,7 +12,7 @@ class ThinkingBudgetFields:
     """The request field, beside ``temperature``."""
 
     thinking_budget: int | None = None
-    """Most tokens of reasoning; 0 ends it at once."""
+    """Maximum number of tokens of reasoning; 0 ends it at once."""
 
     def __post_init__(self) -> None:
         if self.thinking_budget is not None and self.thinking_budget < 0:

@@ -28,7 +28,7 @@ class Route:
 
     def __init__(self) -> None:
         self.ran: list[str] = []
-        self.at_once = self.most_at_once = 0
+        self.at_once = self.max_at_once = 0
         self.hold = asyncio.Event()
         self.hold.set()
         self.behaviour: Callable[[str], RouteAnswer] = lambda prompt: RouteAnswer(200, "id", {"text": prompt})
@@ -37,7 +37,7 @@ class Route:
         assert path == "/v1/completions"
         prompt = json.loads(body)["prompt"]
         self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.max_at_once = max(self.max_at_once, self.at_once)
         try:
             await self.hold.wait()
             await asyncio.sleep(0)
@@ -141,7 +141,7 @@ async def test_every_line_is_answered_once_and_in_order(start: StartBench) -> No
         "error": None,
     }
     assert len(bench.route.ran) == len(set(bench.route.ran)) == 200
-    assert bench.route.most_at_once == 4
+    assert bench.route.max_at_once == 4
 
 
 async def test_refused_lines_go_to_the_error_file(start: StartBench) -> None:

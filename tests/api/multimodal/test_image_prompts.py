@@ -25,12 +25,12 @@ class Processor:
     """One token for each image, whose array is the file; remembers how many threads were here."""
 
     def __init__(self) -> None:
-        self.running, self.most, self._lock = 0, 0, threading.Lock()
+        self.running, self.max_running, self._lock = 0, 0, threading.Lock()
 
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
         with self._lock:
             self.running += 1
-            self.most = max(self.most, self.running)
+            self.max_running = max(self.max_running, self.running)
         try:
             if b"bad" in images:
                 raise MediaError("it is bad", images.index(b"bad"))
@@ -44,7 +44,7 @@ class Processor:
 
 
 class Uploaded:
-    async def read(self, most: int) -> bytes:
+    async def read(self, limit: int) -> bytes:
         return b"uploaded"
 
 
@@ -67,8 +67,8 @@ async def test_errors_name_the_image() -> None:
         (images(b"one", b"bad"), "messages.1", "messages.1: it is bad"),
         (images(b"odd"), "messages", "they do not fit"),
         (images(b"", "?"), "messages.1", "not valid base64"),
-        (images(*[b""] * 5), "messages", "has 5 images; the most is 4"),
-        (images(*[Uploaded()] * 5), "messages", "has 5 images; the most is 4"),
+        (images(*[b""] * 5), "messages", "has 5 images; the maximum is 4"),
+        (images(*[Uploaded()] * 5), "messages", "has 5 images; the maximum is 4"),
     ):
         with pytest.raises(ApiError, match=words) as caught:
             await image_prompts().prompt([9], inputs)
@@ -79,7 +79,7 @@ async def test_only_some_are_prepared_together() -> None:
     processor = Processor()
     prompts = image_prompts(processor)
     await gather(prompts.prompt([9], images(b"x")) for _ in range(40))
-    assert 1 <= processor.most <= MAX_CONCURRENT_DECODES
+    assert 1 <= processor.max_running <= MAX_CONCURRENT_DECODES
 
 
 async def test_fetched_images_count_until_they_are_used() -> None:

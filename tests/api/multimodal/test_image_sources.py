@@ -19,12 +19,12 @@ class Uploaded:
     """A file of so many bytes; remembers how many are read together."""
 
     def __init__(self, size: int = 10) -> None:
-        self.size, self.running, self.most = size, 0, 0
+        self.size, self.running, self.max_running = size, 0, 0
         self.cancelled = 0
 
-    async def read(self, most: int) -> bytes:
+    async def read(self, limit: int) -> bytes:
         self.running += 1
-        self.most = max(self.most, self.running)
+        self.max_running = max(self.max_running, self.running)
         try:
             await asyncio.sleep(0.001 if self.size else 60)
         except asyncio.CancelledError:
@@ -83,7 +83,7 @@ async def test_all_together_are_bounded() -> None:
 async def test_only_some_are_read_together() -> None:
     file = Uploaded()
     await sources().fetch_images(request_images(*[file] * (CONCURRENT_FETCHES * 2)))
-    assert file.most == CONCURRENT_FETCHES
+    assert file.max_running == CONCURRENT_FETCHES
 
 
 async def test_the_first_failure_ends_the_rest() -> None:
@@ -101,7 +101,7 @@ def test_what_cannot_be_is_refused_at_the_start() -> None:
 
 async def test_errors_of_files_are_named() -> None:
     class Broken:
-        async def read(self, most: int) -> bytes:
+        async def read(self, limit: int) -> bytes:
             raise MediaError("it is gone")
 
     with pytest.raises(ApiError, match="messages.0: it is gone"):

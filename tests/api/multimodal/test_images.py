@@ -48,8 +48,8 @@ def test_refusals_name_the_place(source: Any, words: str) -> None:
 
 
 class Uploaded:
-    async def read(self, most: int) -> bytes:
-        return DATA[:most]
+    async def read(self, limit: int) -> bytes:
+        return DATA[:limit]
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ def adapters(plugins: Plugins, *argv: str) -> AdapterOptions:
 
 def test_several_stand_in_a_row_or_are_repeated(plugins: Plugins) -> None:
     options = adapters(plugins, "--lora-paths", "a=/x", "/b", "--lora-modules", "c=/z", "--max-loras", "2")
-    assert options == AdapterOptions(paths=("a=/x", "/b", "c=/z"), most_in_step=2)
-    assert adapters(plugins, "--enable-lora", "--max-loaded-loras", "3") == AdapterOptions(enabled=True, most_loaded=3)
+    assert options == AdapterOptions(paths=("a=/x", "/b", "c=/z"), max_per_batch=2)
+    assert adapters(plugins, "--enable-lora", "--max-loaded-loras", "3") == AdapterOptions(enabled=True, max_loaded=3)
     assert adapters(plugins) == AdapterOptions()
 
 

@@ -35,7 +35,7 @@ def exact() -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("options", "mean", "most"),
+    ("options", "mean", "maximum"),
     [
         ({"quantization": "none"}, 0.03, 0.2),
         ({"quantization": "int8"}, 0.04, 0.25),
@@ -47,11 +47,11 @@ def exact() -> list[float]:
     ids=["none", "int8", "int8 with head", "fp8", "keys and values in e4m3", "in e5m2"],
 )
 def test_logprobs_stay_near_those_in_float32(
-    options: dict[str, Any], mean: float, most: float, exact: list[float]
+    options: dict[str, Any], mean: float, maximum: float, exact: list[float]
 ) -> None:
     actual, capital = measured(dtype="bfloat16", **options)
     off = [abs(value - other) for value, other in zip(actual, exact, strict=True)]
-    assert sum(off) / len(off) < mean and max(off) < most, (sum(off) / len(off), max(off))
+    assert sum(off) / len(off) < mean and max(off) < maximum, (sum(off) / len(off), max(off))
     assert "Paris" in capital
 
 

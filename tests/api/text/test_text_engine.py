@@ -230,7 +230,7 @@ async def test_several_outputs_get_ids_and_seeds_of_their_own(text_engine: Any) 
 async def test_too_many_sequences_are_refused(text_engine: Any) -> None:
     engine = text_engine(max_sequences_per_request=3)
     assert len(engine.expand([job(engine, n=3)])) == 3
-    with pytest.raises(ApiError, match="asks for 4 sequences"):
+    with pytest.raises(ApiError, match="has 4 sequences"):
         engine.expand([job(engine, n=3), job(engine)])
 
 
@@ -295,7 +295,7 @@ def test_sampling_defaults_know_the_end_tokens(text_engine: Any) -> None:
 async def test_a_text_that_cannot_fit_is_not_tokenized(text_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = text_engine()
     monkeypatch.setattr(engine.tokenizer, "encode", None)
-    with pytest.raises(ApiError, match="2000000 characters; the most that is tokenized is 1048576"):
+    with pytest.raises(ApiError, match="2000000 characters; the maximum is 1048576"):
         await engine.encode("a" * 2_000_000)
     with pytest.raises(ApiError, match="characters"):
         await engine.encode_chat([{"role": "user", "content": "a" * 2_000_000}])

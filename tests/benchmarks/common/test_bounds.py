@@ -37,8 +37,8 @@ def test_a_long_prompt_multiplies() -> None:
     attention = 4.0 * SHAPE.layers * SHAPE.heads * SHAPE.dim * (2048 * 2049 / 2)
     assert flops(SHAPE, rows, 1) == matrices + attention
     assert step_seconds(SHAPE, Machine(), rows, 1) == pytest.approx((matrices + attention) / 400e9)
-    least = run_seconds(SHAPE, Machine(), requests=1, input_len=2048, output_len=1)
-    assert 3.4 < least < 4.2
+    min_seconds = run_seconds(SHAPE, Machine(), requests=1, input_len=2048, output_len=1)
+    assert 3.4 < min_seconds < 4.2
 
 
 def test_attention_is_the_same_in_chunks() -> None:
@@ -56,12 +56,12 @@ def test_a_shared_prefix_is_computed_and_read_once() -> None:
 
 @given(st.integers(1, 64), st.integers(1, 512), st.integers(1, 32), st.integers(0, 512))
 def test_more_work_never_takes_less(requests: int, prompt: int, output: int, shared: int) -> None:
-    def least(more: int = 0, machine: Machine | None = None, **changed: int) -> float:
+    def min_seconds(more: int = 0, machine: Machine | None = None, **changed: int) -> float:
         sizes = {"requests": requests, "input_len": prompt, "output_len": output, "shared": shared, **changed}
         return run_seconds(SHAPE, machine or Machine(), **sizes)
 
-    base = least()
-    assert least(requests=requests + 1) >= base
-    assert least(output_len=output + 1) > base
-    assert least(input_len=prompt + 64) >= base
-    assert least(machine=Machine(80e9, 800e9)) == pytest.approx(base / 2)
+    base = min_seconds()
+    assert min_seconds(requests=requests + 1) >= base
+    assert min_seconds(output_len=output + 1) > base
+    assert min_seconds(input_len=prompt + 64) >= base
+    assert min_seconds(machine=Machine(80e9, 800e9)) == pytest.approx(base / 2)

@@ -212,14 +212,14 @@ def test_a_failed_part_hides_no_other(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_parts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    running, most, beside_memory = set[str](), 0, set[str]()
+    running, max_running, beside_memory = set[str](), 0, set[str]()
     two = threading.Barrier(2, timeout=240)
 
     def run_part(part: tuple[str, ...], device: str, seconds: float) -> dict[str, Any]:
-        nonlocal most
+        nonlocal max_running
         name = " ".join(part)
         running.add(name)
-        most = max(most, len(running))
+        max_running = max(max_running, len(running))
         if name in ("environment", "modules"):
             two.wait()  # neither ends without the other
         if part[0] == "memory":
@@ -231,7 +231,7 @@ def test_parts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "summary", str)
     args = options(tmp_path, backends=["triton", "flashinfer"], jobs=2)
     outcomes = gpu.run_all(args)
-    assert most == 2 and not beside_memory
+    assert max_running == 2 and not beside_memory
     assert [outcome["part"] for outcome in outcomes] == [" ".join(part) for part in gpu.selected_parts(args)]
 
 

@@ -56,5 +56,5 @@ def test_what_was_not_measured_or_failed_is_left_out() -> None:
 
 
 def test_met() -> None:
-    assert Target("", 3.0, "", 3.0).met and Target("", 3.0, "", 3.0, most=True).met
-    assert not Target("", 2.9, "", 3.0).met and not Target("", 3.1, "", 3.0, most=True).met
+    assert Target("", 3.0, "", 3.0).met and Target("", 3.0, "", 3.0, at_most=True).met
+    assert not Target("", 2.9, "", 3.0).met and not Target("", 3.1, "", 3.0, at_most=True).met

@@ -64,16 +64,16 @@ def test_numbers_that_are_not_finite_stay_in_their_rows(kind: str) -> None:
 
 @pytest.mark.parametrize(("bits", "columns"), [(4, 4096), (8, 256), (4, 12_288), (8, 1024)])
 def test_the_largest_sums_fit(bits: int, columns: int) -> None:
-    most = (1 << bits) - 1
+    largest = (1 << bits) - 1
     codes = torch.full((2, columns * bits // 8), 255, dtype=torch.uint8)
     codes[1] = 0
-    zero = torch.tensor([[0], [most]], dtype=torch.uint8)
+    zero = torch.tensor([[0], [largest]], dtype=torch.uint8)
     weight = QuantizedWeight(codes=codes, scale=torch.ones(2, 1), zero=zero, group=columns, bits=bits)  # type: ignore[arg-type]
     linear = packed(weight)
     assert linear is not None
     result = linear(torch.full((1, columns), 2.0).bfloat16())
     assert result.tolist() == [
-        [pytest.approx(2 * most * columns, rel=0.01), pytest.approx(-2 * most * columns, rel=0.01)]
+        [pytest.approx(2 * largest * columns, rel=0.01), pytest.approx(-2 * largest * columns, rel=0.01)]
     ]
 
 

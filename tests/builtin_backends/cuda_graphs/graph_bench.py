@@ -59,8 +59,8 @@ class Recorder(GraphRecorder):
     def __init__(self) -> None:
         self.captures = self.replays = 0
 
-    def sizes(self, most: int) -> list[int]:
-        return CudaRecorder.sizes(self, most)  # type: ignore[arg-type]
+    def sizes(self, max_size: int) -> list[int]:
+        return CudaRecorder.sizes(self, max_size)  # type: ignore[arg-type]
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         self.captures += 1
@@ -133,7 +133,7 @@ class Engine:
     """Scheduler and runner, without messages."""
 
     def __init__(
-        self, *, graphs: bool, capacity: int = 200, most: int = 8, page_size: int = 1, overlap: bool = False
+        self, *, graphs: bool, capacity: int = 200, max_size: int = 8, page_size: int = 1, overlap: bool = False
     ) -> None:
         torch.manual_seed(3)
         backend = ExactAttention(SHAPE, CPU)
@@ -146,7 +146,7 @@ class Engine:
         cache = RadixCache(page_size, LeastRecentlyUsed(), lambda: float(next(clock)))
         self.scheduler = Scheduler(pool, cache, FirstCome(), chunk_size=32, max_running=8)
         self.recorder = Recorder()
-        self.graphs = self.made(backend, kv, most, page_size) if graphs else None
+        self.graphs = self.made(backend, kv, max_size, page_size) if graphs else None
         if self.graphs is not None:
             self.graphs.capture(self.model)
         self.runner = Runner(self.model, backend, kv, device=CPU, page_size=page_size)
@@ -157,9 +157,16 @@ class Engine:
     def use(self, graphs: DecodeGraphs | None) -> None:
         self.runner.executors = StepExecutors.of({} if graphs is None else {"decode-graphs": graphs})
 
-    def made(self, backend: AttentionBackend, kv: KVPool, most: int, page_size: int) -> DecodeGraphs:
+    def made(self, backend: AttentionBackend, kv: KVPool, max_size: int, page_size: int) -> DecodeGraphs:
         return DecodeGraphs(
-            backend, kv, self.recorder, device=CPU, page_size=page_size, most=most, width=WIDTH, collectives=SINGLE_RANK
+            backend,
+            kv,
+            self.recorder,
+            device=CPU,
+            page_size=page_size,
+            max_size=max_size,
+            width=WIDTH,
+            collectives=SINGLE_RANK,
         )
 
     @functools.cached_property

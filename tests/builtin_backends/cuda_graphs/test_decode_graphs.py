@@ -85,7 +85,7 @@ def test_sizes() -> None:
 def test_a_recorder_says_which_sizes() -> None:
     engine = Engine(graphs=False)
     recorder = Recorder()
-    recorder.sizes = lambda most: [1, 3]  # type: ignore[method-assign]
+    recorder.sizes = lambda max_size: [1, 3]  # type: ignore[method-assign]
     assert engine.runner.kv is not None
     graphs = DecodeGraphs(
         engine.runner.backend,
@@ -93,16 +93,16 @@ def test_a_recorder_says_which_sizes() -> None:
         recorder,
         device=CPU,
         page_size=1,
-        most=8,
+        max_size=8,
         width=WIDTH,
         collectives=SINGLE_RANK,
     )
     graphs.capture(engine.model)
-    assert sorted(graphs.captured) == [1, 3] and graphs.most == 3
+    assert sorted(graphs.captured) == [1, 3] and graphs.max_size == 3
 
 
 def test_steps_that_are_not_captured_run_without() -> None:
-    engine = Engine(graphs=True, most=2)
+    engine = Engine(graphs=True, max_size=2)
     for length in (4, 5, 6):
         engine.submit([7] * length, 3)
     engine.step()
@@ -190,7 +190,7 @@ def test_logits_that_are_not_finite_are_told() -> None:
 
 
 def test_other_weights_are_captured_again() -> None:
-    engine = Engine(graphs=True, most=2)
+    engine = Engine(graphs=True, max_size=2)
     before = engine.recorder.captures
     engine.runner.model = other = Engine(graphs=False).model
     engine.submit([3, 4, 5], 4)
@@ -247,7 +247,7 @@ def test_what_python_computes_is_noticed(
             recorder,
             device=CPU,
             page_size=page_size,
-            most=4,
+            max_size=4,
             width=WIDTH,
             collectives=SINGLE_RANK,
         )
@@ -293,7 +293,7 @@ def test_a_model_that_cannot_be_captured_is_served(caplog: pytest.LogCaptureFixt
         recorder,
         device=CPU,
         page_size=1,
-        most=4,
+        max_size=4,
         width=WIDTH,
         collectives=SINGLE_RANK,
     )
@@ -307,7 +307,7 @@ def test_a_model_that_cannot_be_captured_is_served(caplog: pytest.LogCaptureFixt
 
 def test_log_lines(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        Engine(graphs=True, most=8)
+        Engine(graphs=True, max_size=8)
     assert "Capture cuda graph begin." in caplog.text and "avail mem=1.00 GB" in caplog.text
     assert "Capture cuda graph bs [1, 2, 4, 8]" in caplog.text
     assert "Capturing batches (bs=1 avail_mem=1.00 GB): 100%|####################| 4/4" in caplog.messages
@@ -321,7 +321,7 @@ def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None
 
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    engine = Engine(graphs=True, most=8)
+    engine = Engine(graphs=True, max_size=8)
     lines = stream.getvalue().strip().split("\r")
     assert len(lines) == 4
     assert lines[0].startswith("Capturing batches (bs=8 avail_mem=1.00 GB):  25%|#####")
@@ -414,14 +414,14 @@ def test_where_the_engine_uses_graphs(monkeypatch: pytest.MonkeyPatch, caplog: p
             return extension.executor(context)
 
     able, unable = StaticAttention(SHAPE, CPU), TorchAttention(SHAPE, CPU)
-    assert made(able)["most"] == 256 and made(able)["width"] == 40
-    assert made(able, cuda_graph_max_bs=16)["most"] == 16
+    assert made(able)["max_size"] == 256 and made(able)["width"] == 40
+    assert made(able, cuda_graph_max_bs=16)["max_size"] == 16
     assert made(able, device="cpu") is None and made(able, task="embed") is None and made(able, causal=False) is None
     assert caplog.text == ""
     assert made(able, disable_cuda_graph=True) is None and "--disable-cuda-graph" in caplog.text
     assert made(unable) is None and "attention 'x' does not offer them" in caplog.text
     own = OwnAttention(SHAPE, CPU)
-    assert made(own, device="cpu")["most"] == 256
+    assert made(own, device="cpu")["max_size"] == 256
     assert made(own, device="cpu", disable_cuda_graph=True) is None
     assert "without decode graphs: --disable-cuda-graph" in caplog.text
 

@@ -101,7 +101,9 @@ class Pair:
     def _made(self, engine: Engine, recorder: Watched, **more: Any) -> DecodeGraphs:
         assert engine.runner.kv is not None
         backend = engine.runner.backend
-        graphs = DecodeGraphs(backend, engine.runner.kv, recorder, device=CPU, page_size=1, most=8, width=WIDTH, **more)
+        graphs = DecodeGraphs(
+            backend, engine.runner.kv, recorder, device=CPU, page_size=1, max_size=8, width=WIDTH, **more
+        )
         replay = graphs._replay
 
         def noted(captured: Captured) -> None:
@@ -165,7 +167,7 @@ def test_where_another_rank_cannot_capture_nobody_does(caplog: pytest.LogCapture
         Recorder(),
         device=CPU,
         page_size=1,
-        most=8,
+        max_size=8,
         width=WIDTH,
         ranks=link(group),
         collectives=group.collectives,

@@ -108,7 +108,7 @@ def test_a_step_that_failed_half_way_has_no_tokens(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded_and_counting_goes_on(tmp_path: Path) -> None:
-    bench = Bench(most_bytes=5 * len(LAYERS) * CHOSEN * 2)
+    bench = Bench(max_bytes=5 * len(LAYERS) * CHOSEN * 2)
     bench.recorder.start("per_token")
     chosen = [bench.step(3), bench.step(2), bench.step(4)]
     _, tensors = dumped(bench, tmp_path)

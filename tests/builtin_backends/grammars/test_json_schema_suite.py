@@ -25,7 +25,7 @@ from sglang_plug_backends.llguidance.schema import KEYWORDS
 
 SUITE = Path(__file__).with_name("json_schema_test_suite")
 DECIDED = Path(__file__).with_name("decided")
-MOST_ORDERS = 400
+MAX_ORDERS = 400
 PLACES = {  # keywords -> types that a schema without "type" speaks of
     "object": {"properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties"},
     "array": {"items", "prefixItems", "minItems", "maxItems", "uniqueItems"},
@@ -53,7 +53,7 @@ def orders(value: Any) -> Iterator[Any]:
 
 
 def texts(value: Any) -> Iterator[str]:
-    for order in islice(orders(value), MOST_ORDERS):
+    for order in islice(orders(value), MAX_ORDERS):
         yield json.dumps(order, ensure_ascii=False)
         yield json.dumps(order)
 

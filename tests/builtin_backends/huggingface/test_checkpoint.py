@@ -81,11 +81,11 @@ def test_file_without_model_type(tmp_path: Path) -> None:
 
 def test_numbers_that_json_has_no_word_for(tmp_path: Path) -> None:
     """Check the notation of ``save_pretrained`` at any depth."""
-    limits = {"time_step_limit": [0.0, {"__float__": "Infinity"}], "other": {"least": {"__float__": "-Infinity"}}}
+    limits = {"time_step_limit": [0.0, {"__float__": "Infinity"}], "other": {"minimum": {"__float__": "-Infinity"}}}
     kept = {"words": {"__float__": "many"}, "more": {"__float__": "Infinity", "too": 1}}
     write(tmp_path, "config.json", {"model_type": "bamba", **limits, **kept})
     config = open_checkpoint(CheckpointRequest(source=str(tmp_path))).config
-    assert (config.time_step_limit[1], config.other["least"]) == (math.inf, -math.inf)
+    assert (config.time_step_limit[1], config.other["minimum"]) == (math.inf, -math.inf)
     assert (config.words, config.more) == (kept["words"], kept["more"])
 
 

@@ -62,7 +62,7 @@ def test_absurd_numbers_are_refused_by_name(opened: Callable[..., Any], field: s
 
 
 def test_parts_of_a_configuration_are_checked_too(opened: Callable[..., Any]) -> None:
-    with pytest.raises(ConfigError, match="text_config.num_hidden_layers is 1000000000; the most that is served is"):
+    with pytest.raises(ConfigError, match="text_config.num_hidden_layers is 1000000000; the maximum is"):
         opened(**GEMMA | {"text_config": {"num_hidden_layers": 10**9}})
 
 

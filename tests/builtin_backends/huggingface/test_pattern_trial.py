@@ -75,7 +75,7 @@ def test_expressions_are_found_wherever_they_stand() -> None:
 
 def test_more_added_tokens_than_can_be_read(save_tokenizer: Save) -> None:
     folder = adding(save_tokenizer(), MAX_ADDED_TOKENS)
-    with pytest.raises(ConfigError, match=r"tokenizer.json has \d+ added tokens; the most that are read are 131072"):
+    with pytest.raises(ConfigError, match=r"tokenizer.json has \d+ added tokens; the maximum is 131072"):
         load_tokenizer(TokenizerSource(path=folder, chats=False))
     listed = {str(index): {"content": f"<{index}>"} for index in range(MAX_ADDED_TOKENS + 1)}
     folder = save_tokenizer(added_tokens_decoder=listed)

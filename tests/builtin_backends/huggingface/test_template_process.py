@@ -61,7 +61,7 @@ def test_hostile_templates_end_within_their_limits(processes: TemplateProcesses,
     assert rendered(processes, "plain") == "[Hello]<s>"
 
 
-def test_a_prompt_has_a_most_of_characters(processes: TemplateProcesses) -> None:
+def test_the_characters_of_a_prompt_are_limited(processes: TemplateProcesses) -> None:
     with pytest.raises(TemplateError, match="a prompt of more than 1000 characters"):
         rendered(processes, "long")
 

@@ -114,7 +114,7 @@ def test_blanks_only_where_they_are_wanted(make: Callable[..., GrammarBackend]) 
         ("[1,     2]", False, False),
     ):
         assert writes(start(make(), "json_schema", schema), text) is narrow
-        assert writes(start(make(any_whitespace=True, most_whitespace=3), "json_schema", schema), text) is wide
+        assert writes(start(make(any_whitespace=True, max_whitespace=3), "json_schema", schema), text) is wide
 
 
 def test_a_mask_may_need_one_more_word_inside(make: Callable[..., GrammarBackend]) -> None:
@@ -127,7 +127,12 @@ def test_a_mask_may_need_one_more_word_inside(make: Callable[..., GrammarBackend
 
 SCALARS = st.one_of(
     st.builds(
-        lambda least, size, step: {"type": "integer", "minimum": least, "maximum": least + size, "multipleOf": step},
+        lambda minimum, size, step: {
+            "type": "integer",
+            "minimum": minimum,
+            "maximum": minimum + size,
+            "multipleOf": step,
+        },
         st.integers(-200, 200),
         st.integers(0, 300),
         st.integers(1, 9),
@@ -157,7 +162,7 @@ SCHEMAS = st.recursive(
             st.booleans() | inner,
         ),
         st.builds(
-            lambda first, items, least: {"type": "array", "prefixItems": first, "items": items, "minItems": least},
+            lambda first, items, minimum: {"type": "array", "prefixItems": first, "items": items, "minItems": minimum},
             st.lists(inner, min_size=1, max_size=2),
             inner,
             st.integers(0, 3),

@@ -32,7 +32,7 @@ from sglang_plug.config import (
     SpeculativeOptions,
 )
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug_backends.lora.adapter_limit import MOST_OVERTAKEN, AdapterLimit
+from sglang_plug_backends.lora.adapter_limit import MAX_OVERTAKEN, AdapterLimit
 from sglang_plug_backends.lora.lora_batch import AdaptedProduct, AdaptedStep, AdapterUse, CurrentStep, LoadedAdapter
 from tests.peft_adapters import Lora, linears, make_lora
 
@@ -189,7 +189,7 @@ def test_retracted_sequences_keep_theirs(
         assert list(output.tokens) == greedy(model, reference, submitted.tokens, 40), submitted.id
 
 
-def test_no_step_has_more_than_the_most(
+def test_no_step_has_more_adapters_than_the_limit(
     tiny_model: Callable[[str], Any], serve: Callable[..., Any], lora: dict[str, Lora], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[set[str]] = []
@@ -201,7 +201,7 @@ def test_no_step_has_more_than_the_most(
 
     monkeypatch.setattr(AdaptedStep, "__init__", watched)
     model = tiny_model("llama-3.2-1b")
-    engine = serve(config(model.path, folders(lora), most_in_step=2))
+    engine = serve(config(model.path, folders(lora), max_per_batch=2))
     requests = [
         request(str(place), name, LONG[place:30]) for place, name in enumerate(("x", "y", "z", None, "z", "x", "y"))
     ]
@@ -347,7 +347,7 @@ def test_who_was_overtaken_for_long_lets_no_other_adapter_pass() -> None:
     limit = AdapterLimit(1, lambda sequence: sequence.extras.get("lora"))
     second, own, plain = sequence(y), sequence(x), sequence(None)
     waiting = [second, own, plain]
-    for _ in range(MOST_OVERTAKEN):
+    for _ in range(MAX_OVERTAKEN):
         assert limit.order(waiting, running) == [own, plain]
     assert limit.order(waiting, running) == [plain]
     running.clear()

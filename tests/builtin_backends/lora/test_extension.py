@@ -82,9 +82,9 @@ def extension(tmp_path: Path) -> Lora:
     def read(request: AdapterRequest) -> Adapter:
         return Adapter(layers={request.layers[0].name: Same()})
 
-    adapters = Adapters(read, device=CPU, dtype=torch.float32, most=None, ranks=SINGLE)
+    adapters = Adapters(read, device=CPU, dtype=torch.float32, max_loaded=None, ranks=SINGLE)
     paths = (f"x={tmp_path}", f"y={tmp_path}")
-    extension = Lora(adapters, paths=paths, most_in_step=1, captures=False)
+    extension = Lora(adapters, paths=paths, max_per_batch=1, captures=False)
     extension.install(Tiny(), Kernels())
     return extension
 
@@ -97,8 +97,8 @@ def test_an_unloaded_adapter_is_freed_when_its_last_request_ends(tmp_path: Path)
         return Adapter(layers={request.layers[0].name: LoraLayer([pair])})
 
     model = Tiny()
-    adapters = Adapters(read, device=CPU, dtype=torch.float32, most=None, ranks=SINGLE)
-    extension = Lora(adapters, paths=(f"x={tmp_path}", f"y={tmp_path}"), most_in_step=2, captures=False)
+    adapters = Adapters(read, device=CPU, dtype=torch.float32, max_loaded=None, ranks=SINGLE)
+    extension = Lora(adapters, paths=(f"x={tmp_path}", f"y={tmp_path}"), max_per_batch=2, captures=False)
     extension.install(model, Kernels())
     sequences = [Sequence.of(Request(id=name, tokens=(1,), adapter=name), 9) for name in ("x", "y")]
     for sequence in sequences:
@@ -124,7 +124,9 @@ def test_an_unloaded_adapter_is_freed_when_its_last_request_ends(tmp_path: Path)
 def test_nothing_is_left_of_an_adapter_that_has_no_place(tmp_path: Path) -> None:
     commands = list[list[Any]]()
     ranks = RankLink("lora", SINGLE_RANK, CPU, lambda name, command: commands.append(json.loads(command)))
-    adapters = Adapters(lambda request: Adapter(layers={}), device=CPU, dtype=torch.float32, most=None, ranks=ranks)
+    adapters = Adapters(
+        lambda request: Adapter(layers={}), device=CPU, dtype=torch.float32, max_loaded=None, ranks=ranks
+    )
     adapters.install(Tiny())
     adapters.tables = Mock(**{"put.side_effect": torch.OutOfMemoryError("no memory")})
     with pytest.raises(RequestError, match="adapter 'x' was not loaded: memory does not suffice"):
@@ -134,7 +136,7 @@ def test_nothing_is_left_of_an_adapter_that_has_no_place(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("numbers", [(0, 7), (8,)])
 def test_a_worker_rank_computes_with_no_adapter_that_it_lacks(tmp_path: Path, numbers: tuple[int, ...]) -> None:
-    rank = WorkerRankLora(Adapters(Mock(), device=CPU, dtype=torch.float32, most=None, ranks=SINGLE))
+    rank = WorkerRankLora(Adapters(Mock(), device=CPU, dtype=torch.float32, max_loaded=None, ranks=SINGLE))
     rank.held[7] = LoadedAdapter("7", "", "", {}, number=7)
     owners = [None if number == 0 else LoadedAdapter("", "", "", {}, number=number) for number in numbers]
     step, batch = RankStep(encode_owners(owners)), SimpleNamespace(query_lens=[1] * len(numbers))
@@ -181,8 +183,8 @@ def plain(path: Path, **options: Any) -> EngineConfig:
     [
         ({"enabled": True}, "--enable-lora"),
         ({"paths": ("x=/x", "/y")}, "--lora-paths x=/x /y"),
-        ({"most_in_step": 3}, "--max-loras-per-batch 3"),
-        ({"most_loaded": 3}, "--max-loaded-loras 3"),
+        ({"max_per_batch": 3}, "--max-loras-per-batch 3"),
+        ({"max_loaded": 3}, "--max-loaded-loras 3"),
     ],
 )
 @pytest.mark.parametrize("blocked", ["lora", "step-extension:lora"])

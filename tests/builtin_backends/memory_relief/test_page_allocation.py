@@ -17,7 +17,7 @@ from torch import Tensor
 from sglang_plug import KVPool, memory_advice
 from sglang_plug_backends.memory_relief.page_allocation import (
     AHEAD,
-    LEAST_AHEAD,
+    MIN_AHEAD,
     POPULATE_WRITE,
     PageAllocation,
     PagesAhead,
@@ -195,7 +195,7 @@ def test_in_steps_with_prompts_memory_is_allocated_only_when_little_is_left() ->
     assert len(calls.ranges) == count
     step(7, prefilling=False)
     wait_for(lambda: is_allocated(50 + AHEAD // 2 + 100 + AHEAD))
-    end = extension.pages.allocated - LEAST_AHEAD + 1
+    end = extension.pages.allocated - MIN_AHEAD + 1
     step(end, prefilling=True)
     wait_for(lambda: is_allocated(end + AHEAD))
     extension.close()

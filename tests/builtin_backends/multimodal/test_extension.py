@@ -25,7 +25,7 @@ from sglang_plug.contracts.model.kernels import TORCH
 from sglang_plug.engine.execution.pipeline import FAILURES_IN_A_ROW
 from sglang_plug.engine.processes.messages import Abort, Control
 from sglang_plug.testing import check_step_extension
-from sglang_plug_backends.multimodal.extension import MOST_BYTES, Multimodal
+from sglang_plug_backends.multimodal.extension import MAX_BYTES, Multimodal
 from tests.core.engine.test_loop import Bench
 
 
@@ -48,8 +48,8 @@ class Refuses(StepExtension, AdmissionPhase):
         return ""
 
 
-def installed(most_bytes: int = MOST_BYTES) -> Multimodal:
-    extension = Multimodal(most_bytes)
+def installed(max_bytes: int = MAX_BYTES) -> Multimodal:
+    extension = Multimodal(max_bytes)
     extension.install(Encoder(), TORCH)
     return extension
 
@@ -98,7 +98,7 @@ def test_the_bytes_of_images_are_those_of_the_requests_that_are_there(
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_requests_are_refused_while_images_take_too_much(overlap: bool) -> None:
-    bench = Bench(overlap=overlap, extensions={"multimodal": installed(most_bytes=10)})
+    bench = Bench(overlap=overlap, extensions={"multimodal": installed(max_bytes=10)})
     for id, size in (("a", 6), ("b", 5), ("c", 4)):
         bench.submit(id, media=(image(size),))
     bench.run()
@@ -113,7 +113,7 @@ def test_a_model_of_text_refuses_images() -> None:
         def __init__(self) -> None:
             torch.nn.Module.__init__(self)
 
-    extension = Multimodal(MOST_BYTES)
+    extension = Multimodal(MAX_BYTES)
     extension.install(Reader(), TORCH)
     bench = Bench(extensions={"multimodal": extension})
     bench.submit("a", media=(image(1),))

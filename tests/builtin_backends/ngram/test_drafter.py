@@ -12,9 +12,9 @@ from sglang_plug_backends.ngram.drafter import CANDIDATES, NGramDrafter
 from sglang_plug_backends.ngram.settings import NGramSettings
 
 
-def guess(prompt: Sequence[int], output: Sequence[int], most: int = 8, **settings: int) -> list[int]:
+def guess(prompt: Sequence[int], output: Sequence[int], max_draft_tokens: int = 8, **settings: int) -> list[int]:
     drafter = NGramDrafter(NGramSettings(**settings)).begin(prompt, salt="")
-    return list(drafter.propose(output, most))
+    return list(drafter.propose(output, max_draft_tokens))
 
 
 def test_it_keeps_the_contract() -> None:
@@ -81,9 +81,9 @@ def test_it_finds_what_a_search_finds(seed: int, size: int, more: int) -> None:
         done += count
 
 
-def matching(known: list[int], place: int, most: int) -> int:
+def matching(known: list[int], place: int, limit: int) -> int:
     length = 0
-    while length < min(most, place) and known[place - 1 - length] == known[-1 - length]:
+    while length < min(limit, place) and known[place - 1 - length] == known[-1 - length]:
         length += 1
     return length
 

@@ -80,9 +80,9 @@ def test_values_of_any_kind_are_nested_to_a_bounded_depth(schema: Any) -> None:
             ('{"a": [[[1]]]}',),
         ]
     ):
-        for most in range(4):
-            grammar = make(any_depth=most)
-            assert all(writes(start(grammar, "json_schema", schema), text) is (depth <= most) for text in texts)
+        for max_depth in range(4):
+            grammar = make(any_depth=max_depth)
+            assert all(writes(start(grammar, "json_schema", schema), text) is (depth <= max_depth) for text in texts)
 
 
 def test_any_object_is_an_object() -> None:
@@ -94,7 +94,7 @@ def test_blanks_only_where_they_are_wanted() -> None:
     schema = {"type": "array", "items": {"type": "integer"}}
     for text, narrow, wide in (("[1, 2]", True, True), ("[1,2]", False, True), ("[1,     2]", False, False)):
         assert writes(start(make(), "json_schema", schema), text) is narrow
-        assert writes(start(make(any_whitespace=True, most_whitespace=3), "json_schema", schema), text) is wide
+        assert writes(start(make(any_whitespace=True, max_whitespace=3), "json_schema", schema), text) is wide
 
 
 def test_a_mask_may_need_one_more_word_inside() -> None:

@@ -39,9 +39,9 @@ def test_scales_take_no_more_room_than_they_need() -> None:
     assert smallest(torch.tensor([0.1])).dtype == torch.float32
 
 
-def random_codes(rows: int, columns: int, groups: int, most: int = 16) -> tuple[Tensor, Tensor, Tensor]:
+def random_codes(rows: int, columns: int, groups: int, levels: int = 16) -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(rows)
-    codes, zero = (torch.randint(0, most, (rows, size), dtype=torch.uint8) for size in (columns, groups))
+    codes, zero = (torch.randint(0, levels, (rows, size), dtype=torch.uint8) for size in (columns, groups))
     return codes, torch.rand(rows, groups) + 0.5, zero
 
 
@@ -49,9 +49,9 @@ def expected(codes: Tensor, scale: Tensor, zero: Tensor, index: Tensor) -> Tenso
     return (codes.float() - zero.float()[:, index]) * scale[:, index]
 
 
-@pytest.mark.parametrize("most", [16, 256])
-def test_parts_in_an_order_of_their_own(most: int) -> None:
-    codes, scale, zero = random_codes(24, 32, 4, most)
+@pytest.mark.parametrize("levels", [16, 256])
+def test_parts_in_an_order_of_their_own(levels: int) -> None:
+    codes, scale, zero = random_codes(24, 32, 4, levels)
     orders = torch.stack([(torch.arange(32) // 8)[torch.randperm(32)] for _ in range(2)])
     exact = torch.cat(
         [
@@ -61,7 +61,7 @@ def test_parts_in_an_order_of_their_own(most: int) -> None:
     )
     pieces = make_pieces(codes, scale, zero, group=8, groups=orders, parts=(10, 14))
     assert [piece.weight.shape for piece in pieces] == [(10, 32), (14, 32)]
-    assert {piece.weight.bits for piece in pieces} == {4 if most == 16 else 8}
+    assert {piece.weight.bits for piece in pieces} == {4 if levels == 16 else 8}
     assert torch.equal(dense(pieces, torch.float32), exact)
     x, bias = torch.randn(3, 32), torch.randn(24)
     for offset in (None, bias):

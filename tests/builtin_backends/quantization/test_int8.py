@@ -45,7 +45,7 @@ def test_rows_that_half_precision_cannot_scale_become_zero() -> None:
     assert rounded.tolist() == [[0] * 8, [127] * 8] and factor[0] == 1
 
 
-@pytest.mark.parametrize("count", [1, 7, int8.MOST_ROWS, int8.MOST_ROWS + 1])
+@pytest.mark.parametrize("count", [1, 7, int8.MAX_ROWS, int8.MAX_ROWS + 1])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_products_are_near(count: int, dtype: torch.dtype) -> None:
     torch.manual_seed(count)
@@ -97,5 +97,5 @@ def test_the_kernel_set_multiplies_where_it_can() -> None:
 
     pack(torch.bfloat16, 8)
     pack(torch.float32, 16)
-    pack(torch.bfloat16, int8.MOST_COLUMNS + 2)
+    pack(torch.bfloat16, int8.MAX_COLUMNS + 2)
     assert shapes == [(2, 8)]

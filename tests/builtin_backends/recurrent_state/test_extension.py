@@ -28,12 +28,12 @@ def test_the_contract_of_step_extensions_is_kept() -> None:
 def test_the_pool_is_replaced_and_freed() -> None:
     extension = RecurrentState(context())
     extension.allocate(extension.memory_request(None))
-    assert extension.most_running() == 0
+    assert extension.max_running() == 0
     request = extension.memory_request(1e9)
     extension.allocate(request)
-    assert extension.most_running() == 4 and request.bytes == extension.pool.rows * 24
+    assert extension.max_running() == 4 and request.bytes == extension.pool.rows * 24
     extension.allocate(None)
-    assert extension.most_running() is None and extension.info() == {"states": None}
+    assert extension.max_running() is None and extension.info() == {"states": None}
 
 
 def test_a_model_without_states_has_no_pool() -> None:

@@ -8,11 +8,11 @@ from tests.core.engine.test_loop import Bench
 
 
 def test_the_limits_keep_the_contract() -> None:
-    check_step_extension(CallerLimits(most_running=2))
+    check_step_extension(CallerLimits(max_running=2))
 
 
 def test_one_caller_may_queue_as_many_requests_as_allowed() -> None:
-    bench = Bench(max_queued=10, extensions={"limits": CallerLimits(most_waiting=2)})
+    bench = Bench(max_queued=10, extensions={"limits": CallerLimits(max_waiting=2)})
     for number in range(6):
         bench.submit(f"a{number}", caller="a")
     bench.submit("b0", caller="b")
@@ -26,7 +26,7 @@ def test_one_caller_may_queue_as_many_requests_as_allowed() -> None:
 
 
 def test_running_sequences_do_not_count_as_queued() -> None:
-    bench = Bench(max_queued=10, extensions={"limits": CallerLimits(most_waiting=1)})
+    bench = Bench(max_queued=10, extensions={"limits": CallerLimits(max_waiting=1)})
     for number in range(2):
         bench.submit(f"a{number}", caller="a")
         bench.loop.step()
@@ -37,7 +37,7 @@ def test_running_sequences_do_not_count_as_queued() -> None:
 
 
 def test_a_caller_runs_as_many_sequences_as_it_may() -> None:
-    bench = Bench(max_queued=10, extensions={"limits": CallerLimits(most_running=1)})
+    bench = Bench(max_queued=10, extensions={"limits": CallerLimits(max_running=1)})
     for number in range(3):
         bench.submit(f"a{number}", caller="a", arrived=1.0)
     bench.submit("b", caller="b", arrived=2.0)

@@ -19,12 +19,12 @@ from sglang_plug_backends.schedule.callers import (
     VirtualCounters,
 )
 
-MOST = 100
-"""Most input tokens, and output tokens, of one charge."""
+MAX_CHARGE = 100
+"""Maximum number of input tokens, and output tokens, of one charge."""
 PRICES = FairSettings()
-LARGEST = MOST * (PRICES.input_weight + PRICES.output_weight)
+LARGEST = MAX_CHARGE * (PRICES.input_weight + PRICES.output_weight)
 CALLERS = "abcd"
-charges = st.lists(st.tuples(st.integers(0, MOST), st.integers(0, MOST)), min_size=1, max_size=120)
+charges = st.lists(st.tuples(st.integers(0, MAX_CHARGE), st.integers(0, MAX_CHARGE)), min_size=1, max_size=120)
 weights = st.lists(st.floats(0.001, 1000.0), min_size=4, max_size=4)
 
 
@@ -77,7 +77,8 @@ def test_service_is_in_proportion_to_weights(charges: list[tuple[int, int]]) -> 
 
 
 events = st.lists(
-    st.tuples(st.sampled_from(CALLERS), st.sampled_from(["queue", "admit", "end"]), st.integers(0, MOST)), max_size=200
+    st.tuples(st.sampled_from(CALLERS), st.sampled_from(["queue", "admit", "end"]), st.integers(0, MAX_CHARGE)),
+    max_size=200,
 )
 
 
@@ -117,7 +118,7 @@ def test_the_bound_holds_while_callers_come_and_go(events: list[tuple[str, str, 
     calls = Calls(VirtualCounters(PRICES))
     for caller, event, tokens in events:
         calls.apply(caller, event, tokens)
-        assert calls.spread() <= MOST
+        assert calls.spread() <= MAX_CHARGE
     assert calls.counters.total_weight == calls.counters.active
 
 
@@ -130,7 +131,7 @@ def test_a_caller_gains_nothing_from_idleness(events: list[tuple[str, str, int]]
         for _ in range(idle):
             calls.apply(caller, "queue", 0)
     for _ in range(idle):
-        calls.apply("", "admit", MOST)
+        calls.apply("", "admit", MAX_CHARGE)
     others = {caller: calls.counters.counter(caller) for caller in +calls.waiting if caller != "a"}
     idle_before = not calls.waiting["a"]
     calls.apply("a", "queue", 0)
@@ -144,18 +145,18 @@ def test_a_slow_open_request_saves_up_nothing() -> None:
     for _ in range(50):
         calls.apply("heavy", "queue", 0)
     for _ in range(49):
-        calls.apply("", "admit", MOST)
+        calls.apply("", "admit", MAX_CHARGE)
     calls.apply("slow", "queue", 0)
-    assert calls.counters.counter("slow") == calls.counters.counter("heavy") > 10 * MOST
+    assert calls.counters.counter("slow") == calls.counters.counter("heavy") > 10 * MAX_CHARGE
 
 
 def test_nobody_starts_at_the_counter_of_a_caller_that_may_not_run_more() -> None:
     counters = queued("ab")
     for _ in range(50):
-        counters.charge([TokenUsage("b", MOST, 0)])  # "a" waits: it has as many running sequences as it may
+        counters.charge([TokenUsage("b", MAX_CHARGE, 0)])  # "a" waits: it has as many running sequences as it may
     counters.activate("c", 1.0)
     counters.join_queue("c")
-    assert counters.counter("b") - counters.counter("c") <= MOST
+    assert counters.counter("b") - counters.counter("c") <= MAX_CHARGE
 
 
 def test_a_newcomer_starts_where_the_last_queue_was_emptied() -> None:

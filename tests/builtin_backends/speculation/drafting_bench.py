@@ -19,11 +19,11 @@ class Guessing(SequenceDrafter):
         self._owner, self.tokens = owner, list(prompt)
         self.over = False
 
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
         assert not self.over
         self.tokens += tokens
-        self._owner.limits.append(most)
-        return self._owner.guess(self.tokens, most)
+        self._owner.limits.append(max_draft_tokens)
+        return self._owner.guess(self.tokens, max_draft_tokens)
 
     def end(self, tokens: Sequence[int]) -> None:
         assert not self.over, "ended twice"
@@ -49,9 +49,9 @@ def nearly(next_token: Callable[[list[int]], int], share: float, seed: int, voca
     """Knows what the model says, and says something else as often as ``share``; at times less than was asked for."""
     generator = random.Random(seed)
 
-    def guess(tokens: list[int], most: int) -> Sequence[int]:
+    def guess(tokens: list[int], max_draft_tokens: int) -> Sequence[int]:
         drafts: list[int] = []
-        for _ in range(generator.randint(0, most)):
+        for _ in range(generator.randint(0, max_draft_tokens)):
             wrong = generator.random() < share
             drafts.append(generator.randrange(vocabulary) if wrong else next_token(tokens + drafts))
         return drafts
@@ -62,5 +62,5 @@ def nearly(next_token: Callable[[list[int]], int], share: float, seed: int, voca
 def speculation(guess: Guess, **options: Any) -> tuple[ExtensionPoints, GuessingDrafter]:
     """The extension points of an engine that speculates with such a drafter."""
     drafter = GuessingDrafter(guess)
-    options = {"name": "the drafter", "most": 4, "step_tokens": 64, "vocabulary": 1000, **options}
+    options = {"name": "the drafter", "max_draft_tokens": 4, "step_tokens": 64, "vocabulary": 1000, **options}
     return extension_points({"speculation": Speculation(drafter, **options)}), drafter

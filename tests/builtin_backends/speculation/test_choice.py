@@ -132,9 +132,9 @@ def test_a_model_whose_state_cannot_be_reset_is_refused(plugins: Plugins) -> Non
 
 def test_the_options_reach_the_extension(plugins: Plugins) -> None:
     extension = build(replace(context("ngram", plugins), config=config("ngram", num_draft_tokens=3, step_tokens=9)))
-    assert extension is not None and (extension.most, extension.step_tokens) == (3, 9)
+    assert extension is not None and (extension.max_draft_tokens, extension.step_tokens) == (3, 9)
     extension = build(context("ngram", plugins))
-    assert extension is not None and (extension.most, extension.step_tokens) == (8, 16)
+    assert extension is not None and (extension.max_draft_tokens, extension.step_tokens) == (8, 16)
     assert build(context("none", plugins)) is None
 
 
@@ -145,9 +145,9 @@ def test_the_drafter_is_among_the_chosen_components(plugins: Plugins) -> None:
 
 
 def test_memory_is_reserved_for_the_tokens_that_are_sampled_with_drafts(plugins: Plugins) -> None:
-    assert built("none", plugins).points.most_draft_rows == 0
-    assert built("ngram", plugins).points.most_draft_rows == 16
-    assert built("ngram", plugins, step_tokens=3).points.most_draft_rows == 3
+    assert built("none", plugins).points.max_draft_rows == 0
+    assert built("ngram", plugins).points.max_draft_rows == 16
+    assert built("ngram", plugins, step_tokens=3).points.max_draft_rows == 3
 
 
 def test_an_object_that_is_no_drafter_is_named(plugins: Plugins) -> None:

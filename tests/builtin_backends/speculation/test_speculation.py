@@ -37,15 +37,15 @@ from .drafting_bench import GuessingDrafter, nearly, speculation
 LONG = {"max_new_tokens": 24, "stop_token_ids": ()}
 
 
-def perfect(tokens: list[int], most: int) -> Sequence[int]:
+def perfect(tokens: list[int], max_draft_tokens: int) -> Sequence[int]:
     drafts: list[int] = []
-    for _ in range(most):
+    for _ in range(max_draft_tokens):
         drafts.append(next_token(tokens + drafts))
     return drafts
 
 
-def wrong(tokens: list[int], most: int) -> Sequence[int]:
-    return [(token + 1) % VOCABULARY for token in perfect(tokens, most)]
+def wrong(tokens: list[int], max_draft_tokens: int) -> Sequence[int]:
+    return [(token + 1) % VOCABULARY for token in perfect(tokens, max_draft_tokens)]
 
 
 def steps_of(scheduler: Scheduler, device: Device) -> list[list[Output]]:
@@ -74,7 +74,7 @@ def test_an_output_says_what_was_drafted_for_it() -> None:
     assert [(drafts.drafted, drafts.accepted) for drafts in counts[1:] if drafts is not None] == [(2, 2), (6, 6)]
 
 
-def most(scheduler: Scheduler, tokens: list[int]) -> int:
+def max_output(scheduler: Scheduler, tokens: list[int]) -> int:
     """Tokens that the pool has room for behind a prompt."""
     return scheduler.pool.capacity - len(tokens)
 
@@ -90,7 +90,7 @@ def test_outputs_are_the_same_whatever_is_drafted(data: st.DataObject) -> None:
     share, seed = data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]), "wrong"), data.draw(st.integers(0, 99), "seed")
     scheduler.extensions, drafter = speculation(
         nearly(next_token, share, seed, VOCABULARY),
-        most=data.draw(st.integers(1, 9), "most"),
+        max_draft_tokens=data.draw(st.integers(1, 9), "max_draft_tokens"),
         step_tokens=data.draw(st.integers(1, 40), "step tokens"),
     )
     device, limit = Device(), data.draw(st.integers(1, 12), "limit")
@@ -108,7 +108,7 @@ def test_outputs_are_the_same_whatever_is_drafted(data: st.DataObject) -> None:
     for id, tokens in finish(scheduler, device).items():
         generated.setdefault(id, []).extend(tokens)
     for number, tokens in enumerate(prompts):
-        actual, reference = generated.get(str(number), []), expected(tokens, min(limit, most(scheduler, tokens)))
+        actual, reference = generated.get(str(number), []), expected(tokens, min(limit, max_output(scheduler, tokens)))
         assert actual == (reference[: len(actual)] if number in aborted else reference)
     assert scheduler.accounts()["running"] == 0
     assert len(drafter.ended) == len(drafter.salts)
@@ -140,7 +140,7 @@ def test_the_pipeline_says_the_same_whatever_is_drafted(data: st.DataObject) -> 
 def test_tokens_after_a_stop_token_are_not_told() -> None:
     prompt = next([number] for number in range(999) if 4 <= len(expected([number], 20)) <= 6)
     scheduler, device = make(capacity=400), Device()
-    scheduler.extensions, _ = speculation(perfect, most=9)
+    scheduler.extensions, _ = speculation(perfect, max_draft_tokens=9)
     submit(scheduler, "a", prompt, params={"max_new_tokens": 20})
     assert finish(scheduler, device)["a"] == expected(prompt, 20)
 
@@ -202,7 +202,7 @@ def test_a_step_has_no_more_tokens_than_can_pay() -> None:
 
 def test_room_is_shared_fairly() -> None:
     scheduler, device = make(capacity=400, chunk_size=64), Device()
-    scheduler.extensions, _ = speculation(perfect, most=8, step_tokens=12)
+    scheduler.extensions, _ = speculation(perfect, max_draft_tokens=8, step_tokens=12)
     for number in range(2):
         submit(scheduler, str(number), [number, 9], params={**LONG, "max_new_tokens": 60})
     for _ in range(4):
@@ -238,7 +238,7 @@ def test_penalised_outputs_have_no_drafts(params: dict[str, float]) -> None:
     assert set(drafted(scheduler, device)) == {0} and not drafter.limits
 
 
-def raises(tokens: list[int], most: int) -> Sequence[int]:
+def raises(tokens: list[int], max_draft_tokens: int) -> Sequence[int]:
     raise LookupError("no idea")
 
 
@@ -246,11 +246,11 @@ def raises(tokens: list[int], most: int) -> Sequence[int]:
     ("guess", "problem"),
     [
         (raises, "no idea"),
-        (lambda tokens, most: [1] * (most + 1), "3 tokens where at most 2 were asked for"),
-        (lambda tokens, most: [1000], "1000, which is no token of a vocabulary of 1000"),
-        (lambda tokens, most: [-1], "-1, which is no token"),
-        (lambda tokens, most: ["1"], "'1', which is no token"),
-        (lambda tokens, most: None, "NoneType"),
+        (lambda tokens, limit: [1] * (limit + 1), "3 tokens where at most 2 were asked for"),
+        (lambda tokens, limit: [1000], "1000, which is no token of a vocabulary of 1000"),
+        (lambda tokens, limit: [-1], "-1, which is no token"),
+        (lambda tokens, limit: ["1"], "'1', which is no token"),
+        (lambda tokens, limit: None, "NoneType"),
     ],
 )
 def test_a_drafter_that_breaks_its_contract_is_not_asked_again(
@@ -273,7 +273,12 @@ def test_a_drafter_that_fails_at_an_end_is_not_asked_again(caplog: pytest.LogCap
             return None
 
     scheduler, device = make(capacity=400), Device()
-    options = {"name": "the drafter", "most": 4, "step_tokens": 1, "vocabulary": 1000}  # too few tokens for any draft
+    options = {
+        "name": "the drafter",
+        "max_draft_tokens": 4,
+        "step_tokens": 1,
+        "vocabulary": 1000,
+    }  # too few tokens for any draft
     scheduler.extensions = extension_points({"speculation": Speculation(Forgetful(perfect), **options)})  # type: ignore[arg-type]
     submit(scheduler, "a", [1, 2, 3], params=LONG)
     assert finish(scheduler, device)["a"] == expected_long()
@@ -294,14 +299,14 @@ def test_a_step_that_may_be_drafted_for_is_waited_for() -> None:
     scheduler.extensions, drafter = speculation(perfect)
     submit(scheduler, "a", [1, 2, 3], params=LONG)
     step(scheduler, device)
-    drafter.guess = lambda tokens, most: ()
+    drafter.guess = lambda tokens, limit: ()
     shares = scheduler.plan()
     assert scheduler.plan_ahead(shares), "nothing will be drafted: the next step is queued"
 
 
 def test_a_guess_that_a_step_was_waited_for_in_vain_is_a_miss() -> None:
     scheduler, device = make(capacity=400), Device()
-    scheduler.extensions, drafter = speculation(lambda tokens, most: ())
+    scheduler.extensions, drafter = speculation(lambda tokens, limit: ())
     submit(scheduler, "a", [1, 2, 3], params={**LONG, "max_new_tokens": 60})
     step(scheduler, device)
     shares = scheduler.plan()
@@ -322,7 +327,7 @@ def test_a_step_with_drafts_is_not_followed_before_it_is_known() -> None:
     step(scheduler, device)
     shares = scheduler.plan()
     assert shares[0].drafts
-    drafter.guess = lambda tokens, most: ()
+    drafter.guess = lambda tokens, limit: ()
     assert scheduler.plan_ahead(shares) == []
 
 

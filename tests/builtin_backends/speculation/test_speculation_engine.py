@@ -18,16 +18,16 @@ from .drafting_bench import Guess, speculation
 
 pytestmark = pytest.mark.whole_engine
 
-MOST = 5
+MAX_DRAFT_TOKENS = 5
 
 
 def knowing(sequences: Sequence[Sequence[int]], share: float, vocabulary: int) -> Guess:
     """Knows how these sequences go on, and says something else as often as ``share``."""
     generator = random.Random(3)
 
-    def guess(tokens: list[int], most: int) -> list[int]:
+    def guess(tokens: list[int], max_draft_tokens: int) -> list[int]:
         going = [
-            list(sequence[len(tokens) : len(tokens) + most])
+            list(sequence[len(tokens) : len(tokens) + max_draft_tokens])
             for sequence in sequences
             if sequence[: len(tokens)] == tokens
         ]
@@ -63,7 +63,7 @@ def compare(
     engine = Engine(overlap=overlap, graphs=graphs, pool=pool)
     width = engine.loop.info["vocab_size"]
     engine.loop.scheduler.extensions, _ = speculation(
-        knowing(known, share, width), most=MOST, step_tokens=64, vocabulary=width
+        knowing(known, share, width), max_draft_tokens=MAX_DRAFT_TOKENS, step_tokens=64, vocabulary=width
     )
     fill(engine)
     finish(engine)

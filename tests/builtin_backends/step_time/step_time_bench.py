@@ -21,7 +21,7 @@ STEP, ROW, TOKEN = 0.004, 0.001, 0.002
 TARGET = 0.1
 FITTING = int((TARGET - STEP - 3 * ROW) / TOKEN)
 """Prompt tokens beside three sequences in a step that takes ``TARGET``."""
-LONG_PROMPT, MOST_STEPS = 400, 1000
+LONG_PROMPT, MAX_STEPS = 400, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Bench:
         while len(self.steps) < 12:
             self.loop.step()
         self.submit("prompt", (3 + token % 400 for token in range(LONG_PROMPT)), 1)
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             if "prompt" in self.ended:
                 break
             self.loop.step()

@@ -19,8 +19,8 @@ from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.policies import FirstCome
-from sglang_plug_backends.step_time.extension import DECODE_MULTIPLE, LEAST_SECONDS, StepTime, StepTimeOff
-from sglang_plug_backends.step_time.timed_budget import FIRST_TOKENS, LEAST_TOKENS
+from sglang_plug_backends.step_time.extension import DECODE_MULTIPLE, MIN_SECONDS, StepTime, StepTimeOff
+from sglang_plug_backends.step_time.timed_budget import FIRST_TOKENS, MIN_TOKENS
 
 BASE, ROW, CONTEXT, PROMPT, PAIR = 0.02, 0.0004, 2e-7, 0.001, 3e-8
 DRAW = random.Random(3)
@@ -135,7 +135,7 @@ def test_the_limit_can_be_switched_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "mode", "seconds"), [(None, "automatic", LEAST_SECONDS), (0.3, "fixed", 0.3), (0.0, "off", 0.0)]
+    ("target", "mode", "seconds"), [(None, "automatic", MIN_SECONDS), (0.3, "fixed", 0.3), (0.0, "off", 0.0)]
 )
 def test_the_target_is_known_before_the_first_step(target: float | None, mode: str, seconds: float) -> None:
     device = make(target)
@@ -174,7 +174,7 @@ def test_prompts_advance_whatever_the_target_is() -> None:
     for _ in range(20):
         device.step()
     assert all(prompt.generated for prompt in prompts)
-    assert max(prompt for _, _, prompt in device.seconds) <= max(LEAST_TOKENS, FIRST_TOKENS)
+    assert max(prompt for _, _, prompt in device.seconds) <= max(MIN_TOKENS, FIRST_TOKENS)
 
 
 def test_a_slower_device_gets_smaller_chunks() -> None:

@@ -25,7 +25,7 @@ from sglang_plug_backends.structured_outputs.batch_grammars import (
     TimeLimits,
 )
 from sglang_plug_backends.structured_outputs.forced_tokens import ForcedTokenizer
-from sglang_plug_backends.structured_outputs.rejection import MOST_SAMPLED
+from sglang_plug_backends.structured_outputs.rejection import MAX_SAMPLED
 from tests.core.engine.sampling.sampling_cases import sample
 
 from .grammars_of_words import (
@@ -347,7 +347,7 @@ def test_a_rejected_token_is_not_allowed_again_at_its_position() -> None:
 
 def test_after_some_rejections_only_what_the_grammar_accepts_is_left() -> None:
     structured, row = extension(), sequence(Wide((3, 4), (40,)))
-    for token in range(10, 10 + MOST_SAMPLED):
+    for token in range(10, 10 + MAX_SAMPLED):
         assert follow(structured, [row], [token])[0].rejected
     assert allowed_tokens(structured, [row]) == [{3, 40}]
     assert follow(structured, [row], [3])[0] == NOTHING_MORE
@@ -360,8 +360,8 @@ def test_an_output_ends_where_its_grammar_accepts_nothing(word: tuple[int, ...],
             return False
 
     structured, row = extension(), sequence(Never(word), stop_token_ids=())
-    verdicts = [follow(structured, [row], [token])[0] for token in range(10, 10 + MOST_SAMPLED)]
-    assert [verdict.rejected for verdict in verdicts[:-1]] == [True] * (MOST_SAMPLED - 1)
+    verdicts = [follow(structured, [row], [token])[0] for token in range(10, 10 + MAX_SAMPLED)]
+    assert [verdict.rejected for verdict in verdicts[:-1]] == [True] * (MAX_SAMPLED - 1)
     finish, error = verdicts[-1].finish, verdicts[-1].error
     if reason == "stop":
         assert verdicts[-1].rejected and finish is not None and finish.reason == "stop"

@@ -216,8 +216,8 @@ def test_what_is_refused_at_once(make: Make, gate: Gate) -> None:
     with pytest.raises(RequestError, match="ebnf: .* cannot enforce"):
         make(forms={"regex"}).hold(sequence("a", kind="ebnf"))
     with pytest.raises(RequestError, match="at most 5 characters"):
-        make(limits=CompilerLimits(most_characters=5)).hold(sequence("a", "abcdef"))
-    held = make(limits=CompilerLimits(most_waiting=2))
+        make(limits=CompilerLimits(max_characters=5)).hold(sequence("a", "abcdef"))
+    held = make(limits=CompilerLimits(max_waiting=2))
     for source in ("a", "b", "a"):
         held.hold(sequence(source, source))
     with pytest.raises(RequestError) as caught:
@@ -314,7 +314,7 @@ def test_many_quick_constraints_are_helped_when_the_last_has_waited_long(make: M
 
 
 def test_an_aborted_request_frees_its_place_in_the_queue(make: Make, gate: Gate) -> None:
-    held = make(limits=CompilerLimits(most_waiting=2))
+    held = make(limits=CompilerLimits(max_waiting=2))
     held.hold(sequence("a", "endless"))
     gate.begun.wait()
     for number in range(20):

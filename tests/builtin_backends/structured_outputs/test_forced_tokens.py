@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_plug import Vocabulary
-from sglang_plug_backends.structured_outputs.forced_tokens import FOLLOWERS, MOST_BYTES, Cut, ForcedTokenizer
+from sglang_plug_backends.structured_outputs.forced_tokens import FOLLOWERS, MAX_BYTES, Cut, ForcedTokenizer
 
 LONGER = '{" ": ":_ ":_" ",_" "} _" name ame na me _na _the the_ he 漢 漢字 \n\n \n _1 12 abc bcd "a "" '.split(" ")
 TEXTS = [text.replace("_", " ").encode() for text in LONGER if text]
@@ -76,8 +76,8 @@ def test_tokens_that_the_model_does_not_have() -> None:
 
 
 def test_long_texts_are_cut_in_parts() -> None:
-    cut = ForcedTokenizer(VOCABULARY).cut((), b"{}" * MOST_BYTES)
-    assert len(b"".join(PIECES[token] for token in cut.whole)) == MOST_BYTES
+    cut = ForcedTokenizer(VOCABULARY).cut((), b"{}" * MAX_BYTES)
+    assert len(b"".join(PIECES[token] for token in cut.whole)) == MAX_BYTES
 
 
 @given(st.text(ALPHABET, max_size=6), st.text(ALPHABET, min_size=1, max_size=12), st.sampled_from(FOLLOWERS))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_plug import Constraint
-from sglang_plug_backends.structured_outputs.grammar_queue import MOST_DELAY, GrammarQueue
+from sglang_plug_backends.structured_outputs.grammar_queue import MAX_DELAY, GrammarQueue
 
 
 class Clock:
@@ -42,7 +42,7 @@ def test_a_long_constraint_is_not_overtaken_for_ever() -> None:
     jobs = GrammarQueue(clock)
     long = constraint("a", 1 << 20)
     jobs.put(long)
-    clock.now += MOST_DELAY + 0.1
+    clock.now += MAX_DELAY + 0.1
     jobs.put(constraint("b"))
     assert jobs.take() == long
 
@@ -62,7 +62,7 @@ def test_nothing_is_overtaken_by_what_comes_much_later(arrivals: list[tuple[floa
         first = jobs.take()
         assert first is not None
         remaining.remove(first)
-        assert all(times[first] <= times[other] + MOST_DELAY for other in remaining)
+        assert all(times[first] <= times[other] + MAX_DELAY for other in remaining)
 
 
 def test_what_nobody_waits_for_any_more_leaves_the_queue() -> None:

@@ -82,5 +82,5 @@ def test_waiting_in_a_queue_is_not_being_late() -> None:
         return pause.wait(0.06)  # somebody looks meanwhile
 
     one_batch = [take_three_seconds, *[lambda: False] * (TOGETHER - 1)]
-    threads = Threads(5.0, most=1, now=lambda: now[0])
+    threads = Threads(5.0, max_threads=1, now=lambda: now[0])
     assert threads.begin(one_batch * 8).results() == [False] * 8 * TOGETHER

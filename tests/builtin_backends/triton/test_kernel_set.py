@@ -122,15 +122,20 @@ def test_pool_in_float8(monkeypatch: pytest.MonkeyPatch) -> None:
     cos, sin, slots = torch.ones(3, 16), torch.zeros(3, 16), torch.tensor([4, 1, 8])
     for kv_dtype, dtype in itertools.product((torch.float8_e4m3fn, torch.float8_e5m2), DTYPES[:2]):
         shape = AttentionShape(heads=4, kv_heads=2, dim=24, layers=1, kv_dtype=kv_dtype)
-        most = torch.finfo(kv_dtype).max
+        largest = torch.finfo(kv_dtype).max
         pools = [KVPool.of(shape, slots=9, dtype=dtype, device=torch.device("cpu")) for _ in range(2)]
         q = draw(3, 4, 24, dtype=dtype)
         k, v = (draw(3, 2, 24).to(kv_dtype).to(dtype) * 4 for _ in range(2))
-        k[0, 0, 0], k[1, 1, 20], v[2, 0, 3], v[0, 1, 4] = most, -most, torch.inf, torch.inf  # the pool counts half
+        k[0, 0, 0], k[1, 1, 20], v[2, 0, 3], v[0, 1, 4] = (
+            largest,
+            -largest,
+            torch.inf,
+            torch.inf,
+        )  # the pool counts half
         for pool, rope_store in zip(pools, (kernels.rope_store, definitions.rope_store), strict=True):
             pool.k_scale[0], pool.v_scale[0] = 0.5, 0.25
             rope_store(q, k, v, cos.to(dtype), sin.to(dtype), pool, 0, slots)
-        assert pools[0].k[0][4, 0, 0] == most and pools[0].k[0][1, 1, 20] == -most
+        assert pools[0].k[0][4, 0, 0] == largest and pools[0].k[0][1, 1, 20] == -largest
         for mine, theirs in ((pools[0].k[0], pools[1].k[0]), (pools[0].v[0], pools[1].v[0])):
             normal = theirs.float().abs() >= torch.finfo(kv_dtype).smallest_normal
             assert torch.equal(mine.float()[normal], theirs.float()[normal]), (dtype, kv_dtype)

@@ -72,7 +72,7 @@ def test_adapters_come_and_go() -> None:
     before = same(x, y, table, which, "one")
     assert torch.equal(before[1], y[1])
     table.put(2, second)
-    assert (table.most_ranks, table.most_part_ranks) == (256, 128)
+    assert (table.max_ranks, table.max_part_ranks) == (256, 128)
     after = same(x, y, table, which, "larger")
     assert not torch.equal(after[1], y[1])
     table.put(1, None)
@@ -90,7 +90,7 @@ def test_adapters_come_and_go() -> None:
 def test_compiled(dtype: torch.dtype, rows: int, ranks: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kernels = compile_only(monkeypatch, tmp_path, low_rank)
     table = LowRankTable((slice(0, 4096), slice(4096, 5120)), 4096, places=8, dtype=dtype, device=torch.device("cpu"))
-    table.most_ranks = table.most_part_ranks = ranks
+    table.max_ranks = table.max_part_ranks = ranks
     x, y = torch.zeros(rows, 4096, dtype=dtype), torch.zeros(rows, 5120, dtype=dtype)
     low_rank.add_low_rank(x, y, table, torch.zeros(rows, dtype=torch.int64), overlap=True)
     assert [item.metadata.name for item in kernels] == ["shrink_kernel", "expand_kernel"]

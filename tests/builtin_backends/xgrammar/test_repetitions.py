@@ -23,7 +23,7 @@ from sglang_plug_backends.grammars.ebnf.tree import (
     children,
     read_ebnf,
 )
-from sglang_plug_backends.xgrammar.repetitions import MOST_AT_ONCE, MOST_LINKS, with_recursion
+from sglang_plug_backends.xgrammar.repetitions import MAX_AT_ONCE, MAX_LINKS, with_recursion
 
 ALPHABET = "ab"
 TEXTS = ["".join(letters) for length in range(6) for letters in product(ALPHABET, repeat=length)]
@@ -55,10 +55,10 @@ def ends(rules: Rules, node: Node, text: str, start: int) -> frozenset[int]:
 
 
 def repeated(rules: Rules, node: Repeat, text: str, start: int) -> frozenset[int]:
-    most = len(text) + 1 + node.least if node.most is None else node.most
+    maximum = len(text) + 1 + node.minimum if node.maximum is None else node.maximum
     positions, latest = set[int](), frozenset({start})
-    for times in range(most + 1):
-        if times >= node.least:
+    for times in range(maximum + 1):
+        if times >= node.minimum:
             positions |= latest
         latest = frozenset().union(*(ends(rules, node.body, text, at) for at in latest))
     return frozenset(positions)
@@ -112,18 +112,22 @@ LONG = st.sampled_from([0, 1, 2, 20, 127, 128, 129, 130, 200, 257])
 
 @settings(max_examples=60, deadline=None)
 @given(
-    least=LONG, more=st.one_of(st.none(), LONG), written=st.sampled_from(["[ab]", "[^c]", "one", '("b" | one)', '"a"'])
+    minimum=LONG,
+    more=st.one_of(st.none(), LONG),
+    written=st.sampled_from(["[ab]", "[^c]", "one", '("b" | one)', '"a"']),
 )
-def test_long_repetitions_are_parts_and_the_language_stays(least: int, more: int | None, written: str) -> None:
-    assume(least + (more or 1) > 0 and (more is None or least + more > 0))
-    most = None if more is None else least + more
-    source = f'root ::= {written}{{{least},{"" if most is None else most}}} end\none ::= [ab]\nend ::= "" | "c"\n'
+def test_long_repetitions_are_parts_and_the_language_stays(minimum: int, more: int | None, written: str) -> None:
+    assume(minimum + (more or 1) > 0 and (more is None or minimum + more > 0))
+    maximum = None if more is None else minimum + more
+    source = (
+        f'root ::= {written}{{{minimum},{"" if maximum is None else maximum}}} end\none ::= [ab]\nend ::= "" | "c"\n'
+    )
     parts = with_recursion(source)
-    assert all(max(repetition.least, repetition.most or 0) <= MOST_AT_ONCE for repetition in repetitions(parts))
-    longest = least + 3 if most is None else most + 1
-    whole = set(range(least, min(longest, most or longest) + 1))
+    assert all(max(repetition.minimum, repetition.maximum or 0) <= MAX_AT_ONCE for repetition in repetitions(parts))
+    longest = minimum + 3 if maximum is None else maximum + 1
+    whole = set(range(minimum, min(longest, maximum or longest) + 1))
     assert ends(read_ebnf(parts), Name("root"), "a" * longest, 0) == whole
-    for length in (least - 1, least, longest - 1, longest):
+    for length in (minimum - 1, minimum, longest - 1, longest):
         text = "a" * max(0, length) + "c"
         assert (len(text) in ends(read_ebnf(parts), Name("root"), text, 0)) == (max(0, length) in whole)
 
@@ -144,7 +148,7 @@ def test_the_largest_repetition_is_not_too_many_rules(times: int) -> None:
 
 def test_more_long_repetitions_than_there_may_be_rules_stay() -> None:
     source = "root ::= " + " ".join(f'[ab]{{0,100000}} "{number}"' for number in range(40)) + "\n"
-    assert len(read_ebnf(with_recursion(source))) < 2 * MOST_LINKS
+    assert len(read_ebnf(with_recursion(source))) < 2 * MAX_LINKS
 
 
 def repetitions(source: str) -> Iterator[Repeat]:
@@ -164,15 +168,16 @@ def test_only_single_characters_are_repeated(source: str) -> None:
 
 def test_what_would_be_too_long_stays() -> None:
     source = 'root ::= ("ab" [a-z]{0,64}){0,64} [a-z]{0,65}\n'
-    assert [(repetition.least, repetition.most) for repetition in repetitions(with_recursion(source))].count(
+    assert [(repetition.minimum, repetition.maximum) for repetition in repetitions(with_recursion(source))].count(
         (0, 64)
     ) >= 1
-    assert (0, 65) in [(repetition.least, repetition.most) for repetition in repetitions(with_recursion(source))]
+    assert (0, 65) in [(repetition.minimum, repetition.maximum) for repetition in repetitions(with_recursion(source))]
 
 
 def test_at_least_some_of_a_class() -> None:
     assert [
-        (repetition.least, repetition.most) for repetition in repetitions(with_recursion("root ::= [ab]{2,} [c]+\n"))
+        (repetition.minimum, repetition.maximum)
+        for repetition in repetitions(with_recursion("root ::= [ab]{2,} [c]+\n"))
     ] == [(0, None)] * 2
 
 

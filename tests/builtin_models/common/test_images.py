@@ -99,7 +99,7 @@ def bomb(width: int, height: int) -> bytes:
 
 def test_a_decompression_bomb_is_told_by_its_header() -> None:
     for size, words in ((60000, "far too many pixels"), (11000, "far too many"), (6000, "6000 x 6000 pixels")):
-        with pytest.raises(MediaError, match=f"{words}.*; the most that is decoded is 32000000"):
+        with pytest.raises(MediaError, match=f"{words}.*; the maximum is 32000000"):
             open_image(bomb(size, size), LIMITS)
     with pytest.raises(MediaError, match="cannot be read"):
         open_image(bomb(40, 40), LIMITS)
@@ -142,7 +142,7 @@ def test_other_files_are_refused(data: bytes) -> None:
 
 def test_too_many_bytes() -> None:
     data = file_of(Image.new("RGB", (9, 9)))
-    with pytest.raises(MediaError, match=f"has {len(data)} bytes; the most that is read is 20"):
+    with pytest.raises(MediaError, match=f"has {len(data)} bytes; the maximum is 20"):
         open_image(data, MediaLimits(bytes=20))
 
 
@@ -180,14 +180,14 @@ def test_numbers_of_places_and_images() -> None:
     good = file_of(Image.new("RGB", (3, 1)))
     with pytest.raises(MediaError, match="places for 1 images, and 2 were sent"):
         put_images([9], [good, good], 9, LIMITS, looked)
-    with pytest.raises(MediaError, match="the images take 6 tokens or more; the most is 5") as caught:
+    with pytest.raises(MediaError, match="the images take 6 tokens or more; the maximum is 5") as caught:
         put_images([9, 9, 9], [good] * 3, 9, MediaLimits(tokens=5), looked)
     assert caught.value.index == 1
-    with pytest.raises(MediaError, match="has 2 images; the most is 1"):
+    with pytest.raises(MediaError, match="has 2 images; the maximum is 1"):
         put_images([9, 9], [good, good], 9, MediaLimits(count=1), looked)
 
 
-def test_the_pixels_of_a_prompt_have_a_most_and_nothing_is_decoded_before() -> None:
+def test_the_pixels_of_a_prompt_are_limited_before_anything_is_decoded() -> None:
     images = [file_of(Image.new("L", (100, 90)))] * 16
     opened: list[Image.Image] = []
 
@@ -195,9 +195,7 @@ def test_the_pixels_of_a_prompt_have_a_most_and_nothing_is_decoded_before() -> N
         opened.append(image)
         return 1, {}
 
-    with pytest.raises(
-        MediaError, match="have 144000 pixels together; the most that is decoded of one prompt is 143999"
-    ):
+    with pytest.raises(MediaError, match="have 144000 pixels together; the maximum for one prompt is 143999"):
         put_images([9] * 16, images, 9, MediaLimits(request_pixels=143_999), look)
     assert not opened
     put_images([9] * 16, images, 9, MediaLimits(request_pixels=144_000), look)

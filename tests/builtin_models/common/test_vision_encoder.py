@@ -204,7 +204,7 @@ def test_an_example_is_the_largest_image_there_may_be(family: str) -> None:
     model = built(family)
     model.load_weights(reference(family).state_dict().items())
     assert isinstance(model, SupportsImages)
-    image = model.example(MOST)
+    image = model.example(MAX_SIZE)
     assert image is not None and image.start == 0
     model.mrope_positions([image], image.count + 1)
     (states,) = model.encode_images([image])
@@ -214,7 +214,7 @@ def test_an_example_is_the_largest_image_there_may_be(family: str) -> None:
 
 LARGEST = {"llava": 16, "gemma3": 16, "mistral3": 132, "ministral3": 132}
 LARGEST |= {"llava-next": 16 + 8 * 9, "llava-onevision": 16 + 5 * 6, "internvl": 144, "smolvlm": 148}
-MOST = 150
+MAX_SIZE = 150
 """Maximum tokens of an image: 12 x 12, and one more for each row of 11."""
 
 

@@ -15,9 +15,9 @@ from sglang_plug import Media, MediaArray, Request, prefix_digests
 tokens = st.lists(st.integers(0, 2**32 - 1), max_size=30).map(tuple)
 
 
-def digests(tokens: tuple[int, ...], block: int = 4, most: int = 100, **more: object) -> list[int]:
+def digests(tokens: tuple[int, ...], block: int = 4, max_blocks: int = 100, **more: object) -> list[int]:
     request = Request(id="a", tokens=tokens, **more)  # type: ignore[arg-type]
-    return list(prefix_digests(request, range(block, block * most + 1, block)))
+    return list(prefix_digests(request, range(block, block * max_blocks + 1, block)))
 
 
 @given(tokens, tokens, tokens)
@@ -37,7 +37,7 @@ def test_prompts_that_the_engine_will_refuse_have_digests(number: int) -> None:
 
 
 def test_no_more_than_asked_for() -> None:
-    assert digests(tuple(range(40)), most=3) == digests(tuple(range(40)))[:3]
+    assert digests(tuple(range(40)), max_blocks=3) == digests(tuple(range(40)))[:3]
 
 
 def test_salt_adapter_and_images_count() -> None:

@@ -23,14 +23,14 @@ from tests.core.engine.test_loop import Bench
 class LongestQueue(StepExtension, AdmissionPhase, QueuePhase):
     """Refuses a request if more prompt tokens are before it than allowed, and ends those that are named."""
 
-    def __init__(self, most_tokens: int = 100) -> None:
-        self.most_tokens = most_tokens
+    def __init__(self, max_tokens: int = 100) -> None:
+        self.max_tokens = max_tokens
         self.open: list[SequenceView] = []
         self.unwanted: list[SequenceView] = []
         self.finished_ids: list[str] = []
 
     def queued(self, sequence: SequenceView, queue: QueueView) -> None:
-        if sum(len(other.tokens) for other in queue.ahead_of(sequence)) > self.most_tokens:
+        if sum(len(other.tokens) for other in queue.ahead_of(sequence)) > self.max_tokens:
             raise RequestError("too many tokens wait", 503)
         self.open.append(sequence)
 
@@ -56,7 +56,7 @@ def bench(queue: LongestQueue) -> Bench:
 
 
 def test_a_request_may_be_refused_for_what_waits_before_it(bench: Bench, queue: LongestQueue) -> None:
-    queue.most_tokens = 10
+    queue.max_tokens = 10
     bench.submit("third", tokens=[1] * 8, arrived=1.0)
     bench.submit("fourth", tokens=[1] * 8, arrived=2.0)
     bench.submit("fifth", tokens=[1] * 8, arrived=3.0)

@@ -41,7 +41,7 @@ def test_entries() -> None:
     assert made.entries[3, RANKS] == 140
     assert fields[3, :, FIRST].tolist() == [0, 0, 70] and fields[3, :, COUNT].tolist() == [70, 0, 70]
     assert made.scales[3].tolist() == [0.5, 0.0, 0.5]
-    assert (made.most_ranks, made.most_part_ranks) == (256, 128)
+    assert (made.max_ranks, made.max_part_ranks) == (256, 128)
     address = made.entries.data_ptr()
     made.put(1, None)
     assert not made.entries[:3].any() and made.entries[3].any() and made.entries.data_ptr() == address

@@ -15,7 +15,7 @@ def test_modules() -> None:
 
 
 @pytest.mark.parametrize(
-    "installed, least, old",
+    "installed, minimum, old",
     [
         ("1.2.3", "1.2.3", False),
         ("1.2.3", "1.2", False),
@@ -28,10 +28,10 @@ def test_modules() -> None:
         ("0.9+cpu", "1", True),
     ],
 )
-def test_versions(monkeypatch: pytest.MonkeyPatch, installed: str, least: str, old: bool) -> None:
+def test_versions(monkeypatch: pytest.MonkeyPatch, installed: str, minimum: str, old: bool) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: installed)
-    expected = f"not installed: json>={least} (there is {installed})" if old else ""
-    assert unmet((f"json>={least}",)) == expected
+    expected = f"not installed: json>={minimum} (there is {installed})" if old else ""
+    assert unmet((f"json>={minimum}",)) == expected
 
 
 def test_a_module_without_a_distribution_is_as_new_as_need_be() -> None:

@@ -18,7 +18,7 @@ class Inner(msgspec.Struct):
 class Fields(msgspec.Struct):
     count: int = 0
     share: Annotated[float, Meta(gt=0)] = 1.0
-    least: Annotated[int, Meta(ge=1)] = 1
+    number: Annotated[int, Meta(ge=1)] = 1
     items: Annotated[list[int], Meta(min_length=1)] = []
     word: Annotated[str, Meta(min_length=2, pattern="^a")] = "ab"
     maybe: int | None = None
@@ -34,7 +34,7 @@ class Fields(msgspec.Struct):
         ({"count": True}, "count must be an integer, not true or false"),
         ({"maybe": []}, "maybe must be an integer or null, not a list"),
         ({"share": 0.0}, "share must be more than 0"),
-        ({"least": 0}, "least must be at least 1"),
+        ({"number": 0}, "number must be at least 1"),
         ({"items": []}, "items must have at least 1 item"),
         ({"items": [1, "x"]}, "items[1] must be an integer, not text"),
         ({"word": "a"}, "word must have at least 2 characters"),
@@ -54,6 +54,6 @@ def test_each_kind_of_error(values: dict[str, Any], message: str) -> None:
 
 
 def test_a_text_of_the_class_itself_is_kept() -> None:
-    assert str(field_error(ValueError("most must be even"), "most")) == "most must be even"
-    assert str(field_error(ValueError("it is odd"), "most")) == "most: it is odd"
+    assert str(field_error(ValueError("count must be even"), "count")) == "count must be even"
+    assert str(field_error(ValueError("it is odd"), "count")) == "count: it is odd"
     assert str(field_error(ValueError("it is odd"))) == "it is odd"

@@ -45,7 +45,7 @@ class Launcher:
         self.names = tuple(kernel.arg_names)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        assert all(0 < size <= most for size, most in zip(grid, WIDEST_GRID, strict=False)), (self.name, grid)
+        assert all(0 < size <= limit for size, limit in zip(grid, WIDEST_GRID, strict=False)), (self.name, grid)
 
         def queue(*args: Any, **kwargs: Any) -> None:
             clock.executed[self.name] += 1

@@ -29,7 +29,7 @@ class DecodeGroup(ReplicaGroup):
         servers: the address of each prefill server, and a function that makes a new client of it, not started.
         routing: chooses the engine of a request.
         prefill_routing: chooses its prefill server.
-        most: see ``ReplicaGroup``.
+        max_restarts: see ``ReplicaGroup``.
         window: see ``ReplicaGroup``.
         clock: a monotonic clock in seconds.
     """
@@ -41,12 +41,16 @@ class DecodeGroup(ReplicaGroup):
         routing: CheckedRouting,
         prefill_routing: CheckedRouting,
         *,
-        most: int,
+        max_restarts: int,
         window: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(
-            [partial(self._prefilled, make) for make in makes], routing, most=most, window=window, clock=clock
+            [partial(self._prefilled, make) for make in makes],
+            routing,
+            max_restarts=max_restarts,
+            window=window,
+            clock=clock,
         )
         self._connections = [
             PrefillConnection(address, make, self._check, partial(prefill_routing.forget, number))

@@ -28,7 +28,7 @@ class PrefillGroup(ReplicaGroup):
         host: see ``PromptServer``.
         port: see ``PromptServer``.
         keys: see ``PromptServer``.
-        most: see ``ReplicaGroup``.
+        max_restarts: see ``ReplicaGroup``.
         window: see ``ReplicaGroup``.
     """
 
@@ -41,10 +41,10 @@ class PrefillGroup(ReplicaGroup):
         host: str,
         port: int,
         keys: tuple[bytes, bytes],
-        most: int,
+        max_restarts: int,
         window: float,
     ) -> None:
-        super().__init__(makes, routing, most=most, window=window)
+        super().__init__(makes, routing, max_restarts=max_restarts, window=window)
         self._prompts = PromptServer(self, fingerprint, host=host, port=port, keys=keys)
 
     async def start(self) -> Mapping[str, Any]:

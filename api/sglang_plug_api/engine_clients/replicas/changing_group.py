@@ -33,7 +33,7 @@ class EngineGroup(ReplicaGroup):
     """
 
     def __init__(self, routing: CheckedRouting) -> None:
-        super().__init__((), routing, most=0, window=0.0)
+        super().__init__((), routing, max_restarts=0, window=0.0)
         self._info: Mapping[str, Any] | None = None
         self._listeners: list[Callable[[StepStats], None]] = []
         self._joined = asyncio.Event()

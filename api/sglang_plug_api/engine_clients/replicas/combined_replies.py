@@ -8,9 +8,9 @@ from typing import Any
 from sglang_plug import ConfigError, ReplicaReply
 
 SUMMED = ("running", "waiting", "paused", "max_running_requests", "max_queued_requests")
-LEAST = ("max_total_tokens",)
+MINIMA = ("max_total_tokens",)
 """Facts that limit a single request, which one replica serves."""
-OF_REPLICA = ("device", "slots", "step_time", "kv_stores", *SUMMED, *LEAST)
+OF_REPLICA = ("device", "slots", "step_time", "kv_stores", *SUMMED, *MINIMA)
 SAME = ("architecture", "vocab_size", "context_length", "tasks", "fingerprint")
 """Facts that the API process relies on, whichever replica serves a request."""
 STATES = "replica_states"
@@ -27,7 +27,7 @@ def combined_info(replies: Sequence[ReplicaReply]) -> dict[str, Any]:
     infos = [reply.value for reply in replies]
     whole: dict[str, Any] = dict(infos[0])
     whole |= {key: sum(info[key] for info in infos) for key in SUMMED if key in whole}
-    whole |= {key: min(info[key] for info in infos) for key in LEAST if key in whole}
+    whole |= {key: min(info[key] for info in infos) for key in MINIMA if key in whole}
     if "slots" in whole:
         whole["slots"] = {key: sum(info["slots"][key] for info in infos) for key in whole["slots"]}
     whole[STATES] = [

@@ -37,7 +37,7 @@ class ReplicaGroup(EngineClient):
     Args:
         makes: for each replica, a function that makes a new client, not started.
         routing: chooses the replica of a request.
-        most: restarts of one replica within ``window`` seconds; one more failure is final.
+        max_restarts: restarts of one replica within ``window`` seconds; one more failure is final.
         window: seconds.
         clock: a monotonic clock in seconds.
     """
@@ -47,7 +47,7 @@ class ReplicaGroup(EngineClient):
         makes: Sequence[Callable[[], EngineClient]],
         routing: CheckedRouting,
         *,
-        most: int,
+        max_restarts: int,
         window: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -57,7 +57,7 @@ class ReplicaGroup(EngineClient):
                 number,
                 RestartingClient(
                     make,
-                    most=most,
+                    max_restarts=max_restarts,
                     window=window,
                     lasting=self._lasting,
                     failed=partial(self._forget, number),

@@ -28,7 +28,7 @@ class PairedGroup(ReplicaGroup):
         prefill: the same for each prefill engine.
         routing: chooses the decode engine of a request.
         prefill_routing: chooses its prefill engine.
-        most: see ``ReplicaGroup``.
+        max_restarts: see ``ReplicaGroup``.
         window: see ``ReplicaGroup``.
         closed: called when the group is closed.
         clock: a monotonic clock in seconds.
@@ -41,13 +41,13 @@ class PairedGroup(ReplicaGroup):
         routing: CheckedRouting,
         prefill_routing: CheckedRouting,
         *,
-        most: int,
+        max_restarts: int,
         window: float,
         closed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         makes: list[Callable[[], EngineClient]] = [partial(self._prefilled, make) for make in decode]
-        super().__init__([*makes, *prefill], routing, most=most, window=window, clock=clock)
+        super().__init__([*makes, *prefill], routing, max_restarts=max_restarts, window=window, clock=clock)
         self._closed = closed
         decoding, prefilling = self._replicas[: len(decode)], self._replicas[len(decode) :]
         for replica in self._replicas:

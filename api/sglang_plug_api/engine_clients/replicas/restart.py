@@ -28,7 +28,7 @@ class RestartingClient(EngineClient):
 
     Args:
         make: makes a new client, not started.
-        most: number of restarts within ``window`` seconds; one more failure is final.
+        max_restarts: number of restarts within ``window`` seconds; one more failure is final.
         window: seconds.
         clock: a monotonic clock in seconds.
         lasting: the calls to repeat on a new engine, which somebody else notes; ``None``: those of this client.
@@ -41,7 +41,7 @@ class RestartingClient(EngineClient):
         self,
         make: Callable[[], EngineClient],
         *,
-        most: int,
+        max_restarts: int,
         window: float,
         clock: Callable[[], float] = time.monotonic,
         lasting: LastingCalls | None = None,
@@ -50,7 +50,7 @@ class RestartingClient(EngineClient):
         name: str = "The engine",
     ) -> None:
         self._name = name
-        self._make, self._most, self._window, self._clock = make, most, window, clock
+        self._make, self._max_restarts, self._window, self._clock = make, max_restarts, window, clock
         self._client = make()
         self._listeners: list[Callable[[StepStats], None]] = []
         self._lasting, self._notes, self._failed = lasting or LastingCalls(), lasting is None, failed
@@ -130,7 +130,7 @@ class RestartingClient(EngineClient):
             self._report_no_load()
             self._failed()
             reason = await self._restart() or await self._client.wait_failed()
-        self._final = f"{reason}; it was started again {self._most} times in {self._window:g} seconds before"
+        self._final = f"{reason}; it was started again {self._max_restarts} times in {self._window:g} seconds before"
         self._report_no_load()
         self._given_up.set()
 
@@ -169,7 +169,7 @@ class RestartingClient(EngineClient):
         now = self._clock()
         while self._restarts and now - self._restarts[0] > self._window:
             self._restarts.popleft()
-        if len(self._restarts) >= self._most:
+        if len(self._restarts) >= self._max_restarts:
             return False
         self._restarts.append(now)
         return True

@@ -5,7 +5,7 @@ import { table } from "./pooling-view.js";
 
 const WIDTH = 1000;
 const ROW = 26;
-const MOST_ROWS = 16;
+const MAX_ROWS = 16;
 const LABEL_WIDTH = 44; // narrowest box with a number
 const RECENT = [10, 60, 600]; // seconds since the last use, for the strength of the colour
 const LISTED = 30;
@@ -44,7 +44,7 @@ export function mapView({ tokens, runs }) {
   const boxes = svgElement("g");
   let depth = 0;
   const place = (siblings, left, width, level) => {
-    if (level >= MOST_ROWS) return;
+    if (level >= MAX_ROWS) return;
     depth = Math.max(depth, level + 1);
     const total = siblings.reduce((sum, node) => sum + node.total, 0);
     for (const node of siblings) {

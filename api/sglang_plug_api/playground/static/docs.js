@@ -8,7 +8,7 @@ import { table } from "./pooling-view.js";
 
 const FORM = "multipart/form-data";
 const JSON_TYPE = "application/json";
-const SHOWN = 200000; // most characters of an answer that are shown
+const SHOWN = 200000; // maximum number of characters of an answer that are shown
 /** Values of required fields that say more than "text". */
 const EXAMPLES = {
   messages: [{ role: "user", content: "What is the capital of Peru?" }],

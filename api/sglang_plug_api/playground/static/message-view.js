@@ -145,7 +145,7 @@ export function statistics({ usage, cached, seconds, finish }) {
 
 const FINISHES = {
   stop: "complete",
-  length: "cut off at the most tokens",
+  length: "cut off at the maximum number of tokens",
   tool_calls: "waits for the results of its calls",
   stopped: "stopped",
   error: "failed",

@@ -1,6 +1,6 @@
 // What an OpenAPI document says about a route: its fields in words, and an example of a body.
 
-const MOST_DEPTH = 4;
+const MAX_DEPTH = 4;
 
 /** Returns the schema that a reference names, or the schema itself. */
 export function resolve(schema, document) {
@@ -15,7 +15,7 @@ export function typeName(schema, document, depth = 0) {
   if (options) return [...new Set(options.map((option) => typeName(option, document, depth)))].join(" or ");
   if (schema.enum) return schema.enum.map((value) => JSON.stringify(value)).join(" or ");
   if ("const" in schema) return JSON.stringify(schema.const);
-  if (schema.type === "array" && depth < MOST_DEPTH) {
+  if (schema.type === "array" && depth < MAX_DEPTH) {
     return `array of ${typeName(schema.items ?? {}, document, depth + 1)}`;
   }
   return [schema.type ?? "any"].flat().join(" or ");
@@ -50,9 +50,9 @@ export function example(schema, document, depth = 0) {
   const options = resolved.anyOf ?? resolved.oneOf;
   if (options) return example(options[0], document, depth);
   const type = [resolved.type].flat()[0];
-  if (type === "array") return depth < MOST_DEPTH ? [example(resolved.items ?? {}, document, depth + 1)] : [];
+  if (type === "array") return depth < MAX_DEPTH ? [example(resolved.items ?? {}, document, depth + 1)] : [];
   if (type === "object" || resolved.properties) {
-    const names = depth < MOST_DEPTH ? (resolved.required ?? []) : [];
+    const names = depth < MAX_DEPTH ? (resolved.required ?? []) : [];
     return Object.fromEntries(names.map((name) => [name, example(resolved.properties[name], document, depth + 1)]));
   }
   return { string: "text", integer: 1, number: 1, boolean: false }[type] ?? null;

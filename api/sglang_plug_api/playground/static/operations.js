@@ -12,7 +12,7 @@ import { batchesView, pluginsView, requestsView } from "./tables.js";
 const INTERVAL = 2; // seconds
 const SPAN = 300; // seconds that plots show
 const WINDOW = 30; // seconds of requests that latencies are taken of
-const RATE_WINDOW = 5; // least seconds in which rates are taken
+const RATE_WINDOW = 5; // minimum seconds in which rates are taken
 const BATCHES_EVERY = 5; // rounds
 
 const FIRST = "sglang:time_to_first_token_seconds";

@@ -4,7 +4,7 @@ import { byId, element } from "./dom.js";
 import { checkSchemaText, checkToolsText } from "./json-check.js";
 
 const SAMPLING = [
-  { field: "max_tokens", label: "Most tokens", min: 1, step: 1 },
+  { field: "max_tokens", label: "Maximum tokens", min: 1, step: 1 },
   { field: "temperature", label: "Temperature", min: 0, max: 2, step: "any" },
   { field: "top_p", label: "Top p", min: 0, max: 1, step: "any" },
   { field: "top_k", label: "Top k", min: -1, step: 1 },

@@ -18,7 +18,7 @@ from sglang_plug_api.protocol.tokenize import DetokenizeBody, TokenizeBody
 from sglang_plug_api.text.text_engine import TextEngine
 
 MAX_DECODED_TOKENS = 1 << 20
-"""Most tokens of one text. Decoding blocks all other Python code."""
+"""Maximum number of tokens of one text. Decoding blocks all other Python code."""
 
 
 def build(engine: TextEngine) -> APIRouter:
@@ -95,7 +95,7 @@ def _texts(engine: TextEngine, body: DetokenizeBody) -> str | list[str]:
 def _checked(tokens: Sequence[int], size: int) -> Sequence[int]:
     """Return ``tokens``. Raises ``ApiError`` if one is not in the vocabulary, or there are too many for one text."""
     if len(tokens) > MAX_DECODED_TOKENS:
-        raise ApiError(f"a text of {len(tokens)} tokens; the most is {MAX_DECODED_TOKENS}", param="tokens")
+        raise ApiError(f"a text of {len(tokens)} tokens; the maximum is {MAX_DECODED_TOKENS}", param="tokens")
     beyond = next((token for token in tokens if token >= size), None)
     if beyond is not None:
         raise ApiError(f"token id {beyond} is not in the vocabulary of {size} tokens", param="tokens")

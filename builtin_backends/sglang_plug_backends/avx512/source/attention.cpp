@@ -6,7 +6,7 @@
 namespace {
 
 constexpr int64_t MANY = 8;        // from so many new tokens on packing the context pays
-constexpr int64_t LEAST_PART = 192;  // new tokens for which the context may be packed once more
+constexpr int64_t MIN_PART = 192;  // new tokens for which the context may be packed once more
 
 struct Work {
     bool many;
@@ -44,8 +44,8 @@ struct Plan {
 
     static int64_t parts(const Attention& a, int64_t sequence) {
         const int64_t balanced = a.sequences * a.kv_heads % omp_get_max_threads() ? 4 : 1;
-        const int64_t most = a.queries[sequence] / LEAST_PART;
-        return balanced < most ? balanced : most < 1 ? 1 : most;
+        const int64_t limit = a.queries[sequence] / MIN_PART;
+        return balanced < limit ? balanced : limit < 1 ? 1 : limit;
     }
 
     static int64_t room(const Attention& a) {

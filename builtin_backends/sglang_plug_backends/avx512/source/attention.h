@@ -62,16 +62,16 @@ struct Softmax {
     // Turns the products [from, to) into weights and the others of [0, padded), a multiple of 16, into 0. Returns the
     // factor for what was added up before.
     float weigh(float* scores, int64_t from, int64_t to, int64_t padded, float scale, float softcap) {
-        __m512 most = _mm512_set1_ps(-INFINITY);
+        __m512 greatest = _mm512_set1_ps(-INFINITY);
         for (int64_t i = 0; i < padded; i += 16) {
             const __mmask16 lanes = first(to - i) & ~first(from - i);
             __m512 x = _mm512_mul_ps(_mm512_loadu_ps(scores + i), _mm512_set1_ps(scale));
             if (softcap != 0.0f) x = capped(x, softcap);
             x = _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), lanes, x);
             _mm512_storeu_ps(scores + i, x);
-            most = _mm512_max_ps(most, x);
+            greatest = _mm512_max_ps(greatest, x);
         }
-        const float before = largest, here = _mm512_reduce_max_ps(most);
+        const float before = largest, here = _mm512_reduce_max_ps(greatest);
         if (here > largest) largest = here;
         const __m512 top = _mm512_set1_ps(largest == -INFINITY ? 0.0f : largest);
         __m512 total = _mm512_setzero_ps();

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int CODED_ROWS = 6;              // rows of a tile: 24 sums, the rest of the registers for the factors
 constexpr size_t CODED_BLOCK = 256 << 10;  // bytes of the matrix, kept in the second-level cache for many rows
-constexpr float MOST = 127 * 256;          // of the whole numbers that x becomes
+constexpr float MAX_WHOLE = 127 * 256;         // of the whole numbers that x becomes
 constexpr size_t AHEAD = 2048;             // bytes between what is fetched and what is used
 
 // Rows as `cut` writes them.
@@ -122,13 +122,13 @@ struct CodedProduct {
 
     // A group of a row to two bytes a number, `stride` bytes between fours; its scale, and its sum.
     static void cut(const bf16* x, int count, uint8_t* to, size_t stride, float& scale, int32_t& sum) {
-        __m512 most = _mm512_setzero_ps(), bad = most;
+        __m512 greatest = _mm512_setzero_ps(), bad = greatest;
         for (int d = 0; d < count; d += 16) {
             const __m512 number = load(x + d, first(count - d));
-            most = _mm512_max_ps(most, _mm512_abs_ps(number));
+            greatest = _mm512_max_ps(greatest, _mm512_abs_ps(number));
             bad = _mm512_fmadd_ps(number, _mm512_setzero_ps(), bad);
         }
-        scale = _mm512_reduce_max_ps(most) / MOST;
+        scale = _mm512_reduce_max_ps(greatest) / MAX_WHOLE;
         const __m512 factor = _mm512_set1_ps(scale > 0.0f ? 1.0f / scale : 0.0f);
         __m512i total = _mm512_setzero_si512();
         for (int d = 0; d < count; d += 16) {

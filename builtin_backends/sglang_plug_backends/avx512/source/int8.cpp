@@ -92,13 +92,13 @@ struct Int8Product {
 // A row to two bytes a number, and its scale. Numbers that are not finite give a scale that is not. Of every four numbers
 // the upper bytes are followed by the lower ones; `stride` bytes further, behind the other rows of the group, come the next.
 float split(const bf16* x, uint8_t* to, size_t stride, int depth, size_t padded) {
-    __m512 most = _mm512_setzero_ps(), bad = most;
+    __m512 greatest = _mm512_setzero_ps(), bad = greatest;
     for (int d = 0; d < depth; d += 16) {
         const __m512 number = load(x + d, first(depth - d));
-        most = _mm512_max_ps(most, _mm512_abs_ps(number));
+        greatest = _mm512_max_ps(greatest, _mm512_abs_ps(number));
         bad = _mm512_fmadd_ps(number, _mm512_setzero_ps(), bad);
     }
-    const float scale = _mm512_reduce_max_ps(most) / 32767.0f;
+    const float scale = _mm512_reduce_max_ps(greatest) / 32767.0f;
     const __m512 factor = _mm512_set1_ps(scale > 0.0f ? 1.0f / scale : 0.0f);
     for (size_t d = 0; d < padded; d += 16) {
         const __m512 number = _mm512_mul_ps(load(x + d, first(depth - (long)d)), factor);

@@ -13,11 +13,11 @@ class Machine:
 
     Args:
         rules: what the names in the part say, without recursion.
-        most: states.
+        max_states: maximum number of states.
     """
 
-    def __init__(self, rules: Rules, most: int) -> None:
-        self._rules, self._most = rules, most
+    def __init__(self, rules: Rules, max_states: int) -> None:
+        self._rules, self._max_states = rules, max_states
         self.steps: dict[int, list[tuple[Ranges, int]]] = {}
         self._jumps: dict[int, list[int]] = {}
         self._count, self.end = 1, 0
@@ -50,7 +50,7 @@ class Machine:
 
     def _new(self) -> int:
         self._count += 1
-        if self._count > self._most:
+        if self._count > self._max_states:
             raise OverflowError
         return self._count - 1
 
@@ -87,18 +87,18 @@ class Machine:
         return end
 
     def _repeat(self, node: Repeat, start: int) -> int:
-        for _ in range(node.least):
+        for _ in range(node.minimum):
             start = self._build(node.body, start)
         end = self._new()
         self._jump(start, end)
-        if node.most is None:
+        if node.maximum is None:
             first = self._new()
             self._jump(start, first)
             again = self._build(node.body, first)
             self._jump(again, first)
             self._jump(again, end)
             return end
-        for _ in range(node.most - node.least):
+        for _ in range(node.maximum - node.minimum):
             first = self._new()
             self._jump(start, first)
             start = self._build(node.body, first)

@@ -16,7 +16,7 @@ from .characters import ALL, Characters
 from .regex import regex_to_ebnf
 from .tree import EbnfError, Either, Node, OneOf, Parts, Repeat, Text, read_ebnf
 
-MOST_STATES = 4000
+MAX_STATES = 4000
 Place = frozenset[int]
 """Set of automaton states that a text may have reached."""
 
@@ -35,12 +35,12 @@ def free_text(excludes: Sequence[str], not_beginning: str = "") -> str:
 
 @lru_cache(maxsize=32)  # a constraint is prepared when it is checked and when it is compiled, often with equal parts
 def _free_text(excludes: tuple[str, ...], not_beginning: str) -> str:
-    machine = Machine({}, MOST_STATES)
+    machine = Machine({}, MAX_STATES)
     forbidden = _forbidden(excludes, not_beginning)
     if forbidden is None:
         return f"root ::= {ALL.ebnf()}*\n"
     if not machine.add(forbidden):
-        raise Refusal(f"the excluded texts are too large: at most {MOST_STATES} characters together")
+        raise Refusal(f"the excluded texts are too large: at most {MAX_STATES} characters together")
     first: Place = frozenset(machine.start)
     if machine.end in first:
         raise Refusal("the empty text cannot be excluded")

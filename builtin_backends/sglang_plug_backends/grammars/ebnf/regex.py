@@ -28,9 +28,9 @@ from .characters import (
     literal,
 )
 
-MOST_CHARACTERS = 8192
-MOST_DEPTH = 64
-MOST_REPEATS = 100_000
+MAX_CHARACTERS = 8192
+MAX_DEPTH = 64
+MAX_REPEATS = 100_000
 CLASSES: Mapping[str, tuple[Characters, Callable[[], Characters]]] = {
     "d": (DIGITS, any_digits),
     "w": (WORD, lambda: ANY_WORD),
@@ -73,8 +73,8 @@ def pattern_to_ebnf(pattern: str) -> str:
 
 class _Reader:
     def __init__(self, pattern: str, alphabet: Characters) -> None:
-        if len(pattern) > MOST_CHARACTERS:
-            raise Refusal(f"a regular expression has at most {MOST_CHARACTERS} characters, got {len(pattern)}")
+        if len(pattern) > MAX_CHARACTERS:
+            raise Refusal(f"a regular expression has at most {MAX_CHARACTERS} characters, got {len(pattern)}")
         self._text, self._alphabet = pattern, alphabet
         self._at = 0
         self._depth = 0
@@ -142,8 +142,8 @@ class _Reader:
                 raise self._refusal("lookarounds and inline flags are not supported")
             self._at = kind.end()
         self._depth += 1
-        if self._depth > MOST_DEPTH:
-            raise self._refusal(f"more than {MOST_DEPTH} nested groups")
+        if self._depth > MAX_DEPTH:
+            raise self._refusal(f"more than {MAX_DEPTH} nested groups")
         body = " | ".join(alternative.body for alternative in self._alternatives())
         self._depth -= 1
         if self._next() != ")":
@@ -170,12 +170,12 @@ class _Reader:
         result = REPEAT.match(self._text, self._at)
         if result is None:
             raise self._refusal("a plain '{' (write \\{)")
-        least = int(result[1])
-        most = least if result[2] is None else None if result[3] is None else int(result[3])
-        if max(least, most or 0) > MOST_REPEATS or (most is not None and most < least):
-            raise self._refusal(f"a repetition out of order or over {MOST_REPEATS}")
+        minimum = int(result[1])
+        maximum = minimum if result[2] is None else None if result[3] is None else int(result[3])
+        if max(minimum, maximum or 0) > MAX_REPEATS or (maximum is not None and maximum < minimum):
+            raise self._refusal(f"a repetition out of order or over {MAX_REPEATS}")
         self._at = result.end()
-        return f"{{{least},}}" if most is None else f"{{{least},{most}}}"
+        return f"{{{minimum},}}" if maximum is None else f"{{{minimum},{maximum}}}"
 
     def _escape(self, *, wide: bool = False) -> str | Characters:
         """Parse an escape: a set or a character. ``wide``: the union over all dialects."""

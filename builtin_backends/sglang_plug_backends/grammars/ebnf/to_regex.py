@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .tree import EbnfError, Either, Name, Node, OneOf, Parts, Repeat, Rules, Text
 
-MOST_CHARACTERS = 1 << 20
+MAX_CHARACTERS = 1 << 20
 LAST = 0x10FFFF
 NOTHING = "(?:)"
 
@@ -51,8 +51,8 @@ class _Writer:
     def _write(self, node: Node) -> str:
         """Write an expression that can be concatenated and repeated as a unit."""
         result = self._text(node)
-        if len(result) > MOST_CHARACTERS:
-            raise EbnfError(f"its regular expression would have more than {MOST_CHARACTERS} characters")
+        if len(result) > MAX_CHARACTERS:
+            raise EbnfError(f"its regular expression would have more than {MAX_CHARACTERS} characters")
         return result
 
     def _text(self, node: Node) -> str:
@@ -68,8 +68,8 @@ class _Writer:
             case Either():
                 return self._either(node)
             case Repeat():
-                most = "" if node.most is None else node.most
-                return f"(?:{self._write(node.body)}){{{node.least},{most}}}"
+                maximum = "" if node.maximum is None else node.maximum
+                return f"(?:{self._write(node.body)}){{{node.minimum},{maximum}}}"
 
     def _either(self, node: Either) -> str:
         """Write alternatives with their common suffix factored out, or nested rules would double at each level."""

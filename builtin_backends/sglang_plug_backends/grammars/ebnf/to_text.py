@@ -26,9 +26,9 @@ def _write(node: Node, within: bool = False) -> str:
         case Either():
             result = " | ".join(_write(branch, not isinstance(branch, Parts)) for branch in node.branches)
         case Repeat():
-            most = "" if node.most is None else node.most
+            maximum = "" if node.maximum is None else node.maximum
             body = _write(node.body, True)
             if isinstance(node.body, Repeat):
                 body = f"({body})"  # xgrammar does not parse a quantifier after a quantifier
-            return f"{body}*" if (node.least, node.most) == (0, None) else f"{body}{{{node.least},{most}}}"
+            return f"{body}*" if (node.minimum, node.maximum) == (0, None) else f"{body}{{{node.minimum},{maximum}}}"
     return f"({result})" if within else result

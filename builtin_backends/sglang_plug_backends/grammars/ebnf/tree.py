@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 from .rule_graph import settled
 
-MOST_DEPTH = 64
-MOST_CHARACTERS = 1 << 20
-MOST_REPEATS = 100_000
-MOST_CHOICES = 4096
+MAX_DEPTH = 64
+MAX_CHARACTERS = 1 << 20
+MAX_REPEATS = 100_000
+MAX_CHOICES = 4096
 TOKEN = re.compile(
     r"(?P<space>(?:\s|\#[^\n]*)+)"
     r"|(?P<rule>[A-Za-z_][\w.-]*)(?:\s|\#[^\n]*)*::="
     r"|(?P<name>[A-Za-z_][\w.-]*)"
     r'|"(?P<text>(?:[^"\\\n]|\\.)*)"'
     r"|\[(?P<set>\^?(?:[^\]\\\n]|\\.)*)\]"
-    r"|\{\s*(?P<least>\d{1,6})\s*(?P<comma>,)?\s*(?P<most>\d{1,6})?\s*\}"
+    r"|\{\s*(?P<minimum>\d{1,6})\s*(?P<comma>,)?\s*(?P<maximum>\d{1,6})?\s*\}"
     r"|(?P<sign>[()|*+?])",
     re.ASCII,
 )
@@ -75,11 +75,11 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A repetition; ``most`` ``None``: unbounded."""
+    """A repetition; ``maximum`` ``None``: unbounded."""
 
     body: Node
-    least: int
-    most: int | None
+    minimum: int
+    maximum: int | None
 
 
 Node = Text | OneOf | Name | Parts | Either | Repeat
@@ -88,8 +88,8 @@ Rules = dict[str, Node]
 
 def read_ebnf(source: str) -> Rules:
     """Parse the rules in ``source``, which define ``root`` and every name that is used. Raises ``EbnfError``."""
-    if len(source) > MOST_CHARACTERS:
-        raise EbnfError(f"a grammar has at most {MOST_CHARACTERS} characters, got {len(source)}")
+    if len(source) > MAX_CHARACTERS:
+        raise EbnfError(f"a grammar has at most {MAX_CHARACTERS} characters, got {len(source)}")
     return _Reader(source).read()
 
 
@@ -99,8 +99,8 @@ def read_choices(source: str) -> Either:
         choices = json.loads(source)
         if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
             raise EbnfError("a choice must be a list of texts")
-        if len(choices) > MOST_CHOICES:
-            raise EbnfError(f"a choice has at most {MOST_CHOICES} texts, got {len(choices)}")
+        if len(choices) > MAX_CHOICES:
+            raise EbnfError(f"a choice has at most {MAX_CHOICES} texts, got {len(choices)}")
         "".join(choices).encode()
     except (json.JSONDecodeError, RecursionError) as error:
         raise EbnfError(f"a choice must be a JSON list of texts: {error}") from None
@@ -129,7 +129,7 @@ def mapped(node: Node, change: Callable[[Node], Node]) -> Node:
         case Either():
             node = Either(tuple(mapped(branch, change) for branch in node.branches))
         case Repeat():
-            node = Repeat(mapped(node.body, change), node.least, node.most)
+            node = Repeat(mapped(node.body, change), node.minimum, node.maximum)
     return change(node)
 
 
@@ -164,7 +164,7 @@ def made_of(node: Node, leaf: Callable[[Text | OneOf], bool], rules: Mapping[str
         case Parts():
             return all(made_of(part, leaf, rules) for part in node.parts)
         case Repeat():
-            return not node.least or made_of(node.body, leaf, rules)
+            return not node.minimum or made_of(node.body, leaf, rules)
     return leaf(node)
 
 
@@ -261,7 +261,7 @@ class _Reader:
             result = Text("".join(map(chr, self._characters(token["text"]))))
         elif token["set"] is not None:
             result = self._set(token["set"])
-        elif token["least"] is not None or token["sign"] in "*+?":
+        elif token["minimum"] is not None or token["sign"] in "*+?":
             raise self._error("nothing to repeat")
         else:
             return None
@@ -270,8 +270,8 @@ class _Reader:
 
     def _group(self) -> Node:
         self._depth += 1
-        if self._depth > MOST_DEPTH:
-            raise self._error(f"more than {MOST_DEPTH} nested groups")
+        if self._depth > MAX_DEPTH:
+            raise self._error(f"more than {MAX_DEPTH} nested groups")
         result = self._either()
         self._depth -= 1
         if not self._sign(")"):
@@ -282,20 +282,20 @@ class _Reader:
         while True:
             if sign := self._sign("*+?"):
                 node = Repeat(node, *SIGNS[sign])
-            elif self._token is not None and self._token["least"] is not None:
+            elif self._token is not None and self._token["minimum"] is not None:
                 node = Repeat(node, *self._bounds(self._token))
                 self._advance()
             else:
                 return node
 
     def _bounds(self, token: re.Match[str]) -> tuple[int, int | None]:
-        least = int(token["least"])
-        most = least if token["comma"] is None else None if token["most"] is None else int(token["most"])
-        if (token["comma"] is None and token["most"]) or max(least, most or 0) > MOST_REPEATS:
-            raise self._error(f"a repetition that is malformed or over {MOST_REPEATS}")
-        if most is not None and most < least:
+        minimum = int(token["minimum"])
+        maximum = minimum if token["comma"] is None else None if token["maximum"] is None else int(token["maximum"])
+        if (token["comma"] is None and token["maximum"]) or max(minimum, maximum or 0) > MAX_REPEATS:
+            raise self._error(f"a repetition that is malformed or over {MAX_REPEATS}")
+        if maximum is not None and maximum < minimum:
             raise self._error("a repetition out of order")
-        return least, most
+        return minimum, maximum
 
     def _set(self, inside: str) -> OneOf:
         negated = inside.startswith("^")

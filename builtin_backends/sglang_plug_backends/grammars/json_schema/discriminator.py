@@ -13,10 +13,10 @@ from typing import Any
 
 from .exclusive import canonical
 from .keywords import restricts
-from .references import MOST_SHOWN, Target
+from .references import MAX_SHOWN, Target
 
 UNIONS = ("oneOf", "anyOf")
-MOST_HOPS = 8
+MAX_HOPS = 8
 """Maximum number of references and nested unions that are followed to a branch."""
 Follow = Callable[[Any, Target], Target]
 """Resolver ``(reference, schema that contains it) -> schema``. Raises ``Refusal``."""
@@ -77,7 +77,7 @@ def _branch(by: _Discriminator, member: Target, hops: int) -> _Branch | None:
     tags: list[str] = []
     implicit: list[str] = []
     target = member
-    while isinstance(target.schema, dict) and hops <= MOST_HOPS:
+    while isinstance(target.schema, dict) and hops <= MAX_HOPS:
         hops += 1
         assertions = _assertions(target.schema)
         if set(assertions) == {"$ref"}:
@@ -148,9 +148,9 @@ def _narrowed(
 
 def _tagged(by: _Discriminator, declared: Any, where: Target, tags: Sequence[str]) -> tuple[Any, Sequence[Any]] | None:
     """Return the schema of the property and its values, given the names of the branch."""
-    target, nullable = where.child(declared, f"properties/{by.name[:MOST_SHOWN]}"), False
+    target, nullable = where.child(declared, f"properties/{by.name[:MAX_SHOWN]}"), False
     assertions: dict[str, Any] = {}
-    for _ in range(MOST_HOPS):
+    for _ in range(MAX_HOPS):
         if not isinstance(target.schema, dict):
             return None
         assertions, nullable = _assertions(target.schema), nullable or target.schema.get("nullable") is True

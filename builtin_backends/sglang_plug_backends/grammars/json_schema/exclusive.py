@@ -10,16 +10,16 @@ from typing import Any
 
 Resolve = Callable[[Any], Any]
 """Resolver from a ``$ref`` to its schema."""
-MOST_HOPS = 8
-MOST_MEMBERS = 64
+MAX_HOPS = 8
+MAX_MEMBERS = 64
 
 
 def exclusive(members: Sequence[Any], resolve: Resolve) -> bool:
     """Return True if types, constants, or constants of a property that both require separate all of ``members``."""
-    if len(members) > MOST_MEMBERS:
+    if len(members) > MAX_MEMBERS:
         return False
     results = [_alternatives(member, resolve, 0) for member in members]
-    if sum(map(len, results)) > MOST_MEMBERS:
+    if sum(map(len, results)) > MAX_MEMBERS:
         return False
     return all(_apart(*pair, resolve) for item, other in combinations(results, 2) for pair in product(item, other))
 
@@ -28,18 +28,18 @@ def _alternatives(schema: Any, resolve: Resolve, hops: int) -> list[Any]:
     """Return the branches of a schema that is only a union, nested unions included; otherwise the schema alone."""
     schema = _followed(schema, resolve)
     unions = [key for key in ("anyOf", "oneOf") if isinstance(schema, dict) and isinstance(schema.get(key), list)]
-    if len(unions) != 1 or hops > MOST_HOPS:
+    if len(unions) != 1 or hops > MAX_HOPS:
         return [schema]
     alternatives: list[Any] = []
-    for item in schema[unions[0]][: MOST_MEMBERS + 1]:
+    for item in schema[unions[0]][: MAX_MEMBERS + 1]:
         alternatives += _alternatives(item, resolve, hops + 1)
-        if len(alternatives) > MOST_MEMBERS:
+        if len(alternatives) > MAX_MEMBERS:
             break
     return alternatives
 
 
 def _followed(schema: Any, resolve: Resolve) -> Any:
-    for _ in range(MOST_HOPS):
+    for _ in range(MAX_HOPS):
         if not (isinstance(schema, dict) and "$ref" in schema):
             return schema
         schema = resolve(schema["$ref"])

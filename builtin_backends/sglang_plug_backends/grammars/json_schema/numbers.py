@@ -8,40 +8,40 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from sglang_plug_backends.grammars.refusal import Refusal
 
-MOST_DIGITS = 18
+MAX_DIGITS = 18
 """Maximum digits of an integer and of each part of a decimal, which every JSON reader accepts."""
 DECIMALS = 4
 """Maximum digits after the point of numbers with bounds, unless a bound has more."""
-MOST_DECIMALS = 12
+MAX_DECIMALS = 12
 
 Digits = tuple[tuple[int, int], ...]
 """First and last digit of each place."""
 
-INTEGER = f'"-"? ("0" | [1-9] [0-9]{{0,{MOST_DIGITS - 1}}})'
-NUMBER = f'{INTEGER} ("." [0-9]{{1,{MOST_DIGITS}}})? ([eE] [+-]? [0-9]{{1,2}})?'
+INTEGER = f'"-"? ("0" | [1-9] [0-9]{{0,{MAX_DIGITS - 1}}})'
+NUMBER = f'{INTEGER} ("." [0-9]{{1,{MAX_DIGITS}}})? ([eE] [+-]? [0-9]{{1,2}})?'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """Minimum and maximum; ``above`` and ``below`` exclude the bound itself."""
 
-    least: Decimal | None = None
-    most: Decimal | None = None
+    minimum: Decimal | None = None
+    maximum: Decimal | None = None
     above: bool = False
     below: bool = False
 
 
 def integers(bounds: Bounds) -> str:
     """Return an expression for the integers within ``bounds``. Raises ``Refusal`` if there are none."""
-    least, most = _whole(bounds)
-    return _signed(least, most, 0)
+    minimum, maximum = _whole(bounds)
+    return _signed(minimum, maximum, 0)
 
 
 def decimals(bounds: Bounds) -> str:
     """Return an expression for the numbers within ``bounds``. Raises ``Refusal`` if there are none."""
-    places = max([DECIMALS, *(_places(item) for item in (bounds.least, bounds.most) if item is not None)])
-    if places > MOST_DECIMALS:
-        raise Refusal(f"a bound with more than {MOST_DECIMALS} digits after the point")
+    places = max([DECIMALS, *(_places(item) for item in (bounds.minimum, bounds.maximum) if item is not None)])
+    if places > MAX_DECIMALS:
+        raise Refusal(f"a bound with more than {MAX_DECIMALS} digits after the point")
     texts = []
     for digits in range(places, -1, -1):
         try:
@@ -55,19 +55,19 @@ def decimals(bounds: Bounds) -> str:
 
 def _scaled(bounds: Bounds, digits: int) -> Bounds:
     scale = Decimal(10) ** digits
-    least = None if bounds.least is None else bounds.least * scale
-    most = None if bounds.most is None else bounds.most * scale
-    return replace(bounds, least=least, most=most)
+    minimum = None if bounds.minimum is None else bounds.minimum * scale
+    maximum = None if bounds.maximum is None else bounds.maximum * scale
+    return replace(bounds, minimum=minimum, maximum=maximum)
 
 
 def _whole(bounds: Bounds) -> tuple[int | None, int | None]:
     """Return the first and the last integer within ``bounds``."""
-    least, most = bounds.least, bounds.most
-    first = None if least is None else int(least.to_integral_value(ROUND_CEILING))
-    last = None if most is None else int(most.to_integral_value(ROUND_FLOOR))
-    if first is not None and bounds.above and first == least:
+    minimum, maximum = bounds.minimum, bounds.maximum
+    first = None if minimum is None else int(minimum.to_integral_value(ROUND_CEILING))
+    last = None if maximum is None else int(maximum.to_integral_value(ROUND_FLOOR))
+    if first is not None and bounds.above and first == minimum:
         first += 1
-    if last is not None and bounds.below and last == most:
+    if last is not None and bounds.below and last == maximum:
         last -= 1
     return first, last
 
@@ -77,11 +77,11 @@ def _places(value: Decimal) -> int:
     return max(0, -exponent) if isinstance(exponent, int) else 0
 
 
-def _signed(least: int | None, most: int | None, places: int) -> str:
-    """Return an expression for ``n / 10**places``, ``least <= n <= most``, written with all of their places."""
-    limit = 10 ** (MOST_DIGITS + places) - 1
-    low = -limit if least is None else least
-    high = limit if most is None else most
+def _signed(minimum: int | None, maximum: int | None, places: int) -> str:
+    """Return an expression for ``n / 10**places``, ``minimum <= n <= maximum``, written with all of their places."""
+    limit = 10 ** (MAX_DIGITS + places) - 1
+    low = -limit if minimum is None else minimum
+    high = limit if maximum is None else maximum
     if low > high or low > limit or high < -limit:
         raise Refusal("bounds between which there is no number")
     low, high = max(low, -limit), min(high, limit)
@@ -112,9 +112,9 @@ def _compressed(parts: list[str]) -> Iterator[str]:
         at = end
 
 
-def _spans(low: int, high: int, least_width: int) -> Iterator[Digits]:
-    """Cover ``low..high`` with spans whose places vary independently; at least ``least_width`` digits each."""
-    width = max(least_width, len(str(low)))
+def _spans(low: int, high: int, min_width: int) -> Iterator[Digits]:
+    """Cover ``low..high`` with spans whose places vary independently; at least ``min_width`` digits each."""
+    width = max(min_width, len(str(low)))
     while low <= high:
         top = min(high, 10**width - 1)
         yield from _same_width(str(low).zfill(width), str(top).zfill(width))

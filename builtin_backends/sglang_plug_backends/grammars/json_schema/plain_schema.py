@@ -17,8 +17,8 @@ from .discriminator import select_branches
 from .keywords import restricts
 from .references import Target, find_target
 
-MOST_DEPTH = 64
-MOST_NODES = 10_000
+MAX_DEPTH = 64
+MAX_NODES = 10_000
 SINGLE = frozenset({"items", "additionalProperties"})
 """Keywords that hold a schema."""
 LISTS = frozenset({"prefixItems", "anyOf", "oneOf", "allOf"})
@@ -28,7 +28,7 @@ NAMED = frozenset({"properties", "patternProperties"})
 COMBINED = frozenset({"const", "$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies"})
 """Keywords that may forbid ``null`` regardless of ``type``."""
 DEFINITIONS = "#/$defs/"
-MOST_SHOWN = 80
+MAX_SHOWN = 80
 """Maximum characters of a name that are repeated in paths."""
 
 
@@ -58,7 +58,7 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any, Any]]
         elif keyword in LISTS and isinstance(value, list):
             yield from ((f"{keyword}/{index}", value, index, item) for index, item in enumerate(value))
         elif keyword in NAMED and isinstance(value, dict):
-            yield from ((f"{keyword}/{name[:MOST_SHOWN]}", value, name, item) for name, item in value.items())
+            yield from ((f"{keyword}/{name[:MAX_SHOWN]}", value, name, item) for name, item in value.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class _Rewriter:
         while self._tasks:
             task = self._tasks.pop()
             count += 1
-            if task.depth > MOST_DEPTH or count > MOST_NODES:
-                place = task.target.path[:MOST_SHOWN]
-                raise Refusal(f"the schema is too large at {place}: at most {MOST_DEPTH} levels, {MOST_NODES} parts")
+            if task.depth > MAX_DEPTH or count > MAX_NODES:
+                place = task.target.path[:MAX_SHOWN]
+                raise Refusal(f"the schema is too large at {place}: at most {MAX_DEPTH} levels, {MAX_NODES} parts")
             task.container[task.key] = self._rewritten(task)
         schema = result["root"]
         if self._definitions:

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from sglang_plug_backends.grammars.refusal import Refusal
 
-MOST_SHOWN = 80
+MAX_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def _target(resource: Any, pointer: Any, path: str) -> Target:
     for value in _walk(resource, pointer, path):
         if starts_resource(value):
             resource = value
-    return Target(value, pointer[: 2 * MOST_SHOWN], resource)
+    return Target(value, pointer[: 2 * MAX_SHOWN], resource)
 
 
 def resolve(root: Any, pointer: Any, path: str) -> Any:
@@ -61,7 +61,7 @@ def resolve(root: Any, pointer: Any, path: str) -> Any:
 def _walk(root: Any, pointer: Any, path: str) -> Iterator[Any]:
     """Yield every value on the path from ``root`` to the target of ``pointer``. Raises ``Refusal``."""
     if not isinstance(pointer, str) or not (pointer == "#" or pointer.startswith("#/")):
-        raise Refusal(f"$ref at {path} must name a place in the same schema (#/...), got {str(pointer)[:MOST_SHOWN]!r}")
+        raise Refusal(f"$ref at {path} must name a place in the same schema (#/...), got {str(pointer)[:MAX_SHOWN]!r}")
     result = root
     yield result
     for part in pointer.split("/")[1:]:
@@ -71,7 +71,7 @@ def _walk(root: Any, pointer: Any, path: str) -> Iterator[Any]:
         elif isinstance(result, list) and name.isascii() and name.isdigit() and int(name) < len(result):
             result = result[int(name)]
         else:
-            raise Refusal(f"$ref at {path} refers to {pointer[:MOST_SHOWN]!r}, which does not exist")
+            raise Refusal(f"$ref at {path} refers to {pointer[:MAX_SHOWN]!r}, which does not exist")
         yield result
 
 
@@ -102,6 +102,6 @@ def _can_end(schema: Any, ending: set[str]) -> bool:
     properties, required = schema.get("properties", {}), schema.get("required", ())
     if not all(_can_end(properties[name], ending) for name in required if name in properties):
         return False
-    least, first = schema.get("minItems", 0), schema.get("prefixItems", ())
-    items = [*first[:least], *([schema["items"]] if least > len(first) and "items" in schema else ())]
+    minimum, first = schema.get("minItems", 0), schema.get("prefixItems", ())
+    items = [*first[:minimum], *([schema["items"]] if minimum > len(first) and "items" in schema else ())]
     return all(_can_end(item, ending) for item in items)

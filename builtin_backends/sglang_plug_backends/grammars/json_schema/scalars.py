@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from sglang_plug_backends.grammars.ebnf.characters import JSON_PLAIN
-from sglang_plug_backends.grammars.ebnf.regex import MOST_REPEATS, pattern_to_ebnf
+from sglang_plug_backends.grammars.ebnf.regex import MAX_REPEATS, pattern_to_ebnf
 from sglang_plug_backends.grammars.refusal import Refusal
 
 from .formats import FORMATS
@@ -17,9 +17,9 @@ from .numbers import INTEGER, NUMBER, Bounds, decimals, integers
 
 def text(schema: dict[str, Any], path: str) -> str:
     """Return an expression for strings. Raises ``Refusal``."""
-    least, most = count(schema, "minLength", path) or 0, count(schema, "maxLength", path)
+    minimum, maximum = count(schema, "minLength", path) or 0, count(schema, "maxLength", path)
     keywords: list[str] = [key for key in ("pattern", "format") if key in schema]
-    keywords += ["minLength or maxLength"] if least or most is not None else []
+    keywords += ["minLength or maxLength"] if minimum or maximum is not None else []
     if len(keywords) > 1:
         raise Refusal(f"{' together with '.join(keywords)} at {path} cannot be enforced")
     if "format" in schema:
@@ -29,12 +29,12 @@ def text(schema: dict[str, Any], path: str) -> str:
         return _quoted(pattern_to_ebnf(f"^(?:{pattern})$"))
     if "pattern" in schema:
         return _quoted(_pattern(schema["pattern"], path))
-    if most is None and least < 2:
-        return "filled" if least else "string"
-    if least > MOST_REPEATS or (most is not None and most < least):
-        raise Refusal(f"minLength at {path} is above maxLength or {MOST_REPEATS}")
-    bound = "" if most is None else min(most, MOST_REPEATS)
-    return _quoted('""' if bound == 0 else f"{JSON_PLAIN.ebnf()}{{{least},{bound}}}")
+    if maximum is None and minimum < 2:
+        return "filled" if minimum else "string"
+    if minimum > MAX_REPEATS or (maximum is not None and maximum < minimum):
+        raise Refusal(f"minLength at {path} is above maxLength or {MAX_REPEATS}")
+    bound = "" if maximum is None else min(maximum, MAX_REPEATS)
+    return _quoted('""' if bound == 0 else f"{JSON_PLAIN.ebnf()}{{{minimum},{bound}}}")
 
 
 def _quoted(inside: str) -> str:
@@ -52,11 +52,11 @@ def number(kind: str, schema: dict[str, Any], path: str) -> str:
             limits[key] = Decimal(value)
     if not limits:
         return f"({INTEGER if kind == 'integer' else NUMBER})"
-    least, above = _tighter(limits.get("minimum"), limits.get("exclusiveMinimum"), max)
-    most, below = _tighter(limits.get("maximum"), limits.get("exclusiveMaximum"), min)
+    minimum, above = _tighter(limits.get("minimum"), limits.get("exclusiveMinimum"), max)
+    maximum, below = _tighter(limits.get("maximum"), limits.get("exclusiveMaximum"), min)
     within: Callable[[Bounds], str] = integers if kind == "integer" else decimals
     try:
-        return f"({within(Bounds(least=least, most=most, above=above, below=below))})"
+        return f"({within(Bounds(minimum=minimum, maximum=maximum, above=above, below=below))})"
     except Refusal as error:
         raise Refusal(f"minimum or maximum at {path}: {error}") from None
 

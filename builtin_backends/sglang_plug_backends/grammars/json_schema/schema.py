@@ -12,18 +12,18 @@ from decimal import Decimal
 from typing import Any, NoReturn
 
 from sglang_plug_backends.grammars.ebnf.characters import JSON_PLAIN, WORD, Characters, literal
-from sglang_plug_backends.grammars.ebnf.regex import MOST_REPEATS
+from sglang_plug_backends.grammars.ebnf.regex import MAX_REPEATS
 from sglang_plug_backends.grammars.refusal import Refusal
 
 from .exclusive import exclusive
 from .keywords import BY_TYPE, KNOWN, STANDALONE
 from .notation import JSON, PARAMETER, Keys, Notation
-from .plain_schema import MOST_DEPTH, MOST_NODES, plain_schema
+from .plain_schema import MAX_DEPTH, MAX_NODES, plain_schema
 from .references import resolve, unending
 from .scalars import count, number, text
 from .whitespace import Whitespace
 
-MOST_NAME = 256
+MAX_NAME = 256
 """Maximum characters of a property's name where other properties are allowed."""
 END = "\0"
 EMPTY = '""'
@@ -53,7 +53,7 @@ class Converter:
     def __init__(self, root: Any, whitespace: Whitespace, notation: Notation = JSON) -> None:
         self._plain, self._notation = plain_schema(root), notation
         self._root = self._plain.schema
-        space = f" [ \\n\\r\\t]{{0,{whitespace.most}}} " if whitespace.free else " "
+        space = f" [ \\n\\r\\t]{{0,{whitespace.max_length}}} " if whitespace.free else " "
         self._comma = f'{space}","{space}' if whitespace.free else ' ", " '
         self._colon = f'{space}":"{space}' if whitespace.free else ' ": " '
         self._space = space
@@ -93,8 +93,8 @@ class Converter:
     def _value(self, schema: Any, path: str, depth: int) -> str:
         """Return an expression for the values of ``schema``: one name or one pair of parentheses."""
         self._nodes += 1
-        if depth > MOST_DEPTH or self._nodes > MOST_NODES:
-            raise Refusal(f"the schema is too large at {path[:80]}: at most {MOST_DEPTH} levels, {MOST_NODES} parts")
+        if depth > MAX_DEPTH or self._nodes > MAX_NODES:
+            raise Refusal(f"the schema is too large at {path[:80]}: at most {MAX_DEPTH} levels, {MAX_NODES} parts")
         if schema is True:
             return self._any()
         keys = _keywords(schema, path)
@@ -199,39 +199,46 @@ class Converter:
         return result
 
     def _array(self, schema: dict[str, Any], path: str, depth: int) -> str:
-        least, most = count(schema, "minItems", path) or 0, count(schema, "maxItems", path)
+        minimum, maximum = count(schema, "minItems", path) or 0, count(schema, "maxItems", path)
         if schema.get("uniqueItems", False) is not False:
             raise Refusal(f"uniqueItems at {path} cannot be enforced")
         first = schema.get("prefixItems", [])
         if not isinstance(first, list):
             raise Refusal(f"prefixItems at {path} must be a list")
-        items = schema.get("items", not first or least > len(first))
+        items = schema.get("items", not first or minimum > len(first))
         if never := [at for at, item in enumerate(first) if item is False]:  # no item is possible there or after it
             first, items = first[: never[0]], False
-        if most is not None:
-            first = first[:most]
-        if least > MOST_REPEATS or (most is not None and most < least) or (items is False and least > len(first)):
+        if maximum is not None:
+            first = first[:maximum]
+        if (
+            minimum > MAX_REPEATS
+            or (maximum is not None and maximum < minimum)
+            or (items is False and minimum > len(first))
+        ):
             raise Refusal(f"minItems at {path} is above what is allowed")
         item_rule = None
-        if items is not False and (most is None or most > len(first)):
+        if items is not False and (maximum is None or maximum > len(first)):
             item_rule = self._new(self._value(items, f"{path}/items", depth + 1))
         results = [self._value(item, f"{path}/prefixItems/{at}", depth + 1) for at, item in enumerate(first)]
-        return self._enclosed('"["', self._items(results, item_rule, least, most), '"]"')
+        return self._enclosed('"["', self._items(results, item_rule, minimum, maximum), '"]"')
 
-    def _items(self, first: list[str], item_rule: str | None, least: int, most: int | None) -> str:
+    def _items(self, first: list[str], item_rule: str | None, minimum: int, maximum: int | None) -> str:
         """Write the inside of an array, from its end: the possible continuations of the items before."""
         text = ""
         if item_rule is not None:
-            after, before = max(least - len(first), 0), "" if most is None else min(most, MOST_REPEATS) - len(first)
+            after, before = (
+                max(minimum - len(first), 0),
+                "" if maximum is None else min(maximum, MAX_REPEATS) - len(first),
+            )
             if first:
                 text = f"({self._comma}{item_rule}){{{after},{before}}}"
             else:
                 before = "" if before == "" else int(before) - 1
                 text = f"{item_rule} ({self._comma}{item_rule}){{{max(after - 1, 0)},{before}}}"
-                text = text if least else f"({text})?"
+                text = text if minimum else f"({text})?"
         for index in reversed(range(len(first))):
             text = f"{self._comma if index else ''}{first[index]} {text}"
-            text = text if index < least else self._new(f"{text} | {EMPTY}")
+            text = text if index < minimum else self._new(f"{text} | {EMPTY}")
         return text
 
     # -- objects --------------------------------------------------------------------------------------------------
@@ -249,8 +256,8 @@ class Converter:
         more = schema.get("additionalProperties", not properties and not required)
         undeclared = {name: schema.get("additionalProperties", True) for name in required if name not in properties}
         properties = {**properties, **undeclared}
-        least, most = count(schema, "minProperties", path) or 0, count(schema, "maxProperties", path)
-        if least > len(set(required)) or (most is not None and (more is not False or most < len(properties))):
+        minimum, maximum = count(schema, "minProperties", path) or 0, count(schema, "maxProperties", path)
+        if minimum > len(set(required)) or (maximum is not None and (more is not False or maximum < len(properties))):
             raise Refusal(f"minProperties or maxProperties at {path} cannot be enforced beyond required and properties")
         pairs = []
         for name, item in properties.items():
@@ -261,8 +268,8 @@ class Converter:
             pairs.append((self._new(f"{key}{keys.colon}{value}"), name in required))
         other = None
         if more is not False:
-            if any(len(name) > MOST_NAME for name in properties):
-                raise Refusal(f"additionalProperties at {path} beside a name of over {MOST_NAME} characters")
+            if any(len(name) > MAX_NAME for name in properties):
+                raise Refusal(f"additionalProperties at {path} beside a name of over {MAX_NAME} characters")
             names = properties if keys.quoted else (*properties, "")
             key = self._other_key([name + END for name in names], keys)
             value = self._value(more, f"{path}/additionalProperties", depth + 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Whitespace:
-    """The allowed white space: single blanks as in ``json.dumps``, or up to ``most`` arbitrary ones if ``free``."""
+    """Allowed whitespace: single blanks as in ``json.dumps``, or up to ``max_length`` arbitrary ones if ``free``."""
 
     free: bool = False
-    most: int = 16
+    max_length: int = 16

@@ -79,12 +79,12 @@ def _verify(directory: StoreDirectory, options: argparse.Namespace) -> int:
 
 def _prune(directory: StoreDirectory, options: argparse.Namespace) -> int:
     try:
-        most = 0 if options.bytes == "0" else parse_bytes(options.bytes)
+        max_bytes = 0 if options.bytes == "0" else parse_bytes(options.bytes)
     except ValueError as error:
         raise ConfigError(f"--bytes: {error}") from error
     segments = _segments(directory)
     total = sum(segment.size for segment in segments)
-    removed = remove_until(segments, most, total)
+    removed = remove_until(segments, max_bytes, total)
     freed = sum(segment.size for segment in removed)
     print(f"removed files: {len(removed)}\nremoved bytes: {freed}\nbytes left: {total - freed}")
     return 0

@@ -126,14 +126,14 @@ class StoreDirectory:
             draft.unlink(missing_ok=True)
 
 
-def remove_until(segments: list[Segment], most: int, total: int) -> list[Segment]:
-    """Remove files, the first of ``segments`` first, until at most ``most`` of ``total`` bytes are left.
+def remove_until(segments: list[Segment], max_bytes: int, total: int) -> list[Segment]:
+    """Remove files, the first of ``segments`` first, until at most ``max_bytes`` of ``total`` bytes are left.
 
     Files that a process still writes to are left. Returns the removed ones.
     """
     removed: list[Segment] = []
     for segment in segments:
-        if total <= most:
+        if total <= max_bytes:
             break
         if segment.is_locked():
             continue

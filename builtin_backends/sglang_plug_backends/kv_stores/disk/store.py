@@ -20,11 +20,11 @@ logger = logging.getLogger(__name__)
 
 SEGMENTS = 16
 """The budget is divided into at least this many files, so that making room drops a small part of the blocks."""
-MOST_SEGMENT_BYTES = 256 << 20
+MAX_SEGMENT_BYTES = 256 << 20
 REFRESH_SECONDS = 2.0
 """Seconds between two looks for blocks that other servers have written."""
 BATCH = 1000
-"""Most blocks that the index is locked for: the step loop looks into it."""
+"""Maximum number of blocks that the index is locked for: the step loop looks into it."""
 
 
 class DiskStore(KVStore):
@@ -43,7 +43,7 @@ class DiskStore(KVStore):
     def __init__(self, settings: DiskSettings) -> None:
         self._directory = StoreDirectory.create(settings.path)
         self._capacity, self._by_use = parse_bytes(settings.bytes), settings.eviction == "lru"
-        self._segment_bytes = max(1, min(MOST_SEGMENT_BYTES, self._capacity // SEGMENTS))
+        self._segment_bytes = max(1, min(MAX_SEGMENT_BYTES, self._capacity // SEGMENTS))
         # The step loop takes the lock of the index: nobody waits for a file while holding it. What else is changed is
         # protected by the lock of writers.
         self._index_lock, self._write_lock = threading.Lock(), threading.Lock()

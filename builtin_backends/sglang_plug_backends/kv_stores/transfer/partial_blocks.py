@@ -24,11 +24,11 @@ class PartialBlocks:
     """Collects the parts of blocks; drops the oldest blocks beyond a number of bytes.
 
     Args:
-        most_bytes: most bytes of all blocks.
+        max_bytes: maximum number of bytes of all blocks.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._blocks: OrderedDict[bytes, _PartialBlock] = OrderedDict()
         self.bytes = 0
         """Bytes that the blocks take, those that are not present included."""
@@ -45,7 +45,7 @@ class PartialBlocks:
             raise ValueError(f"bytes {part.start} to {end} of a block of {part.size}")
         block = self._blocks.get(part.key)
         if block is None:
-            if part.size > self._most_bytes:
+            if part.size > self._max_bytes:
                 return None
             block = self._blocks[part.key] = _PartialBlock(bytearray(part.size))
             self.bytes += part.size
@@ -70,5 +70,5 @@ class PartialBlocks:
         self.bytes = 0
 
     def _drop_oldest(self) -> None:
-        while self.bytes > self._most_bytes:
+        while self.bytes > self._max_bytes:
             self.bytes -= len(self._blocks.popitem(last=False)[1].data)

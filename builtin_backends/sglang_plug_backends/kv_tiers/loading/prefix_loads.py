@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 WORKERS = 2
 GRACE = 1.0
-"""Most seconds after its deadline for which a load is waited for: a store may be late by one block."""
+"""Maximum time in seconds after its deadline for which a load is waited for: a store may be late by one block."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,9 +84,9 @@ class PrefixLoads:
     Args:
         source: loads prefixes.
         prefill: how long prompts take.
-        most_bytes: most bytes of loaded prefixes that are not in the pool yet; further loads wait.
+        max_bytes: maximum number of bytes of loaded prefixes that are not in the pool yet; further loads wait.
         promote: receives what came from another tier than the fastest.
-        most_seconds: most seconds for one load.
+        max_seconds: maximum time in seconds for one load.
         always: load whatever computing would take.
         clock: the time in seconds.
     """
@@ -96,14 +96,14 @@ class PrefixLoads:
         source: PrefixSource,
         prefill: PrefillRate,
         *,
-        most_bytes: int,
-        most_seconds: float,
+        max_bytes: int,
+        max_seconds: float,
         always: bool,
         promote: Callable[[list[KVBlock]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._source, self._tiers, self._prefill, self._most_bytes = source, source.tiers, prefill, most_bytes
-        self._most_seconds, self._always, self._promote = most_seconds, always, promote
+        self._source, self._tiers, self._prefill, self._max_bytes = source, source.tiers, prefill, max_bytes
+        self._max_seconds, self._always, self._promote = max_seconds, always, promote
         self._clock, self._queue_clock = clock, StoppableClock(clock)
         self._queue: deque[PrefixLoad] = deque()
         self._changed = threading.Condition()
@@ -135,17 +135,17 @@ class PrefixLoads:
         located = None
         if self._tiers.lookup_is_immediate and (located := self._source.locate(missing)) is None:
             return None
-        gain = missing.most_gain if located is None else located.gain
-        size = self._source.most_bytes(missing) if located is None else self._source.size(located)
+        gain = missing.max_gain if located is None else located.gain
+        size = self._source.max_bytes(missing) if located is None else self._source.size(located)
         compute = None if always or self._always else self._prefill.seconds(gain * self._source.layout.tokens)
-        seconds = self._most_seconds if compute is None else min(compute, self._most_seconds)
-        least = self._source.least_seconds(missing) if located is None else self._source.seconds(located)
+        seconds = self._max_seconds if compute is None else min(compute, self._max_seconds)
+        min_seconds = self._source.min_seconds(missing) if located is None else self._source.seconds(located)
         with self._changed:
             load = PrefixLoad(missing, size, gain, self._queue_clock.now(), seconds, compute)
-            if compute is not None and least >= compute:
+            if compute is not None and min_seconds >= compute:
                 self._measure_again(load, located)
                 return None
-            if compute is not None and least + self._seconds_before() >= compute:
+            if compute is not None and min_seconds + self._seconds_before() >= compute:
                 return None
             self._append(load)
         return load
@@ -205,7 +205,7 @@ class PrefixLoads:
         """Report whether the first load in the queue has to wait; one may always begin, however large it is."""
         if not self._queue or self._held_bytes == 0:
             return False
-        return self._held_bytes + self._queue[0].bytes > self._most_bytes
+        return self._held_bytes + self._queue[0].bytes > self._max_bytes
 
     def _seconds_before(self) -> float:
         """Return the seconds after which a worker probably has time for another load."""

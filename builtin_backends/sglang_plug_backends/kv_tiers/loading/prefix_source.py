@@ -37,7 +37,7 @@ class MissingPrefix:
         return self.first if self.usable is None else self.usable
 
     @property
-    def most_gain(self) -> int:
+    def max_gain(self) -> int:
         """Number of blocks that need not be computed if all of it is loaded."""
         return (self.states[-1][0] if self.states else self.first + len(self.keys)) - self.start
 
@@ -123,7 +123,7 @@ class PrefixSource:
         """Return the bytes of a prefix."""
         return len(located.places) * self.layout.bytes + (self._states.size if located.states else 0)
 
-    def most_bytes(self, missing: MissingPrefix) -> int:
+    def max_bytes(self, missing: MissingPrefix) -> int:
         """Return the bytes of a prefix, if the tiers had all of it."""
         return len(missing.keys) * self.layout.bytes + (self._states.size if missing.states else 0)
 
@@ -132,9 +132,9 @@ class PrefixSource:
         seconds = sum(tier.load_seconds(self.layout.bytes) for tier in located.places)
         return seconds + sum(tier.load_seconds(self._states.size) for _, _, tier in located.states[:1])
 
-    def least_seconds(self, missing: MissingPrefix) -> float:
+    def min_seconds(self, missing: MissingPrefix) -> float:
         """Return how long looking for a prefix and loading it takes at least."""
-        return self.tiers.least_seconds(self.most_bytes(missing))
+        return self.tiers.min_seconds(self.max_bytes(missing))
 
     def places(self, located: LocatedPrefix) -> set[Tier]:
         """Return the tiers that a prefix is loaded from."""
@@ -164,7 +164,7 @@ class PrefixSource:
         size, quota = self.layout.bytes, self._quota
         if quota is None or not keys:
             return self.tiers.load(keys, places, deadline, size)
-        blocks, batch = list[LoadedBlock](), max(1, quota.most_bytes // size)
+        blocks, batch = list[LoadedBlock](), max(1, quota.max_bytes // size)
         for start in range(0, len(keys), batch):
             part = keys[start : start + batch]
             quota.take(len(part) * size)
@@ -173,10 +173,10 @@ class PrefixSource:
                 break
         return blocks
 
-    def _load_states(self, located: LocatedPrefix, most: int, deadline: float) -> LoadedPrefix:
-        """Load the states after ``most`` blocks, or those after fewer ones if they cannot be loaded."""
+    def _load_states(self, located: LocatedPrefix, max_blocks: int, deadline: float) -> LoadedPrefix:
+        """Load the states after ``max_blocks`` blocks, or those after fewer ones if they cannot be loaded."""
         for number, key, tier in located.states:
-            if number <= most and (block := self.tiers.load([key], [tier], deadline, self._states.size)):
+            if number <= max_blocks and (block := self.tiers.load([key], [tier], deadline, self._states.size)):
                 data = block[0].data
                 lower = [KVBlock(key, data)] if self._is_lower(block[0]) else []
                 tensors = self._states.decode(data, self._device)

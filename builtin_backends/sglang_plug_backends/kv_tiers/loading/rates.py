@@ -10,7 +10,7 @@ WEIGHT = 0.2
 """Least weight of a new observation."""
 HALF_LIFE = 10.0
 """Seconds after which earlier observations of a transfer count half."""
-LEAST_TOKENS = 32
+MIN_TOKENS = 32
 """Prompt tokens of the smallest step that tells how long prompts take."""
 
 
@@ -46,7 +46,7 @@ class PrefillRate:
 
     def observe(self, stats: StepStats) -> None:
         """Note the duration of a step."""
-        if stats.prefill_tokens >= LEAST_TOKENS and not stats.decode_sequences:
+        if stats.prefill_tokens >= MIN_TOKENS and not stats.decode_sequences:
             self.seconds_per_token = _mean(self.seconds_per_token, stats.seconds / stats.prefill_tokens, WEIGHT)
 
     def seconds(self, tokens: int) -> float | None:

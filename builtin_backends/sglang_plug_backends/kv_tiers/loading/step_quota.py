@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 STEP_BYTES = 16 << 20
-"""Most bytes that are loaded beside one step: reading and verifying them takes some tens of milliseconds of a core."""
+"""Maximum number of bytes that are loaded during a step: reading and verifying them takes some 10 ms of a core."""
 IDLE_SECONDS = 0.5
 """Seconds after the end of a step from which on nobody is assumed to wait for the next one."""
 
@@ -16,12 +16,12 @@ class StepQuota:
     """The bytes that threads may load until the step under way ends, if sequences that decode wait for it.
 
     Args:
-        most_bytes: in one step; a block that is larger may be loaded in a step of its own.
+        max_bytes: in one step; a block that is larger may be loaded in a step of its own.
         clock: the time in seconds.
     """
 
-    def __init__(self, most_bytes: int = STEP_BYTES, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.most_bytes, self._clock = most_bytes, clock
+    def __init__(self, max_bytes: int = STEP_BYTES, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.max_bytes, self._clock = max_bytes, clock
         self._changed = threading.Condition()
         self._decoding, self._ended = False, 0.0
         self._used = 0
@@ -35,7 +35,7 @@ class StepQuota:
     def take(self, size: int) -> None:
         """Wait until ``size`` bytes may be loaded."""
         with self._changed:
-            while self._used and self._used + size > self.most_bytes and (seconds := self._seconds_of_step()) > 0:
+            while self._used and self._used + size > self.max_bytes and (seconds := self._seconds_of_step()) > 0:
                 self._changed.wait(seconds)
             self._used += size
 

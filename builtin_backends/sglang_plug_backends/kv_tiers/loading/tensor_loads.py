@@ -55,7 +55,7 @@ class TensorLoads:
         tiers: where tensors are loaded from.
         device: the device that they are sent to afterwards.
         prefill: how long prompts take.
-        most_seconds: most seconds for one load.
+        max_seconds: maximum time in seconds for one load.
         always: load whatever computing would take.
         promote: receives what came from another tier than the fastest.
         clock: the time in seconds.
@@ -67,13 +67,13 @@ class TensorLoads:
         device: torch.device,
         prefill: PrefillRate,
         *,
-        most_seconds: float,
+        max_seconds: float,
         always: bool,
         promote: Callable[[list[KVBlock]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tiers, self._device, self._prefill = tiers, device, prefill
-        self._most_seconds, self._always, self._promote, self._clock = most_seconds, always, promote, clock
+        self._max_seconds, self._always, self._promote, self._clock = max_seconds, always, promote, clock
         self._queue: deque[TensorLoad] = deque()
         self._changed = threading.Condition()
         self._active: TensorLoad | None = None
@@ -85,7 +85,7 @@ class TensorLoads:
         if self._tiers.lookup_is_immediate and self._tiers.find([key])[0] is None:
             return None
         compute = None if self._always else self._prefill.seconds(tokens)
-        seconds = self._most_seconds if compute is None else min(compute, self._most_seconds)
+        seconds = self._max_seconds if compute is None else min(compute, self._max_seconds)
         with self._changed:
             now = self._clock()
             if self._active is not None and now > self._active.deadline + GRACE:

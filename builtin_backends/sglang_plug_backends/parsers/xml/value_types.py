@@ -9,7 +9,7 @@ from typing import Any
 
 from sglang_plug_backends.grammars.json_schema.keywords import restricts
 
-MOST_PARTS = 500
+MAX_PARTS = 500
 """Maximum number of references and alternatives that are followed."""
 STRING = "string"
 PRIMITIVE = frozenset({"null", "boolean", "integer", "number"})
@@ -102,7 +102,7 @@ def _alternatives(schema: object, root: Mapping[str, Any], visited: set[int]) ->
         if schema is not False:
             yield {}
         return
-    if id(schema) in visited or len(visited) > MOST_PARTS:
+    if id(schema) in visited or len(visited) > MAX_PARTS:
         return
     visited.add(id(schema))
     nested = [keyword for keyword in NESTED if keyword in schema]

@@ -9,12 +9,12 @@ from .dependent_launch import await_inputs
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def pooled(x: tl.tensor, inverse: tl.tensor, MOST: tl.constexpr) -> tl.tensor:
-    """Round ``x`` as a pool of another dtype does, whose largest number is ``MOST``; 0: the same dtype."""
-    if MOST > 0:
+def pooled(x: tl.tensor, inverse: tl.tensor, MAX_VALUE: tl.constexpr) -> tl.tensor:
+    """Round ``x`` as a pool of another dtype does, whose largest number is ``MAX_VALUE``; 0: the same dtype."""
+    if MAX_VALUE > 0:
         x = x.to(tl.float32) * inverse
-        x = tl.maximum(x, -MOST, propagate_nan=tl.PropagateNan.ALL)
-        x = tl.minimum(x, MOST, propagate_nan=tl.PropagateNan.ALL)
+        x = tl.maximum(x, -MAX_VALUE, propagate_nan=tl.PropagateNan.ALL)
+        x = tl.minimum(x, MAX_VALUE, propagate_nan=tl.PropagateNan.ALL)
     return x
 
 
@@ -55,7 +55,7 @@ def rope_store_kernel(
     VALUE_BLOCK: tl.constexpr,
     HEAD_BLOCK: tl.constexpr,
     QUERY_BLOCKS: tl.constexpr,  # programs of a token that rotate queries; the others have keys and values
-    MOST: tl.constexpr,
+    MAX_VALUE: tl.constexpr,
     AHEAD: tl.constexpr,
 ) -> None:
     await_inputs(AHEAD)
@@ -92,17 +92,17 @@ def rope_store_kernel(
         turned_left, turned_right = (left * cos - right * sin).to(kind), (right * cos + left * sin).to(kind)
         tl.store(target + places[None, :], turned_left, mask=ok)
         tl.store(target + HALF + places[None, :], turned_right, mask=ok)
-        tl.store(pool + places[None, :], pooled(turned_left, k_inverse, MOST).to(pool_kind), mask=ok)
-        tl.store(pool + HALF + places[None, :], pooled(turned_right, k_inverse, MOST).to(pool_kind), mask=ok)
+        tl.store(pool + places[None, :], pooled(turned_left, k_inverse, MAX_VALUE).to(pool_kind), mask=ok)
+        tl.store(pool + HALF + places[None, :], pooled(turned_right, k_inverse, MAX_VALUE).to(pool_kind), mask=ok)
         if REST > 0:
             rest_ok = (own < kv_heads)[:, None] & (kept < dim)[None, :]
             unrotated = tl.load(source + kept[None, :], mask=rest_ok, other=0.0)
             tl.store(target + kept[None, :], unrotated, mask=rest_ok)
-            tl.store(pool + kept[None, :], pooled(unrotated, k_inverse, MOST).to(pool_kind), mask=rest_ok)
+            tl.store(pool + kept[None, :], pooled(unrotated, k_inverse, MAX_VALUE).to(pool_kind), mask=rest_ok)
         values = tl.arange(0, VALUE_BLOCK)
         value_ok = (own < kv_heads)[:, None] & (values < VALUE_DIM)[None, :]
         v = tl.load(
             v_pointer + token * v_stride + own[:, None] * v_head_stride + values[None, :], mask=value_ok, other=0.0
         )
         pool_v = pool_v_pointer + slot * pool_v_stride + own[:, None] * pool_v_head_stride
-        tl.store(pool_v + values[None, :], pooled(v, v_inverse, MOST).to(pool_kind), mask=value_ok)
+        tl.store(pool_v + values[None, :], pooled(v, v_inverse, MAX_VALUE).to(pool_kind), mask=value_ok)

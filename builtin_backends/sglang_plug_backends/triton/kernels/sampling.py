@@ -17,7 +17,7 @@ from .dependent_launch import await_inputs
 
 WAYS = tl.constexpr(4)
 """Number of values between the bounds that are tested in one pass."""
-MOST_PASSES = tl.constexpr(24)
+MAX_PASSES = tl.constexpr(24)
 """Maximum passes, more than the bounds ever need; rows that are not finite end here."""
 NO_WEIGHT = tl.constexpr(104.0)
 """Distance beyond which ``exp`` of its negative is zero in float32."""
@@ -71,12 +71,12 @@ def _narrow(
     high_count: tl.tensor,
     low_mass: tl.tensor,
     high_mass: tl.tensor,
-    most: tl.tensor,
+    top_k: tl.tensor,
     share: tl.tensor,
     SQUARED: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """Narrow the bounds: below ``low`` are fewer than ``most`` tokens and less than ``share``."""
+    """Narrow the bounds: below ``low`` are fewer than ``top_k`` tokens and less than ``share``."""
     fraction = (tl.arange(0, WAYS) + 1).to(tl.float32) / (WAYS + 1)
     if SQUARED:
         fraction = fraction * fraction
@@ -91,7 +91,7 @@ def _narrow(
         masses += tl.where(is_below, weights[:, None], 0.0)
     count_of = tl.sum(counts, 0)
     mass_of = tl.sum(masses, 0)
-    inside = (count_of < most) & (mass_of < share)
+    inside = (count_of < top_k) & (mass_of < share)
     low_count = tl.maximum(low_count, tl.max(tl.where(inside, count_of, 0), 0))
     low_mass = tl.maximum(low_mass, tl.max(tl.where(inside, mass_of, 0.0), 0))
     low = tl.maximum(low, tl.max(tl.where(inside, values, 0.0), 0))
@@ -115,16 +115,16 @@ def _search(
     high_count: tl.tensor,
     low_mass: tl.tensor,
     high_mass: tl.tensor,
-    most: tl.tensor,
+    top_k: tl.tensor,
     share: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
     """Find bounds between which there is one token, one value, or no token that is dropped."""
     passes = 0
     while (
-        (passes < MOST_PASSES)
+        (passes < MAX_PASSES)
         & (high_count - low_count > 1)
-        & ((high_count > most) | (high_mass > share))
+        & ((high_count > top_k) | (high_mass > share))
         & (high - low > high * NEAR)
     ):
         low, high, low_count, high_count, low_mass, high_mass = _narrow(
@@ -140,7 +140,7 @@ def _search(
             high_count,
             low_mass,
             high_mass,
-            most,
+            top_k,
             share,
             SQUARED=False,
             BLOCK=BLOCK,
@@ -173,7 +173,7 @@ def _kept(
     high: tl.tensor,
     between_count: tl.tensor,
     between_mass: tl.tensor,
-    most: tl.tensor,
+    top_k: tl.tensor,
     share: tl.tensor,
     min_p: tl.tensor,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
@@ -186,7 +186,7 @@ def _kept(
         mass = tl.where(between, weights, 0.0)
         earlier = between_count + tl.cumsum(flags, 0) - flags
         before = between_mass + tl.cumsum(mass, 0) - mass
-        kept = kept | (between & (earlier < most) & (before < share))
+        kept = kept | (between & (earlier < top_k) & (before < share))
         between_count += tl.sum(flags, 0)
         between_mass += tl.sum(mass, 0)
     return tl.where(kept & (weights >= min_p), weights, 0.0), between_count, between_mass
@@ -211,7 +211,7 @@ def draw_kernel(
     row = tl.program_id(0).to(tl.int64)
     logits, listed = logits_pointer + row * width, listed_pointer + row * width
     temperature = tl.load(temperature_pointer + row)
-    most, top_p = tl.load(top_k_pointer + row), tl.load(top_p_pointer + row)
+    top_k, top_p = tl.load(top_k_pointer + row), tl.load(top_p_pointer + row)
     min_p = tl.load(min_p_pointer + row)
 
     largest = tl.full((WIDE,), float("-inf"), tl.float32)
@@ -231,9 +231,9 @@ def draw_kernel(
     low, low_count, low_mass = high, high_count, high_mass  # all is kept
     in_list, count = 0, width
     share = high_mass * 2
-    if (most < width) | (top_p < 1.0):
+    if (top_k < width) | (top_p < 1.0):
         low, low_count, low_mass = high * 0, high_count * 0, high_mass * 0
-        if most >= width:
+        if top_k >= width:
             share = top_p * high_mass
         low, high, low_count, high_count, low_mass, high_mass = _narrow(
             logits,
@@ -248,7 +248,7 @@ def draw_kernel(
             high_count,
             low_mass,
             high_mass,
-            most,
+            top_k,
             share,
             SQUARED=True,
             BLOCK=BLOCK,
@@ -268,13 +268,13 @@ def draw_kernel(
             high_count,
             low_mass,
             high_mass,
-            most,
+            top_k,
             share,
             BLOCK=BLOCK,
         )
-        if (most < width) & (top_p < 1.0):
+        if (top_k < width) & (top_p < 1.0):
             between = tl.maximum(high_count - low_count, 1).to(tl.float32)
-            taken = (tl.minimum(most, high_count) - low_count).to(tl.float32)
+            taken = (tl.minimum(top_k, high_count) - low_count).to(tl.float32)
             share = top_p * (low_mass + (high_mass - low_mass) * taken / between)  # of the tokens kept by top-k
             if low_mass >= share:
                 high, high_count, high_mass = low, low_count, low_mass
@@ -292,7 +292,7 @@ def draw_kernel(
                 high_count,
                 low_mass,
                 high_mass,
-                most,
+                top_k,
                 share,
                 BLOCK=BLOCK,
             )
@@ -301,7 +301,9 @@ def draw_kernel(
     seen_count, seen_mass = low_count, low_mass
     for start in range(0, count, BLOCK):
         below = _below(logits, listed, in_list, start + tl.arange(0, BLOCK), count, top)
-        weights, seen_count, seen_mass = _kept(below, temperature, low, high, seen_count, seen_mass, most, share, min_p)
+        weights, seen_count, seen_mass = _kept(
+            below, temperature, low, high, seen_count, seen_mass, top_k, share, min_p
+        )
         total += tl.sum(weights.to(tl.float64), 0)
     target = tl.load(uniform_pointer + row) * total
     passed = tl.full((), 0.0, tl.float64)
@@ -310,7 +312,9 @@ def draw_kernel(
     while (start < count) & (not is_found):
         places = start + tl.arange(0, BLOCK)
         below = _below(logits, listed, in_list, places, count, top)
-        weights, seen_count, seen_mass = _kept(below, temperature, low, high, seen_count, seen_mass, most, share, min_p)
+        weights, seen_count, seen_mass = _kept(
+            below, temperature, low, high, seen_count, seen_mass, top_k, share, min_p
+        )
         wide = weights.to(tl.float64)
         place = tl.maximum(place, tl.max(tl.where(weights > 0, places, 0), 0))  # in case rounding leaves no other token
         mass = tl.sum(wide, 0)

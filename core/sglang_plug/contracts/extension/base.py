@@ -41,9 +41,9 @@ class ExtensionContext:
     eos_token_ids: tuple[int, ...]
     """Tokens that end an output, as the checkpoint says."""
     max_running: int
-    """Most sequences that run at once."""
+    """Maximum number of sequences that run at once."""
     chunk_size: int
-    """Most prompt tokens of a step."""
+    """Maximum number of prompt tokens of a step."""
     states: tuple[StateShape, ...]
     """The shapes of the states that the model keeps of each sequence besides keys and values."""
     rolls_back: bool

@@ -99,7 +99,7 @@ class MemoryPhase:
     def memory_request(self, room: float | None) -> MemoryRequest | None:
         """Return what the extension takes of ``room`` bytes, which the KV pool needs too; ``None``: nothing.
 
-        ``room`` is ``None`` for the profiling run, whose sequences own no states: return the least that works.
+        ``room`` is ``None`` for the profiling run, whose sequences own no states: return the minimum that works.
         Raises ``ConfigError`` if ``room`` does not suffice.
         """
         return None
@@ -107,8 +107,8 @@ class MemoryPhase:
     def allocate(self, request: MemoryRequest | None) -> None:
         """Allocate what was requested, in place of what was allocated before; ``None``: only free that."""
 
-    def most_running(self) -> int | None:
-        """Return the most sequences that can run at once; ``None``: no limit. Called after ``allocate``."""
+    def max_running(self) -> int | None:
+        """Return the maximum number of running sequences; ``None``: no limit. Called after ``allocate``."""
         return None
 
 

@@ -42,8 +42,8 @@ class AdmissionPhase:
 class PlanningPhase:
     """The planning of steps. Override the methods that are needed; the engine calls no others."""
 
-    most_draft_rows: int = 0
-    """Most rows that are sampled in one step with draft tokens; memory for their logits is reserved at start."""
+    max_draft_rows: int = 0
+    """Maximum number of rows sampled in a step with draft tokens; memory for their logits is reserved at start."""
 
     def order(self, waiting: list[SequenceView], running: Sequence[SequenceView]) -> list[SequenceView]:
         """Return the waiting sequences that may be admitted, the first to admit first.
@@ -88,8 +88,9 @@ class ServicePhase:
         """A step is committed, with these statistics."""
 
     def idle_timeout(self) -> float | None:
-        """Return the most seconds that an idle engine waits before it calls ``between_steps`` again; ``None``: it waits
-        for the next message.
+        """Return the maximum time in seconds that an idle engine waits before it calls ``between_steps`` again.
+
+        ``None``: it waits for the next message.
         """
         return None
 

@@ -81,7 +81,7 @@ class SequenceView(Protocol):
 
     @property
     def limit(self) -> int:
-        """Most tokens that the sequence may grow to."""
+        """Maximum number of tokens that the sequence may grow to."""
 
     @property
     def reusable(self) -> int:
@@ -239,7 +239,7 @@ class StepPlan(Protocol):
 
     @property
     def budget(self) -> int:
-        """Most tokens of the step."""
+        """Maximum number of tokens of the step."""
 
     def add_drafts(self, index: int, drafts: tuple[int, ...]) -> bool:
         """Verify ``drafts`` behind the chunk at ``index``, with KV slots that are free; False if there are too few."""

@@ -150,8 +150,8 @@ class GraphRecorder(ABC):
     is then compared once with a run on other inputs, and discarded if they differ."""
 
     @abstractmethod
-    def sizes(self, most: int) -> list[int]:
-        """Return the batch sizes to capture, ascending, at most ``most``; a step is padded to the next larger size."""
+    def sizes(self, max_size: int) -> list[int]:
+        """Return the batch sizes to capture, ascending, up to ``max_size``; a step is padded to the next size."""
 
     def begin(self) -> None:  # noqa: B027 (optional)
         """Start the captures of a model, and forget those of the previous model."""
@@ -190,7 +190,7 @@ class ReplayCapable(ABC):
     """An attention backend that can record a whole forward pass once, for steps of any smaller number of tokens."""
 
     recorded_tokens: int
-    """Tokens of the recorded forward pass, the most that a replay can have."""
+    """Tokens of the recorded forward pass, the maximum of a replay."""
 
     @abstractmethod
     def plan(self, batch: ForwardBatch) -> None:

@@ -101,8 +101,8 @@ class KVPool:
 
 def narrowed(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
     """Return ``x / scale`` in ``dtype``; numbers beyond the dtype's range, and infinities, become its limits."""
-    most = torch.finfo(dtype).max
-    return (x.float() * (1 / scale)).clamp_(-most, most).to(dtype)
+    limit = torch.finfo(dtype).max
+    return (x.float() * (1 / scale)).clamp_(-limit, limit).to(dtype)
 
 
 def widened(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:

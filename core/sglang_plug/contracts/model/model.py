@@ -380,5 +380,5 @@ class SupportsImages(ABC):
         return None
 
 
-def _summarize(lines: list[str], most: int = 3) -> str:
-    return ", ".join(lines[:most]) + (f" and {len(lines) - most} more" if len(lines) > most else "")
+def _summarize(lines: list[str], max_lines: int = 3) -> str:
+    return ", ".join(lines[:max_lines]) + (f" and {len(lines) - max_lines} more" if len(lines) > max_lines else "")

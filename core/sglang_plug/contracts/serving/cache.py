@@ -120,10 +120,10 @@ class PrefixCache(ABC):
     def evictable(self) -> int:
         """Number of slots that the cache owns and no sequence has locked."""
 
-    def outline(self, most: int) -> Sequence[CachedRun]:
-        """Return at most ``most`` cached runs for the operator's view, each after the run that it continues.
+    def outline(self, max_runs: int) -> Sequence[CachedRun]:
+        """Return at most ``max_runs`` cached runs for the operator's view, each after the run that it continues.
 
-        Called between two steps, now and then: look at a number of runs in proportion to ``most``, however many are
+        Called between two steps, now and then: look at a number of runs in proportion to ``max_runs``, however many are
         cached. A cache that does not implement it shows nothing.
         """
         return ()

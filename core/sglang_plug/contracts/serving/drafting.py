@@ -14,15 +14,15 @@ class SequenceDrafter(ABC):
     """Proposes tokens for one sequence. It receives each token once, so that a proposal need not read the context."""
 
     @abstractmethod
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
-        """Propose at most ``most`` tokens of the vocabulary that may come next; an empty proposal costs nothing.
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
+        """Propose at most ``max_draft_tokens`` tokens that may come next; an empty proposal costs nothing.
 
         Called between steps, while nothing else runs: it should take microseconds. A wrong token, and all tokens after
         it, are computed in vain.
 
         Args:
             tokens: output tokens since the last call. Never empty in the first call.
-            most: at least 1.
+            max_draft_tokens: at least 1.
         """
 
     def end(self, tokens: Sequence[int]) -> None:  # noqa: B027 - most need not know

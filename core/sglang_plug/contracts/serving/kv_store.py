@@ -69,7 +69,7 @@ class KVStore(ABC):
     appends a digest to each block and checks it."""
 
     memory_bytes: int = 0
-    """Most bytes of the host's memory that the content takes; the server does not start if they are not free."""
+    """Maximum memory of the host, in bytes, that the content takes; the server does not start if it is not free."""
 
     @abstractmethod
     def lookup(self, keys: Sequence[bytes]) -> list[bool]:

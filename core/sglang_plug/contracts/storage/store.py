@@ -30,7 +30,7 @@ class StoreContext:
     """True if callers see only what they own."""
     max_files: int = 10_000
     max_bytes: int = 4 << 30
-    """Most bytes of all files and unfinished results together."""
+    """Maximum number of bytes of all files and unfinished results together."""
     max_open_batches: int = 1000
     max_kept_batches: int = 10_000
     """Ended batches that stay listed; the oldest ones are deleted, their files stay."""
@@ -42,13 +42,13 @@ class StoreContext:
     def check_files(self, count: int) -> None:
         """Raise ``StorageFull`` if ``count`` files leave no room for another one."""
         if count >= self.max_files:
-            raise StorageFull(f"the storage holds {count} files, the most that --max-files allows; delete some")
+            raise StorageFull(f"the storage holds {count} files, the limit of --max-files; delete some")
 
     def check_bytes(self, total: int) -> None:
         """Raise ``StorageFull`` if ``total`` bytes are too many."""
         if total > self.max_bytes:
             raise StorageFull(
-                f"the storage would hold more than {self.max_bytes} bytes, the most that --max-storage-bytes allows; "
+                f"the storage would hold more than {self.max_bytes} bytes, the limit of --max-storage-bytes; "
                 "delete files"
             )
 

@@ -14,10 +14,10 @@ from sglang_plug.engine.scheduling.sequence import Sequence
 
 from .open_requests import OpenRequests
 
-MOST_REQUESTS = 100
+MAX_REQUESTS = 100
 """Largest number of requests of each state that are listed."""
-MOST_CALLERS = 50
-MOST_RUNS = 250
+MAX_CALLERS = 50
+MAX_RUNS = 250
 """Largest number of runs of the prefix cache that are listed."""
 
 
@@ -42,8 +42,8 @@ def activity(scheduler: Scheduler, requests: OpenRequests, held: Collection[Sequ
             "running": sum(slots.values()),
         },
         "callers": _callers(requests, slots),
-        "running": [_request(sequence, now, slots[sequence]) for sequence in islice(running, MOST_REQUESTS)],
-        "waiting": [_request(sequence, now, 0) for sequence in islice(chain(scheduler.waiting, held), MOST_REQUESTS)],
+        "running": [_request(sequence, now, slots[sequence]) for sequence in islice(running, MAX_REQUESTS)],
+        "waiting": [_request(sequence, now, 0) for sequence in islice(chain(scheduler.waiting, held), MAX_REQUESTS)],
         "counts": {"running": len(running), "waiting": waiting, "paused": len(scheduler.paused)},
         "prefix_cache": _cached(cache),
     }
@@ -59,7 +59,7 @@ def _callers(requests: OpenRequests, slots: dict[Sequence, int]) -> list[dict[st
     callers = sorted(opened, key=lambda caller: (-owned[caller], -running[caller], -opened[caller], caller))
     return [
         {"caller": caller, "slots": owned[caller], "running": running[caller], "open": opened[caller]}
-        for caller in callers[:MOST_CALLERS]
+        for caller in callers[:MAX_CALLERS]
     ]
 
 
@@ -81,7 +81,7 @@ def _request(sequence: Sequence, now: float, slots: int) -> dict[str, Any]:
 
 
 def _cached(cache: PrefixCache) -> dict[str, Any]:
-    runs = cache.outline(MOST_RUNS)
+    runs = cache.outline(MAX_RUNS)
     return {"tokens": cache.size, "runs": [_run(run) for run in runs]}
 
 

@@ -61,7 +61,7 @@ class RequestChecks:
 
     Args:
         info: facts about the model.
-        longest: most tokens of a sequence that fit the KV pool.
+        longest: maximum number of tokens of a sequence that fit the KV pool.
         max_queued: number of sequences that may wait.
     """
 

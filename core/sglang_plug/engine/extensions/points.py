@@ -127,7 +127,7 @@ class ExtensionPoints:
     check: tuple[Callable[[], None], ...] = ()
     largest_request: tuple[Callable[[int], Request | None], ...] = ()
     close: tuple[Callable[[], None], ...] = ()
-    most_draft_rows: int = 0
+    max_draft_rows: int = 0
     """Largest number of rows that are sampled in one step with draft tokens."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Request fields that no extension serves, or that one refuses, with the message of the refusal."""
@@ -246,10 +246,10 @@ def extension_points(
         name: extension for name, extension in extensions.items() if isinstance(extension, ExecutionPhase)
     }
     methods |= {name: _only(extensions, phase) for phase, (name, _, _) in EXCLUSIVE.items()}
-    rows = (extension.most_draft_rows for extension in extensions.values() if isinstance(extension, PlanningPhase))
+    rows = (extension.max_draft_rows for extension in extensions.values() if isinstance(extension, PlanningPhase))
     return ExtensionPoints(
         **methods,
-        most_draft_rows=max(rows, default=0),
+        max_draft_rows=max(rows, default=0),
         refusals=refusals or {},
     )
 

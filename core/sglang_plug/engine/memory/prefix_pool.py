@@ -29,7 +29,7 @@ Run = tuple[int, int]
 """A range of slots: start and exclusive end."""
 DONT_NEED = 4
 """``MADV_DONTNEED`` of Linux; Python names it only on systems that have it."""
-LEAST = 64 << 10
+MIN_BYTES = 64 << 10
 """Smallest run in bytes for which the system call is worthwhile."""
 
 
@@ -128,4 +128,4 @@ def _return(part: Tensor, run: Run, advise: Callable[[int, int], bool]) -> int:
     row = part.stride(0) * part.element_size()
     start, end = (part.data_ptr() + slot * row for slot in run)
     start, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-    return end - start if end - start >= LEAST and advise(start, end - start) else 0
+    return end - start if end - start >= MIN_BYTES and advise(start, end - start) else 0

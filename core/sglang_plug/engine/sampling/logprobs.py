@@ -19,8 +19,8 @@ class Reports:
     options: tuple[LogprobOptions, ...]
     fetched: Fetched
     """For each row the token's log-probability ``[rows]``, those of the likeliest tokens and their ids
-    ``[rows, most]``, those of named tokens, row after row, and the token's rank ``[rows]``, or ``[0]`` if no row
-    needs one."""
+    ``[rows, alternatives]``, those of named tokens, row after row, and the token's rank ``[rows]``, or ``[0]`` if no
+    row needs one."""
 
     def read(self, tokens: Ordered[int]) -> list[TokenLogprob]:
         """Return one report for each row, whose token is in ``tokens``."""

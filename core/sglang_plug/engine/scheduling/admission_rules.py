@@ -21,7 +21,7 @@ class GrowthReserve:
     """
 
     fraction: float = 0.5
-    least: float = 0.1
+    minimum: float = 0.1
     decay: float = 0.002
     """Decrease with each step."""
     increase: float = 0.2
@@ -29,7 +29,7 @@ class GrowthReserve:
 
     def step_planned(self) -> None:
         """Lower the fraction, as a step was planned."""
-        self.fraction = max(self.least, self.fraction - self.decay)
+        self.fraction = max(self.minimum, self.fraction - self.decay)
 
     def retracted(self) -> None:
         """Raise the fraction, as a sequence was retracted."""

@@ -18,7 +18,7 @@ class StepRoom:
     """The prompt tokens that still fit into a step.
 
     Args:
-        budget: most tokens that the step may still have.
+        budget: maximum number of tokens that the step may still have.
         prompt_budget: limits them further; ``None``: nothing does.
     """
 
@@ -84,7 +84,7 @@ def continued(
 
     Args:
         chunks: chunks on the device whose sequences continue.
-        budget: most tokens of the step.
+        budget: maximum number of tokens of the step.
         make_room: returns what limits the prompt tokens beside chunks that decode.
         plan: makes a chunk of so many tokens of a sequence, which follow so many that are on the device.
         states: extensions with states of sequences, which may shorten a chunk.
@@ -98,8 +98,8 @@ def continued(
         sequence = chunk.sequence
         if room is None and has_prompts and not chunk.complete:
             room = make_room(budget, planned)
-        most = budget if room is None else room.tokens(chunk.end)
-        count = sequence.count(chunk.end, most, states, tokens=len(sequence.tokens) + chunk.complete)
+        max_tokens = budget if room is None else room.tokens(chunk.end)
+        count = sequence.count(chunk.end, max_tokens, states, tokens=len(sequence.tokens) + chunk.complete)
         if count > 0:
             planned.append(plan(sequence, count, chunk.count))
             budget -= count

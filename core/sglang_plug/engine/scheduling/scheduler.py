@@ -37,8 +37,8 @@ class Scheduler:
         pool: the free list.
         cache: the prefix cache.
         policy: order of admission.
-        chunk_size: most new tokens in one step.
-        max_running: most sequences computed together.
+        chunk_size: maximum number of new tokens in one step.
+        max_running: maximum number of sequences computed together.
         whole: never split a prompt into chunks; one longer than ``chunk_size`` gets a step of its own.
         extensions: take part in planning and in the results of steps.
         owners: the prefix cache and its eviction policy, as error messages name them.
@@ -189,10 +189,10 @@ class Scheduler:
             if self.counters.retracted and sequence not in self.running:
                 continue
             start = sequence.computed
-            if (most := room.tokens(start)) <= 0:
+            if (max_tokens := room.tokens(start)) <= 0:
                 break
             if self._make_room(sequence):
-                count = sequence.count(start, most, self.states)
+                count = sequence.count(start, max_tokens, self.states)
                 room.add(start, count)
                 chunks.append(self._plan_chunk(sequence, count))
 
@@ -276,8 +276,8 @@ class Scheduler:
                 in_work.add(key)
             admitted.add(id(waiting))
             start = waiting.computed
-            most = len(waiting.tokens) if self.whole else max(1, room.tokens(start))
-            count = waiting.count(start, most, self.states)
+            max_tokens = len(waiting.tokens) if self.whole else max(1, room.tokens(start))
+            count = waiting.count(start, max_tokens, self.states)
             room.add(start, count)
             chunks.append(self._plan_chunk(waiting, count))
             closed = len(self.running) >= self.max_running

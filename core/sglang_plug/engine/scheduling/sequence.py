@@ -119,13 +119,13 @@ class Sequence:
             return self.tokens[start:stop]
         return [*self.layout.cache_tokens[start:stop], *self.tokens[max(start, self.prompt_len) : stop]]
 
-    def count(self, start: int, most: int, states: Iterable[StatePhase] = (), tokens: int | None = None) -> int:
-        """Return how many tokens from ``start`` on a step computes that has room for ``most``.
+    def count(self, start: int, max_tokens: int, states: Iterable[StatePhase] = (), tokens: int | None = None) -> int:
+        """Return how many tokens from ``start`` on a step computes that has room for ``max_tokens``.
 
         ``tokens`` is the length of the sequence by then (``None``: the current one). A span that must not be
-        split may raise the count above ``most``; ``states`` may lower it before that.
+        split may raise the count above ``max_tokens``; ``states`` may lower it before that.
         """
-        end = start + min((len(self.tokens) if tokens is None else tokens) - start, most)
+        end = start + min((len(self.tokens) if tokens is None else tokens) - start, max_tokens)
         for state in states if end > start else ():
             end = state.chunk_end(self, start, end)
         return (end if self.layout is None else self.layout.chunk_end(end)) - start

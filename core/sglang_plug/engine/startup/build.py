@@ -105,7 +105,7 @@ def _build(
     config = resolved.config
     with ledger.stage(WEIGHTS, advice(WEIGHTS, resolved)):
         parts = _loaded_parts(resolved, extensions, ranks)
-    capacity = pool_capacity(parts, ledger, ranks, draft_rows=extensions.most_draft_rows)
+    capacity = pool_capacity(parts, ledger, ranks, draft_rows=extensions.max_draft_rows)
     pool = SlotPool(capacity.slots, config.cache.page_size)
     kv = allocate(parts, pool, ledger, ranks) if resolved.causal else None
     allocate_requests(capacity, ledger)
@@ -197,7 +197,7 @@ def _scheduler(
     pool: SlotPool,
     extensions: ExtensionPoints,
 ) -> Scheduler:
-    limits = [most for extension in extensions.memory if (most := extension.most_running()) is not None]
+    limits = [limit for extension in extensions.memory if (limit := extension.max_running()) is not None]
     return Scheduler(
         pool,
         scheduling.cache,

@@ -129,7 +129,7 @@ def _check_independence(kernels: Kernels, cases: list[SamplingCase], device: str
 
 
 def _check_extremes(kernels: Kernels, cases: list[SamplingCase], device: str) -> None:
-    """The least and the greatest random number lead to tokens that may come, and so does a very low temperature."""
+    """The smallest and the largest random number lead to tokens that may come, and so does a very low temperature."""
     for number in (0.0, LARGEST_BELOW_1):
         uniform = torch.full((len(cases),), number, dtype=torch.float64)
         tokens = _sample(kernels, torch.stack([c.logits for c in cases]), [c.params for c in cases], uniform, device)

@@ -23,7 +23,7 @@ IN_FLIGHT = 4
 VOCABULARY = range(50_000)
 CAPACITY = 4096
 """KV slots of a replica."""
-MOST_OF_EQUAL = 4.0
+MAX_OF_EQUAL = 4.0
 """Times its equal share of unrelated requests that no replica may get."""
 WARM_UP, REQUESTS = 1000, 3000
 KEPT_BYTES = 100
@@ -106,9 +106,9 @@ def _check_spread(policy: RoutingPolicy, numbers: Sequence[int]) -> None:
             _end(*in_flight.pop(generator.randrange(len(in_flight))))
     idle = [load.replica for load in loads if not load.served]
     assert not idle, f"{where}: of {total} requests, replica {idle[0]} got none"
-    most = max(loads, key=lambda load: load.served)
-    assert most.served <= MOST_OF_EQUAL * ROUNDS, (
-        f"{where}: of {total} requests, replica {most.replica} got {most.served}, and an equal share is {ROUNDS}"
+    busiest = max(loads, key=lambda load: load.served)
+    assert busiest.served <= MAX_OF_EQUAL * ROUNDS, (
+        f"{where}: of {total} requests, replica {busiest.replica} got {busiest.served}, and an equal share is {ROUNDS}"
     )
 
 

@@ -11,7 +11,7 @@ from sglang_plug.contracts.serving.drafting import Drafter, SequenceDrafter
 from sglang_plug.testing.declared import factory_of
 from sglang_plug.testing.growth import check_growth
 
-MOST = (1, 2, 8, 64)
+MAX_DRAFT_TOKENS = (1, 2, 8, 64)
 STEPS = 60
 """Number of calls for each sequence."""
 SECRET, LEAK = 40, 4
@@ -154,14 +154,16 @@ def _check_growth(made: Drafter, tokens: Sequence[int], case: str) -> None:
 
 
 def _propose(talk: _Talk, generator: random.Random, vocabulary: int) -> None:
-    most = generator.choice(MOST)
-    tokens = talk.next_tokens(generator.randint(1, most) if talk.output_len else 1)
+    max_draft_tokens = generator.choice(MAX_DRAFT_TOKENS)
+    tokens = talk.next_tokens(generator.randint(1, max_draft_tokens) if talk.output_len else 1)
     talk.output_len += len(tokens)
     passed = list(tokens)
-    proposed = list(_call(talk, "propose", talk.drafter.propose, passed, most))
+    proposed = list(_call(talk, "propose", talk.drafter.propose, passed, max_draft_tokens))
     where = f"a sequence {talk.name}, after {talk.output_len} tokens of output"
     assert passed == tokens, f"{where}: the tokens that were given have been changed"
-    assert len(proposed) <= most, f"{where}: proposed {len(proposed)} tokens where at most {most} were asked for"
+    assert len(proposed) <= max_draft_tokens, (
+        f"{where}: proposed {len(proposed)} tokens where at most {max_draft_tokens} were asked for"
+    )
     for token in proposed:
         assert isinstance(token, int) and 0 <= token < vocabulary, (
             f"{where}: proposed {token!r}, which is no token of a vocabulary of {vocabulary}"

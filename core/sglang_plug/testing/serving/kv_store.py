@@ -29,7 +29,7 @@ SMALL = 1 << 20
 FOREVER = 3600.0
 THREADS, ROUNDS = 6, 30
 LONGEST_LIFE = 0.06
-"""Most seconds for which a process stores blocks before it is killed."""
+"""Maximum time in seconds for which a process stores blocks before it is killed."""
 
 SETTLING = 12.0
 """Seconds within which statistics show by default what was done before; those of a remote store may be late."""

@@ -27,7 +27,7 @@ STEPS = 6
 LONG_STEPS = 24
 """Steps of a batch whose rows stay, more than a processor can serve by chance."""
 TOLERANCE = 1e-5
-LEAST_LOGIT = -1e4
+MIN_LOGIT = -1e4
 """Logits below it are those of tokens that a processor forbids."""
 
 
@@ -171,7 +171,7 @@ def _equal(actual: Tensor, expected: Tensor) -> bool:
 
 def _are_probabilities(row: Tensor) -> bool:
     """Return True if the tokens that may come next have many different values from 0 to 1, as logits hardly ever do."""
-    values = row[row > LEAST_LOGIT]
+    values = row[row > MIN_LOGIT]
     return len(set(values.tolist())) > len(row) // 4 and bool(((values >= 0) & (values <= 1)).all())
 
 

@@ -120,10 +120,10 @@ def _check_random_operations(make: MakeCache, page_size: int, generator: random.
 
 def _check_outline(ledger: Ledger) -> None:
     """Compare what the cache shows to operators with its size, and with itself."""
-    for most in (0, 1, 7, 10_000):
-        runs = ledger.cache.outline(most)
-        where = f"{ledger.where}: outline({most})"
-        assert len(runs) <= most, f"{where} returned {len(runs)} runs"
+    for max_runs in (0, 1, 7, 10_000):
+        runs = ledger.cache.outline(max_runs)
+        where = f"{ledger.where}: outline({max_runs})"
+        assert len(runs) <= max_runs, f"{where} returned {len(runs)} runs"
         listed_tokens = sum(run.tokens for run in runs)
         assert listed_tokens <= ledger.cache.size, f"{where} shows {listed_tokens} tokens of {ledger.cache.size}"
         listed = [0] * len(runs)

@@ -18,7 +18,7 @@ PLACES = 4
 STEPS = 150
 PASSING = 12_000
 """Number of callers that come once; a policy may remember as many."""
-MOST_BYTES = 60
+MAX_BYTES = 60
 """Memory that a policy may take for each further caller that has left, on average."""
 
 
@@ -32,7 +32,7 @@ def check_accounting(policy: Any) -> None:
         before = allocated()
         _visit(policy, range(PASSING, 2 * PASSING))
         after = allocated()
-    assert after - before < PASSING * MOST_BYTES, (
+    assert after - before < PASSING * MAX_BYTES, (
         f"{PASSING} further callers that have left take {after - before} bytes: forget them in deactivated()"
     )
 

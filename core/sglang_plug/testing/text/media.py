@@ -220,13 +220,13 @@ def _check_limits(kit: _Kit, images: Sequence[bytes]) -> None:
     assert error is None, f"two images that are as many and as large as count, bytes and tokens allow: {error}"
     short = kit.made(MediaLimits(tokens=count - 1))
     _check_refused(kit, short, both, None, "two images that only together are beyond the limit tokens")
-    least = [_least_pixels(kit, [image]) for image in images[:2]]
-    together = kit.made(MediaLimits(request_pixels=sum(least) - 1))
+    min_pixels = [_min_pixels(kit, [image]) for image in images[:2]]
+    together = kit.made(MediaLimits(request_pixels=sum(min_pixels) - 1))
     _check_refused(kit, together, images[:2], None, "two images that only together are beyond the limit request_pixels")
 
 
-def _least_pixels(kit: _Kit, images: Sequence[bytes]) -> int:
-    """Return the least ``request_pixels`` under which ``images`` are accepted."""
+def _min_pixels(kit: _Kit, images: Sequence[bytes]) -> int:
+    """Return the minimum ``request_pixels`` under which ``images`` are accepted."""
 
     def accepts(pixels: int) -> bool:
         try:
@@ -235,9 +235,9 @@ def _least_pixels(kit: _Kit, images: Sequence[bytes]) -> int:
             return False
         return True
 
-    refused, accepted, most = 0, FIRST_PIXELS, MediaLimits().request_pixels
-    while accepted < most and not accepts(accepted):
-        refused, accepted = accepted, min(accepted << 4, most)
+    refused, accepted, limit = 0, FIRST_PIXELS, MediaLimits().request_pixels
+    while accepted < limit and not accepts(accepted):
+        refused, accepted = accepted, min(accepted << 4, limit)
     while accepted - refused > 1:
         middle = (refused + accepted) // 2
         refused, accepted = (refused, middle) if accepts(middle) else (middle, accepted)

@@ -23,7 +23,7 @@ SURROUNDING = "Qq"
 """Letters that belong to no format."""
 LONG_TEXT = "several words of text " * 60
 HELD_BACK = 1000
-"""Most characters that a parser may hold back of text, such as a line that may become a call."""
+"""Maximum number of characters that a parser may hold back of text, such as a line that may become a call."""
 INVALID_SCHEMAS: tuple[Any, ...] = (
     {},
     {"type": "text"},

@@ -29,7 +29,7 @@ MESSAGES = (
 
 
 HELD_BACK = 16
-"""Most tokens whose text a decoder may hold back, of a text without incomplete characters."""
+"""Maximum number of tokens whose text a decoder may hold back, of a text without incomplete characters."""
 
 
 def check_tokenizer(

@@ -84,7 +84,14 @@ def routing() -> CheckedRouting:
 async def prefill_server(makes: Made, *, secret: bytes = SECRET, port: int = 0) -> AsyncIterator[str]:
     """A prefill server with one engine; yields its address."""
     group = PrefillGroup(
-        [makes], routing(), PLUGINS.fingerprint, host=LOCAL, port=port, keys=keys_of(secret), most=3, window=600.0
+        [makes],
+        routing(),
+        PLUGINS.fingerprint,
+        host=LOCAL,
+        port=port,
+        keys=keys_of(secret),
+        max_restarts=3,
+        window=600.0,
     )
     try:
         yield (await group.start())["prefill_address"]
@@ -108,7 +115,7 @@ async def decode_server(makes: Made, *addresses: str, secret: bytes = SECRET) ->
         (address, lambda address=address: client_of(address, secret))  # type: ignore[misc]
         for address in addresses
     ]
-    group = DecodeGroup([makes], servers, routing(), routing(), most=3, window=600.0)
+    group = DecodeGroup([makes], servers, routing(), routing(), max_restarts=3, window=600.0)
     await group.start()
     try:
         yield group

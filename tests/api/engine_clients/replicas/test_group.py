@@ -40,14 +40,14 @@ class Wanted:
 class Fleet:
     """A group, and every engine that it has made."""
 
-    def __init__(self, replicas: int = 2, most: int = 3) -> None:
+    def __init__(self, replicas: int = 2, max_restarts: int = 3) -> None:
         self.policy, self.now = Wanted(), 0.0
         self.engines: list[list[ScriptedReplica]] = [[] for _ in range(replicas)]
         self.prepare: Callable[[ScriptedReplica], None] = lambda engine: None
         self.group = ReplicaGroup(
             [self._maker(number) for number in range(replicas)],
             CheckedRouting(self.policy, "the policy"),
-            most=most,
+            max_restarts=max_restarts,
             window=600.0,
             clock=lambda: self.now,
         )
@@ -198,7 +198,7 @@ async def test_while_no_replica_serves_everybody_is_told_when_to_come_back() -> 
 
 
 async def test_it_serves_until_the_last_replica_is_given_up() -> None:
-    fleet = Fleet(most=0)
+    fleet = Fleet(max_restarts=0)
     async with started(fleet) as group:
         failing = asyncio.create_task(group.wait_failed())
         fleet[0].die("signal 6")

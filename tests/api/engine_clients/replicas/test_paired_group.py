@@ -57,7 +57,7 @@ class PairedReplica(ScriptedReplica):
 class Pairs:
     """A group of two decode engines, 0 and 1, and two prefill engines, 2 and 3; every engine that it has made."""
 
-    def __init__(self, decode: int = 2, prefill: int = 2, most: int = 3) -> None:
+    def __init__(self, decode: int = 2, prefill: int = 2, max_restarts: int = 3) -> None:
         self.routing, self.prefill_routing, self.now = Wanted(), Wanted(), 0.0
         self.engines: list[list[PairedReplica]] = [[] for _ in range(decode + prefill)]
         self.closed = 0
@@ -67,7 +67,7 @@ class Pairs:
             makes[decode:],
             CheckedRouting(self.routing, "the policy"),
             CheckedRouting(self.prefill_routing, "the policy of prompts"),
-            most=most,
+            max_restarts=max_restarts,
             window=600.0,
             closed=self._close,
             clock=lambda: self.now,
@@ -207,7 +207,7 @@ async def test_another_prefill_engine_takes_the_prompt_of_one_that_dies() -> Non
 
 
 async def test_a_decode_engine_computes_prompts_when_no_prefill_engine_serves() -> None:
-    pairs = Pairs(1, 1, most=0)
+    pairs = Pairs(1, 1, max_restarts=0)
     async with started(pairs) as group:
         pairs[1].may_go_on.clear()
         serving = asyncio.create_task(tokens_of(group, request()))
@@ -220,7 +220,7 @@ async def test_a_decode_engine_computes_prompts_when_no_prefill_engine_serves() 
 
 
 async def test_a_prefill_engine_serves_requests_when_no_decode_engine_does() -> None:
-    pairs = Pairs(1, 1, most=0)
+    pairs = Pairs(1, 1, max_restarts=0)
     async with started(pairs) as group:
         pairs[0].die()
         await pairs.until(lambda: group.replicas[0].failure)

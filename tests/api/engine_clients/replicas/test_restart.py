@@ -71,11 +71,11 @@ class Mortal(EngineClient):
 class Family:
     """The engines one after the other, and the client over them."""
 
-    def __init__(self, most: int = 3, window: float = 600.0) -> None:
+    def __init__(self, max_restarts: int = 3, window: float = 600.0) -> None:
         self.engines: list[Mortal] = []
         self.prepare: Callable[[Mortal], None] = lambda engine: None
         self.now = 0.0
-        self.client = RestartingClient(self._make, most=most, window=window, clock=lambda: self.now)
+        self.client = RestartingClient(self._make, max_restarts=max_restarts, window=window, clock=lambda: self.now)
 
     def _make(self) -> Mortal:
         engine = Mortal()
@@ -133,7 +133,7 @@ async def test_while_it_starts_everybody_is_told_when_to_come_back() -> None:
 
 
 async def test_an_engine_that_has_failed_has_no_load_any_more() -> None:
-    family = Family(most=1)
+    family = Family(max_restarts=1)
     family.prepare = lambda engine: engine.may_start.clear()
     heard: list[StepStats] = []
     family.client.on_step(heard.append)
@@ -201,7 +201,7 @@ async def test_the_fourth_death_in_the_window_is_final() -> None:
 
 
 async def test_deaths_that_are_far_apart_do_not_add_up() -> None:
-    family = Family(most=1, window=10)
+    family = Family(max_restarts=1, window=10)
     await family.client.start()
     for count in (2, 3, 4):
         family.now += 11

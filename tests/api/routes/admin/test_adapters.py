@@ -133,9 +133,9 @@ def test_a_refusal_leaves_them_as_they_are(adapted: Any, path: str, body: dict[s
     assert list(answer["loaded_adapters"]) == ["red"]
 
 
-def test_there_is_a_most(both: Any, folders: dict[str, Path]) -> None:
+def test_the_number_of_adapters_is_limited(both: Any, folders: dict[str, Path]) -> None:
     answer = both.post(LOAD, {"lora_name": "third", "lora_path": str(folders["red"])}).json()
-    assert "2 adapters are loaded, which is the most (--max-loaded-loras)" in answer["error_message"]
+    assert "2 adapters are loaded, the maximum (--max-loaded-loras)" in answer["error_message"]
 
 
 def test_a_request_in_flight_keeps_what_is_unloaded(both: Any, folders: dict[str, Path]) -> None:

@@ -116,4 +116,4 @@ def test_a_query_that_is_too_long_is_refused_with_its_first_item(app: Any, label
     refused = app.post("/v1/score", {"query": query, "items": ["x"] * 500, "label_token_ids": labels})
     assert refused.status_code == 400 and "items[0]: The input" in refused.text
     many = app.post("/v1/score", {"query": QUERY, "items": ["x"] * 60_000, "label_token_ids": labels})
-    assert many.status_code == 400 and "items has 60000 entries; the most is" in many.text
+    assert many.status_code == 400 and "items has 60000 entries; the maximum is" in many.text

@@ -127,7 +127,7 @@ def test_a_text_of_many_tokens_is_refused(app: Any) -> None:
     assert answer.status_code == 400
     assert (
         answer.json()["error"]["message"]
-        == f"a text of {MAX_DECODED_TOKENS + 1} tokens; the most is {MAX_DECODED_TOKENS}"
+        == f"a text of {MAX_DECODED_TOKENS + 1} tokens; the maximum is {MAX_DECODED_TOKENS}"
     )
 
 

@@ -39,8 +39,8 @@ def test_refusals(app: Any) -> None:
 
 def test_too_many_sequences_are_refused_before_any_is_tokenised(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app.engine, "encode", lambda text: pytest.fail("a text was tokenised"))
-    most = app.engine.config.max_sequences_per_request
-    assert app.refusal(PATH, {**FRANCE, "prompt": ["a"] * (most // 2 + 1), "n": 2})["param"] == "n"
+    limit = app.engine.config.max_sequences_per_request
+    assert app.refusal(PATH, {**FRANCE, "prompt": ["a"] * (limit // 2 + 1), "n": 2})["param"] == "n"
 
 
 def test_token_ids_need_no_tokenizer(apps: Any) -> None:

@@ -92,7 +92,7 @@ def test_a_long_text_is_named(served: Fixture) -> None:
 def test_the_number_of_texts_is_bounded(served: Fixture) -> None:
     app = served("encoder", max_sequences_per_request=3)
     assert len(vectors(app.answer(PATH, {"input": ["hi"] * 3}))) == 3
-    assert "input has 4 entries; the most is 3" in app.refusal(PATH, {"input": ["hi"] * 4})["message"]
+    assert "input has 4 entries; the maximum is 3" in app.refusal(PATH, {"input": ["hi"] * 4})["message"]
 
 
 def test_unknown_format(served: Fixture) -> None:

@@ -21,18 +21,18 @@ def matcher(expression: str) -> re.Pattern[str]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(-5000, 5000), st.integers(0, 3000), st.booleans(), st.booleans())
-def test_integers(least: int, more: int, above: bool, below: bool) -> None:
-    most = least + more
-    bounds = Bounds(least=Decimal(least), most=Decimal(most), above=above, below=below)
-    inside = range(least + above, most + 1 - below)
+def test_integers(minimum: int, more: int, above: bool, below: bool) -> None:
+    maximum = minimum + more
+    bounds = Bounds(minimum=Decimal(minimum), maximum=Decimal(maximum), above=above, below=below)
+    inside = range(minimum + above, maximum + 1 - below)
     if not inside:
         with pytest.raises(Refusal):
             integers(bounds)
         return
     meant = matcher(integers(bounds))
     near = (
-        {least + step for step in range(-12, 12)}
-        | {most + step for step in range(-12, 12)}
+        {minimum + step for step in range(-12, 12)}
+        | {maximum + step for step in range(-12, 12)}
         | {0, 9, 10, 99, 100, -1, -10}
     )
     for item in near:
@@ -42,9 +42,9 @@ def test_integers(least: int, more: int, above: bool, below: bool) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(-3000, 3000), st.integers(1, 2000), st.sampled_from([0, 1, 3]), st.booleans(), st.booleans())
-def test_decimals(least: int, more: int, places: int, above: bool, below: bool) -> None:
-    low, high = Decimal(least).scaleb(-places), Decimal(least + more).scaleb(-places)
-    meant = matcher(decimals(Bounds(least=low, most=high, above=above, below=below)))
+def test_decimals(minimum: int, more: int, places: int, above: bool, below: bool) -> None:
+    low, high = Decimal(minimum).scaleb(-places), Decimal(minimum + more).scaleb(-places)
+    meant = matcher(decimals(Bounds(minimum=low, maximum=high, above=above, below=below)))
     steps = [Decimal(step).scaleb(-4) for step in range(-15, 15)]
     for item in {edge + step for edge in (low, high) for step in steps} | {
         Decimal("0"),
@@ -57,22 +57,24 @@ def test_decimals(least: int, more: int, places: int, above: bool, below: bool) 
             assert (meant.fullmatch(text) is not None) == inside, text
 
 
-@pytest.mark.parametrize("limits", [{"least": Decimal(7)}, {"most": Decimal(-7)}, {"least": Decimal("0.25")}, {}])
+@pytest.mark.parametrize(
+    "limits", [{"minimum": Decimal(7)}, {"maximum": Decimal(-7)}, {"minimum": Decimal("0.25")}, {}]
+)
 def test_one_bound_or_none(limits: dict[str, Decimal]) -> None:
     bounds = Bounds(**limits)
     for write in (integers, decimals):
         meant = matcher(write(bounds))
         for item in (-123456, -8, -7, -6, 0, 1, 6, 7, 8, 987654321):
-            inside = bounds.least is None or item >= bounds.least
-            inside = inside and (bounds.most is None or item <= bounds.most)
+            inside = bounds.minimum is None or item >= bounds.minimum
+            inside = inside and (bounds.maximum is None or item <= bounds.maximum)
             assert (meant.fullmatch(str(item)) is not None) == inside, item
 
 
 def test_bounds_without_numbers_between() -> None:
-    for least, most in (("5", "2"), ("1e30", "1e31"), ("-1e31", "-1e30")):
+    for minimum, maximum in (("5", "2"), ("1e30", "1e31"), ("-1e31", "-1e30")):
         with pytest.raises(Refusal, match="no number"):
-            decimals(Bounds(least=Decimal(least), most=Decimal(most)))
+            decimals(Bounds(minimum=Decimal(minimum), maximum=Decimal(maximum)))
     with pytest.raises(Refusal, match="no number"):
-        integers(Bounds(least=Decimal("1.2"), most=Decimal("1.8")))
+        integers(Bounds(minimum=Decimal("1.2"), maximum=Decimal("1.8")))
     with pytest.raises(Refusal, match="digits after the point"):
-        decimals(Bounds(least=Decimal("1e-13")))
+        decimals(Bounds(minimum=Decimal("1e-13")))

@@ -219,7 +219,7 @@ def test_whitespace(converter: Any, converters: Any) -> None:
     schema = {"properties": {"a": {"type": "array", "items": INTEGER}}, "required": ["a"]}
     compact, wide = (
         converter("json_schema", schema),
-        converters(any_whitespace=True, most_whitespace=3)("json_schema", schema),
+        converters(any_whitespace=True, max_whitespace=3)("json_schema", schema),
     )
     assert compact.accepts('{"a": [1, 2]}') and wide.accepts('{"a": [1, 2]}')
     for text in ('{"a":[1,2]}', '{\n  "a" : [ 1 ,\t2 ]\n}', "{}", ' {"a": []}'):

@@ -78,7 +78,7 @@ def tier(store: Gated, clock: Clock) -> Tier:
 
 @pytest.fixture
 def loads(store: Gated, tier: Tier, prefill: PrefillRate, clock: Clock) -> Iterator[PrefixLoads]:
-    options: dict[str, Any] = {"most_bytes": 4 * LAYOUT.bytes, "most_seconds": 60.0, "always": False, "clock": clock}
+    options: dict[str, Any] = {"max_bytes": 4 * LAYOUT.bytes, "max_seconds": 60.0, "always": False, "clock": clock}
     source = PrefixSource(Tiers([tier]), LAYOUT, StateLayout.of((), LAYOUT.tokens), torch.device("cpu"))
     yield (made := PrefixLoads(source, prefill, promote=lambda blocks: None, **options))
     store.gate.set()

@@ -65,7 +65,7 @@ def load(tiers: Tiers, missing: MissingPrefix, layout: BlockLayout = LAYOUT) -> 
     if located is None:
         return None
     loaded = source.load(located, time.monotonic() + 60)
-    assert loaded.bytes <= source.size(located) <= source.most_bytes(missing)
+    assert loaded.bytes <= source.size(located) <= source.max_bytes(missing)
     return loaded
 
 

@@ -75,10 +75,10 @@ def test_numbers_come_back_as_near_as_float8_has_them(dtype: torch.dtype, model:
 
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_what_float8_cannot_hold_is_clamped(dtype: torch.dtype) -> None:
-    most = torch.finfo(dtype).max
-    numbers = torch.tensor([0.0, 1e30, -1e30, torch.inf, -torch.inf, 3 * most])
+    limit = torch.finfo(dtype).max
+    numbers = torch.tensor([0.0, 1e30, -1e30, torch.inf, -torch.inf, 3 * limit])
     held = narrowed(numbers, dtype, 2.0)
-    assert held.float().tolist() == [0.0, most, -most, most, -most, most]
+    assert held.float().tolist() == [0.0, limit, -limit, limit, -limit, limit]
     assert torch.equal(widened(held, torch.float32, 2.0), 2 * held.float())
 
 

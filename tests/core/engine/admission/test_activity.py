@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sglang_plug import Request, SamplingParams
-from sglang_plug.engine.admission.activity import MOST_REQUESTS, activity
+from sglang_plug.engine.admission.activity import MAX_REQUESTS, activity
 from sglang_plug.engine.processes.messages import Submit
 from tests.core.engine.test_loop import Bench
 
@@ -39,7 +39,7 @@ def test_a_long_queue_is_counted_and_its_beginning_listed() -> None:
     for number in range(500):
         bench.loop.handle(request(number, caller=str(number)))
     report = activity(bench.scheduler, bench.loop.requests, [])
-    assert report["counts"]["waiting"] == 500 and len(report["waiting"]) == MOST_REQUESTS
+    assert report["counts"]["waiting"] == 500 and len(report["waiting"]) == MAX_REQUESTS
     assert report["waiting"][0]["id"] == "request-0" and len(report["callers"]) < 500
 
 

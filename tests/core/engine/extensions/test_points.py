@@ -37,7 +37,7 @@ BATCH = ForwardBatch(
 
 
 class Drafts(StepExtension, PlanningPhase):
-    most_draft_rows = 7
+    max_draft_rows = 7
 
     def plan(self, step: StepPlan) -> None: ...
 
@@ -62,7 +62,7 @@ def test_only_overridden_methods_are_collected_in_order() -> None:
 
 
 def test_memory_is_reserved_for_the_largest_step_with_drafts() -> None:
-    assert extension_points({"drafts": Drafts(), "watches": Watches()}).most_draft_rows == 7
+    assert extension_points({"drafts": Drafts(), "watches": Watches()}).max_draft_rows == 7
 
 
 def test_a_method_of_a_phase_that_is_not_inherited_is_never_called() -> None:

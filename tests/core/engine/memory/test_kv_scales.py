@@ -151,11 +151,11 @@ def test_one_line_tells(resolved: Callable[..., Resolved], caplog: pytest.LogCap
         (record,) = caplog.records
         assert line in record.getMessage() and record.levelname == "INFO"
     none, _ = read()
-    for name, most, level in (("fp8_e4m3", "448", "WARNING"), ("fp8_e5m2", "57344", "INFO")):
+    for name, limit, level in (("fp8_e4m3", "448", "WARNING"), ("fp8_e5m2", "57344", "INFO")):
         caplog.clear()
         none.scales(resolved(name))
         (record,) = caplog.records
-        assert f"all are 1. Keys and values beyond {most} are clamped ({name})" in record.getMessage()
+        assert f"all are 1. Keys and values beyond {limit} are clamped ({name})" in record.getMessage()
         assert record.levelname == level
     caplog.clear()
     none.scales(resolved("auto"))

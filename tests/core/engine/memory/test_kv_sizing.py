@@ -77,8 +77,8 @@ class Recorder(GraphRecorder):
     def __init__(self, memory: Memory, limit: Callable[[], int]) -> None:
         self.memory, self.limit, self.captures, self.begun = memory, limit, 0, 0
 
-    def sizes(self, most: int) -> list[int]:
-        return list(range(1, most + 1))
+    def sizes(self, max_size: int) -> list[int]:
+        return list(range(1, max_size + 1))
 
     def begin(self) -> None:
         self.begun += 1

@@ -106,7 +106,7 @@ def with_states(options: dict[str, Any], page_size: int) -> dict[str, Any]:
     count = options.pop("states", None)
     if count is None:
         return options
-    rows = StateRows(StatePool.RESERVED + count, page_size, grain=4, least=3)
+    rows = StateRows(StatePool.RESERVED + count, page_size, grain=4, min_tokens=3)
     points = options.get("extensions") or ExtensionPoints()
     points = replace(points, states=(*points.states, rows), reset=(rows.reset,), check=(rows.check,))
     return {**options, "extensions": points}
@@ -156,5 +156,5 @@ def expected(tokens: list[int], limit: int = 5) -> list[int]:
 
 
 def room(scheduler: Scheduler, tokens: list[int]) -> int:
-    """Most new tokens that a prompt in a small pool can get."""
+    """Maximum number of new tokens that a prompt in a small pool can get."""
     return min(5, scheduler.pool.capacity - len(tokens))

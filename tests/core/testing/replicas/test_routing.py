@@ -95,8 +95,8 @@ class ForgetsOnlyTheKnown(FewestRequests):
 class ComparesEveryPair(FewestRequests):
     def choose(self, request: Any, replicas: Sequence[Any]) -> Any:
         pairs = itertools.combinations(replicas, 2)
-        least = min(pairs, key=lambda pair: pair[0].requests + pair[1].requests)
-        return super().choose(request, least)
+        idlest = min(pairs, key=lambda pair: pair[0].requests + pair[1].requests)
+        return super().choose(request, idlest)
 
 
 class RemembersEveryCaller(FewestRequests):

@@ -10,29 +10,29 @@ from sglang_plug.testing import check_drafter
 
 
 class Repeating(SequenceDrafter):
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
-        return [tokens[-1]] * most
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
+        return [tokens[-1]] * max_draft_tokens
 
 
 class TooMuch(SequenceDrafter):
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
-        return [tokens[-1]] * (most + 1)
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
+        return [tokens[-1]] * (max_draft_tokens + 1)
 
 
 class NoToken(SequenceDrafter):
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
         return [tokens[-1] + 1]
 
 
 class Taking(SequenceDrafter):
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
         assert isinstance(tokens, list)
         tokens.pop()
         return []
 
 
 class Failing(SequenceDrafter):
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
         return []
 
     def end(self, tokens: Sequence[int]) -> None:
@@ -40,19 +40,19 @@ class Failing(SequenceDrafter):
 
 
 class Negative(SequenceDrafter):
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
         return [-1]
 
 
 class Fraction(SequenceDrafter):
-    def propose(self, tokens: Sequence[int], most: int) -> Any:
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Any:
         return [sum(tokens) / 7]
 
 
 class Short(SequenceDrafter):
     """Needs three tokens of output."""
 
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
         return [tokens[2]]
 
 
@@ -62,11 +62,11 @@ class Learned(SequenceDrafter):
     def __init__(self, following: dict[int, int], last: int) -> None:
         self.following, self.last = following, last
 
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
         for token in tokens:
             self.following[self.last], self.last = token, token
         proposed, token = list[int](), self.last
-        while len(proposed) < most and (token := self.following.get(token, -1)) >= 0:
+        while len(proposed) < max_draft_tokens and (token := self.following.get(token, -1)) >= 0:
             proposed.append(token)
         return proposed
 
@@ -93,21 +93,21 @@ class Following(SequenceDrafter):
     def __init__(self, positions: dict[int, int]) -> None:
         self.tokens, self.positions = list[int](), positions
 
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
         for token in tokens:
             if self.tokens:
                 self.positions[self.tokens[-1]] = len(self.tokens)
             self.tokens.append(token)
         position = self.positions.get(self.tokens[-1])
-        return [] if position is None else self.tokens[position : position + most]
+        return [] if position is None else self.tokens[position : position + max_draft_tokens]
 
 
 class Copying(Following):
     """Copies the whole sequence for each token."""
 
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
         self.tokens = [*self.tokens]
-        return super().propose(tokens, most)
+        return super().propose(tokens, max_draft_tokens)
 
 
 class SharesPositions(Drafter):

@@ -372,11 +372,11 @@ class HashOnly(Trie):
 
 
 class HidesLocks(Trie):
-    def outline(self, most: int) -> Sequence[CachedRun]:
+    def outline(self, max_runs: int) -> Sequence[CachedRun]:
         tops = [page for page in self.pages if page.parent is not None and page.parent.parent is None]
         places: dict[Page | None, int] = {}
         runs = list[CachedRun]()
-        while tops and len(runs) < most:
+        while tops and len(runs) < max_runs:
             page = tops.pop()
             places[page] = len(runs)
             parent = places.get(page.parent)

@@ -15,7 +15,7 @@ STEP_SECONDS, TOKEN_SECONDS = 0.01, 0.002
 """Durations of the steps of the test: of a step, and of each of its tokens."""
 DECODING, LENGTH = 4, 20
 """Sequences that decode beside a prompt that never gets tokens, and their tokens."""
-MOST_STEPS, MOST_CHUNKS = 200, 100
+MAX_STEPS, MAX_CHUNKS = 200, 100
 DRAFTS = 3
 
 
@@ -70,7 +70,7 @@ def observe_step(step_budget: StepBudgetPhase, chunks: list[ScheduledChunk]) -> 
 def check_prompts_advance(step_budget: StepBudgetPhase) -> None:
     """Check that prompts are computed beside sequences that decode for ever, and that what was planned is counted."""
     decoding = [_decoding(number) for number in range(DECODING)]
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         budget = step_budget.prompt_budget(decoding)
         if budget is None:
             return
@@ -79,19 +79,19 @@ def check_prompts_advance(step_budget: StepBudgetPhase) -> None:
             return
         observe_step(step_budget, decoding)
     raise AssertionError(
-        f"prompt_budget() left no token for prompts in {MOST_STEPS} steps with {DECODING} sequences that decode, so no "
+        f"prompt_budget() left no token for prompts in {MAX_STEPS} steps with {DECODING} sequences that decode, so no "
         "prompt is computed until these end"
     )
 
 
 def _check_is_used_up(budget: PromptBudget) -> None:
-    for _ in range(MOST_CHUNKS):
-        most = budget.tokens(0)
-        if most <= 0:
+    for _ in range(MAX_CHUNKS):
+        tokens = budget.tokens(0)
+        if tokens <= 0:
             budget.add_drafts(LENGTH, DRAFTS)
             return
-        budget.add(0, most)
-    raise AssertionError(f"PromptBudget.tokens() is {most} after {MOST_CHUNKS} calls of add() that used up all tokens")
+        budget.add(0, tokens)
+    raise AssertionError(f"PromptBudget.tokens() is {tokens} after {MAX_CHUNKS} calls of add() that used up all tokens")
 
 
 def _decoding(number: int) -> ScheduledChunk:

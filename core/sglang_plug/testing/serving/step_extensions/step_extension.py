@@ -54,7 +54,7 @@ from .step_sampling import VOCABULARY, CheckedSampling
 SLOTS = 160
 CHUNK = 12
 REQUESTS = 24
-MOST_STEPS = 20_000
+MAX_STEPS = 20_000
 POLL = 0.002
 ABORTED = 500
 """Requests by which it is measured what is kept of ended ones."""
@@ -146,7 +146,7 @@ class _Run:
         self.finished: dict[str, int] = {}
         tested = {} if extension is None else {"tested": extension}
         points = extension_points({**tested, "counter": Counter(self.finished), "refuses": Refuses()})
-        most_running = allocate_memory(points)
+        max_running = allocate_memory(points)
         check_largest_request(points, SLOTS)
         for use_tensor_store in points.use_tensor_store:
             use_tensor_store(RememberedTensors())
@@ -171,7 +171,7 @@ class _Run:
             NoCache(1, Newest(), lambda: 0.0),
             CheckedPolicy(FirstCome(), "the schedule policy of the test"),
             chunk_size=CHUNK,
-            max_running=6 if most_running is None else min(6, most_running),
+            max_running=6 if max_running is None else min(6, max_running),
             extensions=self._points,
             exchanges=Exchanges(extension=self._points.preemption),
         )
@@ -217,7 +217,7 @@ class _Run:
         scheduler, outputs = self._scheduler, dict[str, list[int]]()
         waiting, steps = list(self._requests), 0
         _in_thread(self._look)
-        while steps < MOST_STEPS:
+        while steps < MAX_STEPS:
             if waiting and steps % 3 == 0:
                 self._submit(waiting.pop(0))
             self._abort(aborts, outputs)

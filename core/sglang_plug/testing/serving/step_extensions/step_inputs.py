@@ -27,7 +27,7 @@ INPUTS = ("multimodal", "recurrent")
 
 
 def allocate_memory(points: ExtensionPoints) -> int | None:
-    """Let the extensions allocate their memory as at the start; return the most sequences that can run."""
+    """Let the extensions allocate their memory as at the start; return the maximum number of sequences that can run."""
     limits = []
     for extension in points.memory:
         for room in (None, float(ROOM)):
@@ -39,18 +39,18 @@ def allocate_memory(points: ExtensionPoints) -> int | None:
             extension.allocate(None)
             if request is not None:
                 extension.allocate(request)
-        most = extension.most_running()
-        assert most is None or most > 0, f"most_running() must be None or above 0, not {most}"
-        limits += [] if most is None else [most]
+        limit = extension.max_running()
+        assert limit is None or limit > 0, f"max_running() must be None or above 0, not {limit}"
+        limits += [] if limit is None else [limit]
     return min(limits, default=None)
 
 
-def check_largest_request(points: ExtensionPoints, most: int) -> None:
-    """Check that the request for the profiling run is not longer than ``most`` tokens."""
+def check_largest_request(points: ExtensionPoints, limit: int) -> None:
+    """Check that the request for the profiling run is not longer than ``limit`` tokens."""
     for largest_request in points.largest_request:
-        request = largest_request(most)
-        assert request is None or 0 < len(request.tokens) <= most, (
-            f"largest_request({most}) returned a prompt of {len(request.tokens)} tokens"
+        request = largest_request(limit)
+        assert request is None or 0 < len(request.tokens) <= limit, (
+            f"largest_request({limit}) returned a prompt of {len(request.tokens)} tokens"
         )
 
 
@@ -237,9 +237,9 @@ class CheckedStates(StatePhase):
     def release(self, sequence: SequenceView, keep: bool) -> int | None:
         self.owners.remove(sequence.request.id)
         length = self._states.release(sequence, keep)
-        most = max(sequence.computed, min(len(sequence.tokens), len(sequence.slots)))
-        assert length is None or sequence.computed <= length <= most, (
-            f"release() returned {length}; {sequence.computed} tokens are computed, and {most} may be"
+        limit = max(sequence.computed, min(len(sequence.tokens), len(sequence.slots)))
+        assert length is None or sequence.computed <= length <= limit, (
+            f"release() returned {length}; {sequence.computed} tokens are computed, and {limit} may be"
         )
         return length
 

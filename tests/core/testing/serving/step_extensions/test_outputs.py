@@ -14,11 +14,11 @@ from sglang_plug.testing import check_step_extension
 class EndsAfter(StepExtension, OutputPhase):
     """Ends every request after a number of tokens."""
 
-    def __init__(self, most: int = 3) -> None:
-        self.most, self.ended = most, 0
+    def __init__(self, max_tokens: int = 3) -> None:
+        self.max_tokens, self.ended = max_tokens, 0
 
     def output(self, sequence: SequenceView, output: Output) -> Output:
-        if output.finish is None and sequence.generated >= self.most:
+        if output.finish is None and sequence.generated >= self.max_tokens:
             self.ended += 1
             return replace(output, finish=Finish("length"))
         return output

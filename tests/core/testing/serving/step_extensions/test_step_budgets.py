@@ -14,8 +14,8 @@ from sglang_plug.testing import check_step_extension
 class Budget:
     """A fixed number of prompt tokens."""
 
-    def __init__(self, most: Any) -> None:
-        self.remaining = most
+    def __init__(self, limit: Any) -> None:
+        self.remaining = limit
 
     def tokens(self, start: int) -> int:
         return self.remaining  # type: ignore[no-any-return]
@@ -30,15 +30,15 @@ class Budget:
 class FewBesideDecoding(StepExtension, StepBudgetPhase):
     """Lets steps that decode have a fixed number of prompt tokens, and learns nothing."""
 
-    def __init__(self, most: Any = 3, budget: type[Budget] = Budget) -> None:
-        self.most, self.budget = most, budget
+    def __init__(self, limit: Any = 3, budget: type[Budget] = Budget) -> None:
+        self.limit, self.budget = limit, budget
         self.limited = 0
 
     def prompt_budget(self, decoding: Sequence[ChunkView]) -> Budget | None:
         if not decoding:
             return None
         self.limited += 1
-        return self.budget(self.most)
+        return self.budget(self.limit)
 
 
 def test_a_fixed_number_of_prompt_tokens_keeps_the_contract() -> None:
@@ -50,7 +50,7 @@ def test_a_fixed_number_of_prompt_tokens_keeps_the_contract() -> None:
 class EveryThird(FewBesideDecoding):
     def prompt_budget(self, decoding: Sequence[ChunkView]) -> Budget | None:
         self.limited += 1
-        return Budget(self.most if self.limited % 3 == 0 or not decoding else 0)
+        return Budget(self.limit if self.limited % 3 == 0 or not decoding else 0)
 
 
 def test_steps_without_prompts_keep_the_contract() -> None:

@@ -55,7 +55,7 @@ from sglang_plug_backends.speculation.extension import Speculation
 
 def test_speculation_keeps_the_contract() -> None:
     drafter = NGramDrafter(NGramSettings())
-    check_step_extension(Speculation(drafter, name="ngram", most=4, step_tokens=8, vocabulary=16))
+    check_step_extension(Speculation(drafter, name="ngram", max_draft_tokens=4, step_tokens=8, vocabulary=16))
 
 
 def test_an_extension_without_any_point_keeps_the_contract() -> None:
