@@ -18,7 +18,7 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 @dataclass(frozen=True)
-class Coded:
+class QuantizedTensor:
     """A matrix in whole numbers, and what it stands for."""
 
     codes: Tensor
@@ -36,7 +36,7 @@ class Coded:
         return (self.codes - self.zero[:, self.index]) * self.scale[:, self.index]
 
 
-def coded(
+def quantize(
     weight: Tensor,
     *,
     bits: int = 4,
@@ -44,7 +44,7 @@ def coded(
     symmetric: bool = False,
     index: Tensor | None = None,
     dtype: torch.dtype = torch.float16,
-) -> Coded:
+) -> QuantizedTensor:
     """Round ``weight`` ``[out, in]`` to whole numbers; ``group`` -1: one for all columns."""
     size_in, largest = weight.shape[1], (1 << bits) - 1
     group = size_in if group == -1 else group
@@ -60,7 +60,7 @@ def coded(
         middle = torch.full_like(low, float(largest // 2 + 1))
         zero[:, number] = middle if symmetric else (-low / scale[:, number]).round().clamp(0, largest)
     codes = (weight / scale[:, index] + zero[:, index]).round().clamp(0, largest)
-    return Coded(codes.long(), scale, zero.long(), index)
+    return QuantizedTensor(codes.long(), scale, zero.long(), index)
 
 
 def words(fields: Tensor, bits: int) -> Tensor:
@@ -74,7 +74,7 @@ def words(fields: Tensor, bits: int) -> Tensor:
     return (((packed + 2**31) % 2**32) - 2**31).int()
 
 
-def in_gptq(quantized: Coded, *, bits: int = 4, less_one: bool = True) -> dict[str, Tensor]:
+def in_gptq(quantized: QuantizedTensor, *, bits: int = 4, less_one: bool = True) -> dict[str, Tensor]:
     """The tensors of a layer; ``less_one``: as the first ``checkpoint_format`` has zeros."""
     zero = (quantized.zero - 1) % (1 << bits) if less_one else quantized.zero
     return {
@@ -85,7 +85,7 @@ def in_gptq(quantized: Coded, *, bits: int = 4, less_one: bool = True) -> dict[s
     }
 
 
-def in_awq(quantized: Coded) -> dict[str, Tensor]:
+def in_awq(quantized: QuantizedTensor) -> dict[str, Tensor]:
     """The tensors of a layer."""
 
     def pack(fields: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def in_awq(quantized: Coded) -> dict[str, Tensor]:
 
 
 def in_compressed_words(
-    quantized: Coded, *, bits: int = 4, symmetric: bool = True, ordered: bool = True
+    quantized: QuantizedTensor, *, bits: int = 4, symmetric: bool = True, ordered: bool = True
 ) -> dict[str, Tensor]:
     """The tensors of a layer in the format ``pack-quantized``."""
     tensors = {
@@ -115,7 +115,7 @@ def in_compressed_words(
     return tensors if ordered else {**tensors, "weight_g_idx": quantized.index.int()}
 
 
-def in_compressed_int8(quantized: Coded, *, symmetric: bool = True) -> dict[str, Tensor]:
+def in_compressed_int8(quantized: QuantizedTensor, *, symmetric: bool = True) -> dict[str, Tensor]:
     """The tensors of a layer in the format ``int-quantized``."""
     tensors = {"weight": (quantized.codes - 128).to(torch.int8), "weight_scale": quantized.scale.clone()}
     return tensors if symmetric else {**tensors, "weight_zero_point": (quantized.zero - 128).to(torch.int8)}

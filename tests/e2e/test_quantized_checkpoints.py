@@ -17,12 +17,12 @@ from sglang_plug import EngineConfig, LogprobOptions, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions
 from tests.quantized import (
     Packer,
-    coded,
     in_awq,
     in_compressed_int8,
     in_compressed_words,
     in_fp8_blocks,
     in_gptq,
+    quantize,
     write,
 )
 
@@ -40,7 +40,7 @@ def shuffled(name: str, columns: int, group: int) -> Tensor:
 def gptq(name: str, weight: Tensor, *, bits: int = 4, act: str = "", less_one: bool = True, **how: Any) -> Any:
     """``act``: ``own`` for an order of columns of each layer, ``same`` for one of all that have as many."""
     index = shuffled(name if act == "own" else "", weight.shape[1], how.get("group", GROUP)) if act else None
-    quantized = coded(weight, bits=bits, index=index, **how)
+    quantized = quantize(weight, bits=bits, index=index, **how)
     tensors = in_gptq(quantized, bits=bits, less_one=less_one)
     if name.endswith("o_proj"):  # some writers give a bias to all
         tensors["bias"] = torch.zeros(len(weight))
@@ -48,7 +48,7 @@ def gptq(name: str, weight: Tensor, *, bits: int = 4, act: str = "", less_one: b
 
 
 def awq(name: str, weight: Tensor, **how: Any) -> Any:
-    quantized = coded(weight, **how)
+    quantized = quantize(weight, **how)
     return in_awq(quantized), quantized.weight
 
 
@@ -56,12 +56,12 @@ def compressed(
     name: str, weight: Tensor, *, symmetric: bool = True, act: bool = False, bits: int = 4, **how: Any
 ) -> Any:
     index = shuffled(name, weight.shape[1], GROUP) if act else None
-    quantized = coded(weight, bits=bits, symmetric=symmetric, index=index, **how)
+    quantized = quantize(weight, bits=bits, symmetric=symmetric, index=index, **how)
     return in_compressed_words(quantized, bits=bits, symmetric=symmetric, ordered=not act), quantized.weight
 
 
 def int8(name: str, weight: Tensor, *, symmetric: bool = True) -> Any:
-    quantized = coded(weight, bits=8, group=-1, symmetric=symmetric)
+    quantized = quantize(weight, bits=8, group=-1, symmetric=symmetric)
     return in_compressed_int8(quantized, symmetric=symmetric), quantized.weight
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.fake_cuda.device.tensors import clock
 from tests.fake_cuda.engine import Engine
-from tests.quantized import coded, in_awq, in_fp8_blocks, in_gptq, write
+from tests.quantized import in_awq, in_fp8_blocks, in_gptq, quantize, write
 
 GROUP = 32
 PROMPTS = ([5, 6, 7], [11, 12, 13, 14] * 20)
@@ -22,12 +22,12 @@ PROMPTS = ([5, 6, 7], [11, 12, 13, 14] * 20)
 def gptq(name: str, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     generator = torch.Generator().manual_seed(weight.shape[1])
     order = (torch.arange(weight.shape[1]) // GROUP)[torch.randperm(weight.shape[1], generator=generator)]
-    quantized = coded(weight, group=GROUP, index=order)
+    quantized = quantize(weight, group=GROUP, index=order)
     return in_gptq(quantized), quantized.weight
 
 
 def awq(name: str, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    quantized = coded(weight, group=GROUP)
+    quantized = quantize(weight, group=GROUP)
     return in_awq(quantized), quantized.weight
 
 

@@ -14,7 +14,7 @@ from benchmarks.gpu.kernels.ceilings import ceilings, median_seconds
 from benchmarks.gpu.kernels.correctness import BOUNDS, relative_error
 from sglang_plug.contracts.model.kernels import TORCH, Kernels
 from sglang_plug.ops.quantized_weight import QuantizedWeight
-from sglang_plug_backends.quantization.matmul import pack_coded
+from sglang_plug_backends.quantization.matmul import pack_quantized
 
 Kind = Literal["4", "8", "e4m3"]
 KINDS: tuple[Kind, ...] = ("4", "8", "e4m3")
@@ -72,7 +72,7 @@ def quantized_speed(device: str, *shapes: str) -> dict[str, Any]:
             plain = torch.randn(size_out, size_in, device=device, dtype=torch.bfloat16)
             for kind in KINDS:
                 weight = random_weight(kind, size_out, size_in, GROUP, device)
-                linear = pack_coded(weight, None, torch.bfloat16, kernels)
+                linear = pack_quantized(weight, None, torch.bfloat16, kernels)
                 for rows in ROWS:
                     x = torch.randn(rows, size_in, device=device, dtype=torch.bfloat16)
                     seconds = median_seconds(lambda linear=linear, x=x: linear(x), device)
@@ -93,7 +93,7 @@ def _errors(
     for size in SIZES:
         weight = random_weight(kind, *size, device)
         bias = torch.randn(size[0], device=device).to(dtype)
-        linear, exact = pack_coded(weight, bias, dtype, kernels), weight.dense(torch.float32).double()
+        linear, exact = pack_quantized(weight, bias, dtype, kernels), weight.dense(torch.float32).double()
         for rows in HEIGHTS:
             x: Tensor = torch.randn(rows, size[1], device=device).to(dtype)
             yield size, rows, relative_error(linear(x), F.linear(x.double(), exact, bias.double()))

@@ -12,7 +12,7 @@ from sglang_plug import Kernels, LinearFunction, SamplingOptions
 from .dense import dense_bias, dense_rows
 from .library import load
 from .memory import PageMemory
-from .quantized import pack_coded
+from .quantized import pack_quantized
 from .recurrent import causal_conv, gated_delta_rule, linear_attention, selective_scan
 
 DEFINITIONS = Kernels()
@@ -36,7 +36,7 @@ def build() -> Kernels:
         pack_linear=partial(pack_linear, memory=memory),
         pack_gated=partial(pack_gated, memory=memory),
         pack_int8=partial(pack_int8, memory=memory),
-        pack_coded=partial(pack_coded, memory=memory),
+        pack_quantized=partial(pack_quantized, memory=memory),
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,
         silu_mul=silu_mul,

@@ -19,7 +19,7 @@ MAX_GROUP = {4: 4096, 8: 256}
 NOT_A_NUMBER = 0x7F
 
 
-def pack_coded(
+def pack_quantized(
     weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, *, memory: PageMemory
 ) -> LinearFunction | None:
     """Pack ``weight`` into panels for bfloat16 inputs; ``None`` if the library cannot multiply with it.

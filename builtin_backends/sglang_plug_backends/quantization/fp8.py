@@ -27,7 +27,7 @@ from sglang_plug import (
 )
 
 from .fp8_checkpoint import Fp8Format, read
-from .matmul import pack_coded
+from .matmul import pack_quantized
 from .settings import Fp8Settings
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def build(request: QuantizationRequest, settings: Fp8Settings) -> Quantization:
     """
     if request.device.type == "cuda":
         _check_device(request)
-    elif request.stored is None or request.kernels.pack_coded is None or request.dtype != torch.bfloat16:
+    elif request.stored is None or request.kernels.pack_quantized is None or request.dtype != torch.bfloat16:
         logger.warning("FP8 matrices are dequantized for each use on a CPU: slower than without quantization")
     if request.stored is None:
         roles = {"linear", "head"} if settings.head else {"linear"}
@@ -86,8 +86,8 @@ def _stored(matrix: Matrix, stored: Fp8Format, request: QuantizationRequest) -> 
 
     def product(held: Mapping[str, Tensor], bias: Tensor | None) -> LinearFunction:
         if not rounds:
-            return pack_coded(weight(held), bias, matrix.dtype, request.kernels)
-        own = None if held["weight"].is_cuda else request.kernels.pack_coded
+            return pack_quantized(weight(held), bias, matrix.dtype, request.kernels)
+        own = None if held["weight"].is_cuda else request.kernels.pack_quantized
         result = None if own is None else own(weight(held), bias, matrix.dtype)
         return pack(held["weight"], held[stored.scale_name], bias) if result is None else result
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sglang_plug import ConfigError, Kernels, LinearFunction, QuantizedWeight
 
-from .matmul import pack_coded
+from .matmul import pack_quantized
 from .packing import packed_codes, smallest
 
 
@@ -83,7 +83,7 @@ def _piece(codes: Tensor, scale: Tensor, zero: Tensor, bits: Literal[4, 8], grou
 
 
 def _pack_piece(piece: Piece, bias: Tensor | None, dtype: torch.dtype, kernels: Kernels) -> LinearFunction:
-    product, order = pack_coded(piece.weight, bias, dtype, kernels), piece.order
+    product, order = pack_quantized(piece.weight, bias, dtype, kernels), piece.order
     return product if order is None else lambda x: product(x.index_select(1, order))
 
 

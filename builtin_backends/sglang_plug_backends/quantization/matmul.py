@@ -19,9 +19,11 @@ CHUNK = 1 << 22
 """Maximum numbers of a matrix that are dequantized at once."""
 
 
-def pack_coded(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, kernels: Kernels) -> LinearFunction:
+def pack_quantized(
+    weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, kernels: Kernels
+) -> LinearFunction:
     """Pack ``weight`` for inputs in ``dtype``. The weight stays quantized, in one layout or another."""
-    if kernels.pack_coded is not None and (result := kernels.pack_coded(weight, bias, dtype)) is not None:
+    if kernels.pack_quantized is not None and (result := kernels.pack_quantized(weight, bias, dtype)) is not None:
         return result
     group = _group_of_torch(weight)
     if weight.codes.device.type == "cpu" and dtype == torch.bfloat16 and group is not None:

@@ -25,7 +25,7 @@ from .launch import launch_options, power_of_two, runs, writes
 from .lora import add_low_rank
 from .matrix_vector import RowProducts
 from .moe import Tiles, biased_moe, multiply, sort_pairs, tiles_for
-from .quantized import pack_coded
+from .quantized import pack_quantized
 from .recurrent import causal_conv, gated_delta_rule, linear_attention, selective_scan
 from .sampling import mask_logits, sample_tokens
 from .settings import TritonSettings
@@ -46,7 +46,7 @@ def build(settings: TritonSettings | None = None) -> Kernels:
         name="triton",
         pack_linear=rows.pack_linear,
         pack_gated=rows.pack_gated,
-        pack_coded=partial(pack_coded, overlap=overlap),
+        pack_quantized=partial(pack_quantized, overlap=overlap),
         rms_norm=partial(rms_norm, overlap=overlap),
         add_rms_norm=partial(add_rms_norm, overlap=overlap),
         silu_mul=partial(silu_mul, overlap=overlap),

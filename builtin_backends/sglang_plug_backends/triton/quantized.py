@@ -38,7 +38,7 @@ class Blocks:
     """Programs that share the depth and add up their sums."""
 
 
-def pack_coded(
+def pack_quantized(
     weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, *, overlap: bool = False
 ) -> LinearFunction | None:
     """Return a product with ``weight`` for inputs in ``dtype``; ``None`` if no kernel supports it."""

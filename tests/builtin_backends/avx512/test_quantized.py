@@ -19,7 +19,7 @@ HEIGHTS = (0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 25, 60)
 
 
 def packed(weight: QuantizedWeight, bias: torch.Tensor | None = None) -> LinearFunction | None:
-    pack = kernels.build().pack_coded
+    pack = kernels.build().pack_quantized
     assert pack is not None
     return pack(weight, bias, torch.bfloat16)
 
@@ -106,7 +106,7 @@ def test_every_number_in_e4m3() -> None:
 
 
 def test_unsupported_weights_are_declined() -> None:
-    pack = kernels.build().pack_coded
+    pack = kernels.build().pack_quantized
     assert pack is not None
     weight = random_weight("4", 32, 64, 32)
     assert pack(weight, None, torch.float32) is None

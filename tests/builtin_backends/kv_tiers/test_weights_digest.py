@@ -21,7 +21,7 @@ from sglang_plug_backends.cpu import kernels as cpu_kernels
 from sglang_plug_backends.kv_tiers.weights_digest import WeightsDigest, parameter_sizes
 from sglang_plug_backends.lora.lora_batch import AdaptedProduct, CurrentStep
 from sglang_plug_backends.quantization.int8 import pack_int8, quantize
-from sglang_plug_backends.quantization.matmul import pack_coded
+from sglang_plug_backends.quantization.matmul import pack_quantized
 from tests.builtin_backends.quantized_weights import random_weight
 
 SIZE_OUT, SIZE_IN = 304, 250
@@ -44,9 +44,9 @@ def in_int8(weight: Tensor, bias: Tensor | None, pack: Callable[..., LinearFunct
 
 
 def in_codes(weight: Tensor, bias: Tensor | None, *, kind: str, kernels: Kernels) -> LinearFunction:
-    coded = random_weight(kind, SIZE_OUT, 256, 64)
-    coded.codes[1, 2] = 0 if bool((weight == weight.flatten()[0]).all()) else 5
-    return pack_coded(coded, bias, torch.bfloat16, kernels)
+    quantized_weight = random_weight(kind, SIZE_OUT, 256, 64)
+    quantized_weight.codes[1, 2] = 0 if bool((weight == weight.flatten()[0]).all()) else 5
+    return pack_quantized(quantized_weight, bias, torch.bfloat16, kernels)
 
 
 PACKINGS: dict[str, Callable[[], Pack]] = {
@@ -59,7 +59,7 @@ PACKINGS: dict[str, Callable[[], Pack]] = {
     **{f"{kind} codes": partial(partial, in_codes, kind=kind, kernels=Kernels()) for kind in ("4", "8", "e4m3")},
     **{
         f"avx512 {kind} codes": lambda kind=kind: partial(  # type: ignore[misc]
-            in_codes, kind=kind, kernels=Kernels(pack_coded=of_avx512("pack_coded"))
+            in_codes, kind=kind, kernels=Kernels(pack_quantized=of_avx512("pack_quantized"))
         )
         for kind in ("4", "8", "e4m3")
     },

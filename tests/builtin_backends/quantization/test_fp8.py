@@ -85,7 +85,7 @@ def test_products_of_a_kernel_set_on_the_host(caplog: pytest.LogCaptureFixture) 
         weights.append(weight)
         return None if bias is None else lambda x: x
 
-    kernels = dataclasses.replace(TORCH, pack_coded=take)
+    kernels = dataclasses.replace(TORCH, pack_quantized=take)
     for config in ({"quant_method": "fp8"}, {"quant_method": "fp8", "weight_block_size": [16, 16]}):
         built = fp8.build(request(stored=config, kernels=kernels), Fp8Settings())
         scheme = built.scheme(matrix())

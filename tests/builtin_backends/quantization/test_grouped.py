@@ -12,7 +12,7 @@ from sglang_plug import ConfigError
 from sglang_plug.contracts.model.kernels import TORCH, LinearFunction
 from sglang_plug.ops.quantized_weight import QuantizedWeight
 from sglang_plug_backends.quantization.grouped import Piece, dense, make_pieces, pack_pieces
-from sglang_plug_backends.quantization.matmul import pack_chunks, pack_coded
+from sglang_plug_backends.quantization.matmul import pack_chunks, pack_quantized
 from sglang_plug_backends.quantization.packing import codes_of, packed_codes, smallest
 from tests.builtin_backends.quantized_weights import SIZES, random_weight
 from tests.core.contracts.model.test_quantization import Live
@@ -97,7 +97,7 @@ def test_products(kind: str, size_out: int, size_in: int, group: int) -> None:
         bias = torch.randn(size_out).to(dtype)
         for rows, offset in ((1, None), (1, bias), (20, bias)):
             x = torch.randn(rows, size_in).to(dtype)
-            result = pack_coded(weight, offset, dtype, TORCH)(x)
+            result = pack_quantized(weight, offset, dtype, TORCH)(x)
             assert result.dtype == dtype and relative(result, x, weight, offset) < bound
 
 
@@ -112,7 +112,7 @@ def test_the_kernel_set_multiplies_where_it_can() -> None:
     def doubled(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> LinearFunction | None:
         return None if dtype == torch.float32 else lambda x: 2 * x
 
-    kernels = dataclasses.replace(TORCH, pack_coded=doubled)
+    kernels = dataclasses.replace(TORCH, pack_quantized=doubled)
     piece = Piece(weight=random_weight("4", 64, 64, 32), order=torch.arange(64).flip(0))
     x = torch.randn(2, 64)
     assert torch.equal(pack_pieces([piece], None, torch.bfloat16, kernels)(x), 2 * x.flip(1))

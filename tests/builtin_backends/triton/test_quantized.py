@@ -40,7 +40,7 @@ def test_interpreted_products() -> None:
         dtype = dtypes[(first + second) % 3]  # each with every kind, and with every size
         weight = random_weight(kind, *size)
         for bias, rows in ((None, 1), (torch.randn(size[0]).to(dtype), 17), (torch.randn(size[0]).to(dtype), 65)):
-            linear = quantized.pack_coded(weight, bias, dtype)
+            linear = quantized.pack_quantized(weight, bias, dtype)
             x = torch.randn(rows, size[1]).to(dtype)
             close(linear(x), x, weight, bias, (kind, size, dtype, rows))
         assert linear(x[:0]).shape == (0, size[0])
@@ -65,12 +65,12 @@ def test_interpreted_dense_matrices() -> None:
 
 def test_unsupported_weights_are_declined(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = random_weight("4", 64, 128, 32)
-    assert quantized.pack_coded(weight, None, torch.bfloat16) is None, "neither a GPU nor the interpreter"
+    assert quantized.pack_quantized(weight, None, torch.bfloat16) is None, "neither a GPU nor the interpreter"
     monkeypatch.setattr(quantized, "runs", lambda *tensors: True)
-    assert quantized.pack_coded(weight, None, torch.bfloat16) is not None
-    assert quantized.pack_coded(weight, None, torch.float64) is None
-    assert quantized.pack_coded(random_weight("4", 64, 96, 24), None, torch.bfloat16) is None
-    assert kernels.build().pack_coded is not None
+    assert quantized.pack_quantized(weight, None, torch.bfloat16) is not None
+    assert quantized.pack_quantized(weight, None, torch.float64) is None
+    assert quantized.pack_quantized(random_weight("4", 64, 96, 24), None, torch.bfloat16) is None
+    assert kernels.build().pack_quantized is not None
 
 
 def test_programs_are_as_many_as_are_at_work() -> None:
@@ -93,7 +93,7 @@ class _Shaped:
 @pytest.mark.parametrize("kind", ["4", "8", "e4m3"])
 def test_compiled_for_hopper(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     results = compile_only(monkeypatch, tmp_path, quantized)
-    linear = quantized.pack_coded(random_weight(kind, 256, 4096, 128), None, torch.bfloat16, overlap=True)
+    linear = quantized.pack_quantized(random_weight(kind, 256, 4096, 128), None, torch.bfloat16, overlap=True)
     assert linear is not None
     for rows in (1, 60, 65):
         linear(torch.zeros(rows, 4096, dtype=torch.bfloat16))

@@ -169,7 +169,7 @@ class Kernels:
     pack_int8: Callable[[Tensor, Tensor, Tensor | None], LinearFunction] | None = None
     """Like ``pack_linear``, for an int8 weight of at most 65,536 columns with a ``scale`` ``[out]`` for its rows, and a
     bias; inputs are bfloat16. ``None``: quantizations multiply with such weights themselves."""
-    pack_coded: Callable[[QuantizedWeight, Tensor | None, torch.dtype], LinearFunction | None] | None = None
+    pack_quantized: Callable[[QuantizedWeight, Tensor | None, torch.dtype], LinearFunction | None] | None = None
     """Like ``pack_linear``, for a quantized weight, a bias, and the dtype of the inputs; returns ``None`` for a weight
     that the kernel set does not support. ``None`` in place of the function: quantizations multiply themselves."""
     rms_norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm

@@ -24,7 +24,7 @@ def test_a_wrong_product_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(*arguments: object) -> object:
         return lambda x: torch.ones(len(x), 64, dtype=x.dtype)
 
-    monkeypatch.setattr(gpu_quantized, "pack_coded", wrong)
+    monkeypatch.setattr(gpu_quantized, "pack_quantized", wrong)
     with pytest.raises(AssertionError, match=r"4 in torch.float32 of \(64, 128, 32\), 1 rows: relative error"):
         quantized_products("cpu")
 

@@ -9,8 +9,8 @@
 
 namespace {
 
-constexpr int CODED_ROWS = 6;              // rows of a tile: 24 sums, the rest of the registers for the factors
-constexpr size_t CODED_BLOCK = 256 << 10;  // bytes of the matrix, kept in the second-level cache for many rows
+constexpr int QUANTIZED_ROWS = 6;              // rows of a tile: 24 sums, the rest of the registers for the factors
+constexpr size_t QUANTIZED_BLOCK = 256 << 10;  // bytes of the matrix, kept in the second-level cache for many rows
 constexpr float MAX_WHOLE = 127 * 256;         // of the whole numbers that x becomes
 constexpr size_t AHEAD = 2048;             // bytes between what is fetched and what is used
 
@@ -22,7 +22,7 @@ struct Rows {
 };
 
 template <int BITS>
-struct CodedProduct {
+struct QuantizedProduct {
     Rows x;
     const uint8_t* packed;  // panels of PANEL columns, see `pack_codes`
     const float* scales;    // [panels, groups, PANEL]
@@ -163,9 +163,9 @@ void multiply_codes(const bf16* x, const uint8_t* packed, const float* scales, c
     if (!memory) abort();
     float* row_scales = (float*)(memory + bytes);
     const Rows cut{memory, row_scales, (int32_t*)(row_scales + cells)};
-    const CodedProduct<BITS> product{cut, packed, scales, zeros, bias, out, width, depth, group, count};
-    const int panels = (width + PANEL - 1) / PANEL, groups = (rows + CODED_ROWS - 1) / CODED_ROWS;
-    const long share = panels / (8 * omp_get_max_threads()), block = CODED_BLOCK / ((size_t)PANEL * depth * BITS / 8);
+    const QuantizedProduct<BITS> product{cut, packed, scales, zeros, bias, out, width, depth, group, count};
+    const int panels = (width + PANEL - 1) / PANEL, groups = (rows + QUANTIZED_ROWS - 1) / QUANTIZED_ROWS;
+    const long share = panels / (8 * omp_get_max_threads()), block = QUANTIZED_BLOCK / ((size_t)PANEL * depth * BITS / 8);
     const long run = groups == 1 ? share : block;
     Pieces pieces{panels, run < 1 ? 1 : run};
 #pragma omp parallel
