@@ -1,9 +1,9 @@
-"""Fair sharing between callers, simulated: how long the others wait beside a heavy caller, and the unfairness bound.
+"""Fair sharing between callers, simulated: waiting times under a heavy caller, and the unfairness bound.
 
 Run as ``python -m benchmarks.fairness``. The engine's own scheduler serves the requests; the durations of steps are
 predicted, so that no model is computed (``benchmarks/common/simulation.py``). Two scenarios:
 
-- *beside*: 30 requests of an interactive caller beside 500 long prompts of another;
+- *loaded*: 30 requests of an interactive caller during 500 long prompts of another;
 - *day*: 200 callers over a day. The day is compressed: the load rises and falls as over 24 hours, in ``--seconds`` of
   virtual time and with as few requests as fit into them. Rates, queues and the sizes of requests are not scaled. The
   unfairness of every pair of callers is measured after every step.
@@ -54,14 +54,14 @@ def engine(costs: Costs) -> Engine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """Figures of an interactive caller beside a heavy one; times in seconds of virtual time."""
+class Loaded:
+    """Figures of an interactive caller under the load of a heavy one; times in seconds of virtual time."""
 
     costs: str
     policy: str
     alone_p99: float
-    beside_median: float
-    beside_p99: float
+    loaded_median: float
+    loaded_p99: float
     longest_step: float
     heavy_throughput: float
     """Tokens per second of the heavy caller, relative to those without the interactive one."""
@@ -73,7 +73,7 @@ class Beside:
         return 3 * self.alone_p99 + self.longest_step
 
 
-def beside(policy: str, costs: str, prompts: int = HEAVY_PROMPTS, count: int = QUESTIONS) -> Beside:
+def loaded(policy: str, costs: str, prompts: int = HEAVY_PROMPTS, count: int = QUESTIONS) -> Loaded:
     """Simulate an interactive caller alone, a heavy one alone, and both."""
 
     def simulation() -> Simulation:
@@ -88,12 +88,12 @@ def beside(policy: str, costs: str, prompts: int = HEAVY_PROMPTS, count: int = Q
     served = both.run(sorted((*heavy, *questions), key=lambda arrival: arrival.time))
     waits = tuple(request.wait for request in served if request.arrival.caller == INTERACTIVE)
     heavy_served = [request for request in served if request.arrival.caller == HEAVY]
-    return Beside(
+    return Loaded(
         costs=costs,
         policy=policy,
         alone_p99=percentile((request.wait for request in alone), 0.99),
-        beside_median=percentile(waits, 0.5),
-        beside_p99=percentile(waits, 0.99),
+        loaded_median=percentile(waits, 0.5),
+        loaded_p99=percentile(waits, 0.99),
         longest_step=both.longest_step,
         heavy_throughput=_end(undisturbed) / _end(heavy_served),
         waits=waits,
@@ -239,7 +239,7 @@ def thinned(points: Sequence[tuple[float, float]], count: int = 240) -> list[tup
 
 
 def write_plots(
-    folder: Path, seconds: float, besides: Sequence[Beside], days: dict[str, tuple[Day, list[Served], Unfairness]]
+    folder: Path, seconds: float, loads: Sequence[Loaded], days: dict[str, tuple[Day, list[Served], Unfairness]]
 ) -> None:
     """Write the figures as SVG files."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -248,7 +248,7 @@ def write_plots(
             f"{result.policy}, {result.costs}",
             [(wait, (rank + 1) / len(result.waits)) for rank, wait in enumerate(sorted(result.waits))],
         )
-        for result in besides
+        for result in loads
     ]
     (folder / "first-token.svg").write_text(
         plot(cumulative, "seconds to the first token", "part of the interactive requests", log_x=True)
@@ -277,19 +277,19 @@ def main() -> None:
     options.add_argument("--plots", type=Path, help="folder for the figures")
     args = options.parse_args()
     started = time.perf_counter()
-    besides = [beside(policy, costs) for costs in COSTS for policy in POLICIES]
-    header = ("costs", "policy", "alone p99 s", "beside median s", "beside p99 s", "target s", "heavy throughput")
+    loads = [loaded(policy, costs) for costs in COSTS for policy in POLICIES]
+    header = ("costs", "policy", "alone p99 s", "loaded median s", "loaded p99 s", "target s", "heavy throughput")
     rows = [
         (
             result.costs,
             result.policy,
             result.alone_p99,
-            result.beside_median,
-            result.beside_p99,
+            result.loaded_median,
+            result.loaded_p99,
             result.limit,
             result.heavy_throughput,
         )
-        for result in besides
+        for result in loads
     ]
     print(table(header, rows))
     costs = COSTS[args.costs]
@@ -299,9 +299,9 @@ def main() -> None:
     print(table(header, [tuple(asdict(result).values())[:8] for result, _, _ in days.values()]))
     print(f"{time.perf_counter() - started:.0f} seconds")
     if args.plots:
-        write_plots(args.plots, args.seconds, besides, days)
+        write_plots(args.plots, args.seconds, loads, days)
     if args.json:
-        write_json(args.json, [*besides, *(result for result, _, _ in days.values())])
+        write_json(args.json, [*loads, *(result for result, _, _ in days.values())])
 
 
 if __name__ == "__main__":

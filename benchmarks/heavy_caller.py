@@ -1,11 +1,11 @@
-"""How long an interactive caller waits beside another caller's long prompts, over HTTP, with several schedule policies.
+"""How long an interactive caller waits during another caller's long prompts, over HTTP, with several schedule policies.
 
 Run as ``python -m benchmarks.heavy_caller``. For each ``--policy`` a server with random weights and two API keys is
 started. The servers take turns, and only one of them is busy at any time. A round of a server has three parts:
 
 - *idle*: the interactive caller asks short questions one after the other;
 - *alone*: the heavy caller sends all of its long prompts at once;
-- *beside*: the same, while the interactive caller asks its questions, spread over the time that *alone* took.
+- *loaded*: the same, while the interactive caller asks its questions, spread over the time that *alone* took.
 
 Each part ends after ``--limit`` seconds at the latest. A question that has no first token then counts as having waited
 until then.
@@ -57,15 +57,15 @@ class Round:
     policy: str
     idle_p99: float
     """Time to the first token of a question on the idle server."""
-    beside_median: float
-    beside_p99: float
+    loaded_median: float
+    loaded_p99: float
     unanswered: int
     """Questions that had no first token when the part ended."""
     step: float
     """Predicted time of a step with as many prompt tokens as one may have."""
     alone_rate: float
     """Tokens of prompts and outputs per second of the heavy caller without the interactive one."""
-    beside_rate: float
+    loaded_rate: float
 
     @property
     def target(self) -> float:
@@ -75,7 +75,7 @@ class Round:
     @property
     def kept(self) -> float:
         """Part of its throughput that the heavy caller keeps."""
-        return self.beside_rate / self.alone_rate if self.alone_rate else float("nan")
+        return self.loaded_rate / self.alone_rate if self.alone_rate else float("nan")
 
 
 class Caller:
@@ -154,12 +154,12 @@ async def measure(policy: str, url: str, plan: Plan, seed: int) -> Round:
     return Round(
         policy=policy,
         idle_p99=percentile(idle, 0.99),
-        beside_median=percentile(waits, 0.5),
-        beside_p99=percentile(waits, 0.99),
+        loaded_median=percentile(waits, 0.5),
+        loaded_p99=percentile(waits, 0.99),
         unanswered=sum(not reply.times for reply in interactive.replies),
         step=step,
         alone_rate=alone_rate,
-        beside_rate=heavy.rate(started),
+        loaded_rate=heavy.rate(started),
     )
 
 
@@ -203,13 +203,13 @@ async def take_turns(servers: Mapping[str, str], plan: Plan, rounds: int) -> lis
 
 def show(rounds: Sequence[Round]) -> str:
     """Format the medians over the rounds of each policy: seconds, and the part of its throughput that is kept."""
-    header = ("policy", "idle p99", "beside p50", "beside p99", "target", "unanswered", "met", "heavy caller keeps")
+    header = ("policy", "idle p99", "loaded p50", "loaded p99", "target", "unanswered", "met", "heavy caller keeps")
     rows = []
     for policy in dict.fromkeys(figures.policy for figures in rounds):
         own = [figures for figures in rounds if figures.policy == policy]
-        names = ("idle_p99", "beside_median", "beside_p99", "target")
+        names = ("idle_p99", "loaded_median", "loaded_p99", "target")
         times = [statistics.median(getattr(figures, name) for figures in own) for name in names]
-        met = sum(figures.beside_p99 <= figures.target and not figures.unanswered for figures in own)
+        met = sum(figures.loaded_p99 <= figures.target and not figures.unanswered for figures in own)
         kept = statistics.median(figures.kept for figures in own)
         unanswered = sum(figures.unanswered for figures in own)
         rows.append((policy, *times, unanswered, f"{met} of {len(own)}", f"{100 * kept:.1f} %"))

@@ -137,7 +137,7 @@ def without_hits(bench: Bench, length: int, rounds: int) -> dict[str, Any]:
 
 
 def streams(bench: Bench, length: int, prompts: int) -> dict[str, Any]:
-    """Measure the seconds between tokens of 32 streams, alone and beside prompts that are loaded, or computed."""
+    """Measure the seconds between tokens of 32 streams, alone and while prompts are loaded, or computed."""
     loaded = [bench.prompt(2000 + number, length) for number in range(prompts)]
     pool = (prompts + 2) * length + STREAMS * 1024
     with bench.client(pool=pool, stores=True, name="streams") as client:
@@ -148,8 +148,8 @@ def streams(bench: Bench, length: int, prompts: int) -> dict[str, Any]:
     for name, stores in (("computed", False), ("loaded", True)):
         with bench.client(pool=pool, stores=stores, name="streams") as client:
             generate(client, bench.prompt(1, 40), 1)
-            alone, beside = _gaps_of_streams(bench, client, loaded)
-        for when, gaps in (("alone", alone), (name, beside)):
+            alone, during = _gaps_of_streams(bench, client, loaded)
+        for when, gaps in (("alone", alone), (name, during)):
             figures |= {f"{when}-p50": percentile(gaps, 0.5), f"{when}-p99": percentile(gaps, 0.99)}
             figures[f"{when}-max"] = max(gaps)
     return figures

@@ -1,7 +1,7 @@
 """Time between tokens of decoding requests while long prompts of others are computed.
 
 Run as ``python -m benchmarks.mixed_load``: starts ``sglang-plug serve`` with random weights. Some requests decode,
-first alone and then beside a steady flow of long prompts with outputs of one token. With ``--url NAME=URL``, repeated,
+first alone and then during a steady flow of long prompts with outputs of one token. With ``--url NAME=URL``, repeated,
 servers that run already take turns, and the figures of each are compared with those of the first in the same round.
 """
 

@@ -3,7 +3,7 @@
 Run as ``python -m benchmarks.workloads``: starts ``sglang-plug serve`` for each shape and runs the workloads over HTTP
 with streaming. On a shared machine limits move within seconds, so the machine is probed before and after every run,
 and each run is held against the mean of its two probes. The share of a workload is the median of its runs'. A share
-above one means that the machine was faster during the run than around it. Beside it stands the share of a bound whose
+above one means that the machine was faster during the run than around it. Next to it stands the share of a bound whose
 products are only as fast as oneDNN's packed ones with as many rows.
 
 * W1: one stream, 128 tokens in. Output tokens per second.

@@ -79,7 +79,7 @@ The endpoints of the built-in route plugins. A running server describes them, an
   has too many waiting requests (`--max-queued-per-caller`); 500: an error of the server, which is in its log; 503: the
   server is full, stopping, or its engine is not running; 504: the deadline of the request (`deadline_ms`) cannot be
   met. 429 and 503 may have the header `Retry-After`.
-* **Fields of plugins**: a logits processor adds request fields of its own, beside `temperature` in the bodies of
+* **Fields of plugins**: a logits processor adds request fields of its own, next to `temperature` in the bodies of
   chats, completions and responses, and in `sampling_params`. `/openapi.json` of a server shows them, and they are
   validated like other fields. `--block-plugin logits-processor:NAME` leaves a processor out; a request that sets one
   of its fields is then refused by name. `logit_bias`, `min_tokens`, `allowed_token_ids` and the penalties are fields

@@ -1,7 +1,7 @@
 """Runs tests in a second process, where Triton's kernels are interpreted.
 
 Triton decides when a kernel is defined whether it is compiled or interpreted, so one process can do only one of the
-two. Tests with the mark ``interpreted`` run here as usual if this process interprets; otherwise a process beside it
+two. Tests with the mark ``interpreted`` run here as usual if this process interprets; otherwise a process next to it
 collects the same files and runs those tests one at a time as it is told. Its reports become those of the tests.
 
 This file is also the program of that process.
@@ -27,7 +27,7 @@ SHOWN = 3000
 
 
 class InterpretedProcess:
-    """The process beside this one; it is started by the first test that needs it."""
+    """The process next to this one; it is started by the first test that needs it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None

@@ -25,7 +25,7 @@ raising ``ApiError``. Import this module in the file that ``target`` names, neve
 ``respond``        answers with either of the two; early refusals get an error status;
                    ``while_connected`` cancels earlier work, such as fetching images, on a disconnect
 ``merged``         several streams as one
-``Service``        a server without its socket, for a platform that listens by itself: ``start`` returns the ASGI
+``Service``        a server without its socket, for a platform that has its own: ``start`` returns the ASGI
                    application, ``ready`` warms up; ``drain``, ``drained`` and ``stop`` end it
 ``named_options``  the configuration of a ``Service`` from options of ``sglang-plug serve``, given by name
 ``EngineGroup``    the engines of a ``Service`` that a platform starts and stops; ``engine_group`` makes one

@@ -11,7 +11,7 @@ SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """Text before and after each message. Special tokens that a tokenizer adds by itself are left out."""
+    """Text before and after each message. Special tokens that a tokenizer adds automatically are left out."""
 
     name: str
     affixes: Mapping[str, tuple[str, str]]

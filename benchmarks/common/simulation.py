@@ -64,13 +64,13 @@ class Engine:
     places: int = 32
     chunk_size: int = 2048
     target: float | None = None
-    """Seconds of a step beside sequences that decode; ``None``: automatic, 0: without a limit."""
+    """Seconds of a step with prompts while sequences decode; ``None``: automatic, 0: without a limit."""
     weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Service:
-    """Tokens that each caller was served so far: an account beside that of the policy."""
+    """Tokens that each caller was served so far: an account independent of that of the policy."""
 
     computed: Counter[str] = field(default_factory=Counter)
     """Input tokens, each counted once."""

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 NICENESS = 10
-"""Added to the niceness of the process: beside a thread that computes, such a thread gets about a tenth of a core."""
+"""Added to the niceness of the process: while another thread computes, such a thread gets about a tenth of a core."""
 
 
 def background_thread(run: Callable[[], None], name: str) -> threading.Thread:

@@ -1,4 +1,4 @@
-"""The simulation of callers: targets beside a heavy caller, the unfairness bound, and honest accounts."""
+"""The simulation of callers: targets under the load of a heavy caller, the unfairness bound, and honest accounts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from benchmarks.fairness import (
     COSTS,
     LONGEST_PROMPT,
     Unfairness,
-    beside,
     bound,
     day,
     engine,
+    loaded,
     simulate_day,
     write_plots,
 )
@@ -30,10 +30,10 @@ HEAVY = [Arrival(0.0, name, length, output) for name, length, output in [("a", 2
 
 @pytest.mark.parametrize("costs", sorted(COSTS))
 def test_an_interactive_caller_hardly_waits_and_the_heavy_one_hardly_loses(costs: str) -> None:
-    shared, first_come = (beside(policy, costs, prompts=100, count=10) for policy in ("fair", "fcfs"))
-    assert shared.beside_p99 <= shared.limit
+    shared, first_come = (loaded(policy, costs, prompts=100, count=10) for policy in ("fair", "fcfs"))
+    assert shared.loaded_p99 <= shared.limit
     assert shared.heavy_throughput >= 0.95
-    assert first_come.beside_p99 > 10 * shared.beside_p99
+    assert first_come.loaded_p99 > 10 * shared.loaded_p99
 
 
 def test_the_unfairness_of_a_short_day_is_bounded_and_without_sharing_it_is_not() -> None:
@@ -90,7 +90,7 @@ def test_a_day_has_a_night() -> None:
 
 
 def test_plots_are_small_and_well_formed(tmp_path: Path) -> None:
-    figures = [beside(policy, "accelerator", prompts=5, count=3) for policy in ("fcfs", "fair")]
+    figures = [loaded(policy, "accelerator", prompts=5, count=3) for policy in ("fcfs", "fair")]
     trace = day(5.0, ACCELERATOR)
     write_plots(
         tmp_path, 5.0, figures, {policy: simulate_day(policy, ACCELERATOR, trace) for policy in ("fcfs", "fair")}

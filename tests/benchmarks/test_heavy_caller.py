@@ -12,16 +12,16 @@ from benchmarks import heavy_caller
 from benchmarks.heavy_caller import Round, show
 
 
-def round_of(policy: str, beside: float, unanswered: int = 0) -> Round:
+def round_of(policy: str, loaded: float, unanswered: int = 0) -> Round:
     return Round(
         policy=policy,
         idle_p99=0.1,
-        beside_median=beside / 2,
-        beside_p99=beside,
+        loaded_median=loaded / 2,
+        loaded_p99=loaded,
         unanswered=unanswered,
         step=0.5,
         alone_rate=1000.0,
-        beside_rate=960.0,
+        loaded_rate=960.0,
     )
 
 
@@ -36,12 +36,12 @@ def test_a_server_that_computed_nothing_keeps_no_part() -> None:
     nothing = Round(
         policy="fcfs",
         idle_p99=math.nan,
-        beside_median=1.0,
-        beside_p99=1.0,
+        loaded_median=1.0,
+        loaded_p99=1.0,
         unanswered=3,
         step=0.1,
         alone_rate=0.0,
-        beside_rate=0.0,
+        loaded_rate=0.0,
     )
     assert math.isnan(nothing.kept) and "0 of 1" in show([nothing])
 
@@ -59,8 +59,8 @@ def test_a_small_run_serves_both_callers_with_each_policy(
     results = json.loads(file.read_text())["result"]
     assert [figures["policy"] for figures in results] == ["fcfs", "fair"]
     for figures in results:
-        assert figures["unanswered"] == 0 and figures["alone_rate"] > 0 < figures["beside_rate"]
-        assert 0 < figures["idle_p99"] and 0 < figures["beside_median"] <= figures["beside_p99"]
+        assert figures["unanswered"] == 0 and figures["alone_rate"] > 0 < figures["loaded_rate"]
+        assert 0 < figures["idle_p99"] and 0 < figures["loaded_median"] <= figures["loaded_p99"]
 
 
 def test_a_part_ends_after_its_limit_and_open_questions_are_counted(

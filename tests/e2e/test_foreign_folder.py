@@ -29,7 +29,7 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's checkpoint beside a module for each name that any process may import; each leaves a mark when run."""
+    """The demo's checkpoint next to a module for each name that any process may import; each leaves a mark when run."""
     folder = tmp_path_factory.mktemp("work") / "checkpoint"
     (demo,) = Path(sglang_plug_models.demo.__file__).parent.glob("*/config.json")
     shutil.copytree(demo.parent, folder)

@@ -58,7 +58,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> VisionModel:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the server may read images from, beside what it may not."""
+    """What the server may read images from, and what it may not."""
     media = tmp_path_factory.mktemp("media")
     (media / "images").mkdir()
     (media / "images" / "wide.png").write_bytes(WIDE)

@@ -250,7 +250,7 @@ def test_one_scale_for_latents_that_are_keys_and_values(
     assert 0.001 < scaled < NEAR < FAR < plain
 
 
-def test_beside_weights_in_fp8(tiny_model: Any, serve: Callable[..., Any], tmp_path: Path) -> None:
+def test_together_with_weights_in_fp8(tiny_model: Any, serve: Callable[..., Any], tmp_path: Path) -> None:
     model = tiny_model("llama-3.2-1b")
     scheme = {"num_bits": 8, "type": "float", "symmetric": True}
     group = {

@@ -128,7 +128,7 @@ def test_null_asks_for_nothing(steering: Any) -> None:
     assert same["output_ids"] == plain["output_ids"]
 
 
-def test_beside_sampling_params_a_field_would_do_nothing(steering: Any) -> None:
+def test_next_to_sampling_params_a_field_would_do_nothing(steering: Any) -> None:
     answer = steering.post("/generate", {"text": "a", **STEER})
     assert answer.json()["message"] == "'steer' would have no effect here: it belongs in sampling_params"
 

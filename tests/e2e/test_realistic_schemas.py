@@ -1,4 +1,4 @@
-"""Hundreds of schemas through a real server whose model has random weights: what ended by itself is valid."""
+"""Hundreds of schemas through a real server whose model has random weights: outputs with reason ``stop`` are valid."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Signals to stop at every time of a server's life: to the API process alone or to the whole group, once or twice.
 
-Service managers and terminals signal the whole group. Whatever the moment is, the server ends by itself, and nothing is
+Service managers and terminals signal the whole group. Whatever the moment is, the server ends, and nothing is
 left of it.
 """
 

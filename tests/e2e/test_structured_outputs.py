@@ -1,4 +1,4 @@
-"""Constrained outputs through a real server: whatever the sampling, what ended by itself satisfies its constraint."""
+"""Constrained outputs through a real server: an output that ended with ``stop`` satisfies its constraint."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ask(server: Any, prompt: str = "Tell me about Anna: ", status: int = 200, **
 
 
 def texts(answers: Any) -> list[str]:
-    """Of the outputs that ended by themselves."""
+    """Of the outputs that ended with ``finish_reason`` ``stop``."""
     finished = [answer["text"] for answer in answers if answer["meta_info"]["finish_reason"]["type"] == "stop"]
     assert finished
     return finished

@@ -98,7 +98,7 @@ def test_strict_calls_are_valid_and_other_answers_free(client: openai.OpenAI, gr
     assert (message.content, message.tool_calls) == ("The capital of France is Paris.", None)
 
 
-def test_a_tool_that_is_not_strict_may_have_any_schema_beside_one_that_is(client: openai.OpenAI) -> None:
+def test_a_tool_that_is_not_strict_may_have_any_schema_with_one_that_is(client: openai.OpenAI) -> None:
     odd = {**FLAT_WEATHER, "parameters": {"properties": {"x": {"not": {}}}}}
     (call,) = ask(client, tools=[nested(odd), nested(FLAT_CLOCK, strict=True)]).choices[0].message.tool_calls
     assert isinstance(json.loads(call.function.arguments), dict)

@@ -128,7 +128,7 @@ def test_results_equal_those_of_a_cpu(tiny_model: Tiny, family: str) -> None:
 
 @pytest.mark.usefixtures("idle_device")
 def test_a_decode_step_queues_little(tiny_model: Tiny) -> None:
-    """Beside the graph: counted for a batch that goes on as it is."""
+    """Next to the graph: counted for a batch that goes on as it is."""
     engine = Engine(tiny_model("llama-3.2-1b").path, dtype="bfloat16", cuda_graph_max_bs=4)
     for _ in range(3):
         engine.submit(range(3, 13), 12)

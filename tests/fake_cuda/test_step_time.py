@@ -14,7 +14,7 @@ from tests.fake_cuda.device.tensors import clock
 
 
 @pytest.mark.usefixtures("idle_device")
-def test_prompts_beside_sequences_in_graphs_keep_the_time(
+def test_prompts_with_sequences_in_graphs_keep_the_time(
     tiny_model: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = EngineConfig(

@@ -240,7 +240,7 @@ class AnswerHead:
 
     Args:
         app: the application inside.
-        owners: the routes that answer HEAD by themselves, which are called as they are; may be filled later.
+        owners: the routes that answer HEAD on their own, which are called as they are; may be filled later.
     """
 
     def __init__(self, app: ASGIApp, owners: Sequence[RouteOwner]) -> None:

@@ -102,7 +102,7 @@ def _stop_start(starting: asyncio.Task[Any], shutdown: Shutdown) -> None:
 
 
 class _Server:
-    """Runs uvicorn beside the service until a signal or until the engine fails."""
+    """Runs uvicorn together with the service until a signal or until the engine fails."""
 
     def __init__(
         self,

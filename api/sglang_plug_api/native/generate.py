@@ -50,7 +50,7 @@ class Generation:
         except WrongField as error:
             raise ApiError(str(error), param=error.field) from None
         if body.input_embeds is not None:
-            _check_fields_beside_embeds(body, columns["logprob_start_len"])
+            _check_fields_with_embeds(body, columns["logprob_start_len"])
         samplings: list[SamplingBody] = [
             params or SamplingBody.model_validate({}) for params in columns["sampling_params"]
         ]
@@ -140,7 +140,7 @@ async def _media_prompt(engine: TextEngine, prompt: Input, images: Sequence[Requ
     return await engine.with_images(cast(list[int], prompt), images)
 
 
-def _check_fields_beside_embeds(body: GenerateBody, logprob_starts: Sequence[int | None]) -> None:
+def _check_fields_with_embeds(body: GenerateBody, logprob_starts: Sequence[int | None]) -> None:
     """Raise ``ApiError`` for fields that only prompts of tokens can have."""
     refuse(body, "image_data", remedy="a prompt of input_embeds has no images")
     if any(start is not None and start >= 0 for start in logprob_starts):

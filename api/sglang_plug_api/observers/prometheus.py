@@ -25,7 +25,7 @@ GAUGES: Mapping[str, str] = {
     "cache_hit_rate": "Share of admitted prompt tokens that came from the prefix cache, since the start",
     "gen_throughput": "Output tokens per second over the last second or more",
     "step_target_seconds": (
-        "Target duration in seconds of a step that computes prompts beside decoding requests; 0: no target"
+        "Target duration in seconds of a step that computes prompts while requests decode; 0: no target"
     ),
     "step_time_coefficient": "Coefficients of the model of step durations: seconds, or multiples of a decode step",
     "spec_accept_length": "Output tokens per sequence and decode step, since the start",

@@ -51,7 +51,7 @@ class Additions:
             self._records[index] = OutputSoFar(piece)
 
     def of_answer(self, piece: Piece) -> dict[str, Any]:
-        """Return the fields beside ``choices``; ``piece`` is the end of the first output, or of one in a stream."""
+        """Return the fields next to ``choices``; ``piece`` is the end of the first output, or of one in a stream."""
         if not self._body.return_cached_tokens_details:
             return {}
         return {"sglext": {"cached_tokens_details": cached_tokens_details(piece)}}

@@ -30,7 +30,7 @@ class Tooling:
 SCHEMA = "function.parameters"
 """Where a tool has the schema of its arguments."""
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
-"""Arguments of a tool that is not strict, beside strict ones."""
+"""Arguments of a tool that is not strict, together with strict ones."""
 
 
 def tooling(

@@ -68,7 +68,7 @@ EVERYWHERE: Remedies = {
     "bootstrap_host": _NOT_SPLIT,
     "bootstrap_port": _NOT_SPLIT,
     "bootstrap_room": _NOT_SPLIT,
-    "vllm_xargs": "fields of logits processors stand beside the others",
+    "vllm_xargs": "fields of logits processors stand next to the others",
 }
 """Remedies for all bodies."""
 
@@ -306,16 +306,16 @@ NATIVE: Remedies = {
 SAMPLING_PARAMS: Remedies = {
     **EVERYWHERE,
     "truncate_prompt_tokens": "shorten the prompt before sending it",
-    "prompt_logprobs": "use logprob_start_len, beside sampling_params",
+    "prompt_logprobs": "use logprob_start_len, next to sampling_params",
     "max_tokens": "use max_new_tokens",
     "max_completion_tokens": "use max_new_tokens",
     "min_tokens": "use min_new_tokens",
-    "lora_path": "it stands beside sampling_params",
+    "lora_path": "it stands next to sampling_params",
     "include_stop_str_in_output": "use no_stop_trim",
     "response_format": "use json_schema",
-    "logprobs": "use return_logprob and top_logprobs_num, beside sampling_params",
-    "return_logprob": "it stands beside sampling_params",
-    "stream": "it stands beside sampling_params",
+    "logprobs": "use return_logprob and top_logprobs_num, next to sampling_params",
+    "return_logprob": "it stands next to sampling_params",
+    "stream": "it stands next to sampling_params",
 }
 
 

@@ -103,7 +103,7 @@ Tools = Annotated[Many[Tool], Field(max_length=MAX_TOOLS)]
 
 
 class FlatTool(_Part):
-    """A function as ``/v1/responses`` wants it: its name stands beside the type."""
+    """A function as ``/v1/responses`` wants it: its name stands next to the type."""
 
     type: Literal["function"]
     name: FunctionName
@@ -118,7 +118,7 @@ class FlatTool(_Part):
         if kind != "function":
             raise ValueError(f"tools of type {str(kind)[:40]!r} are not supported by this server; declare functions")
         if isinstance(value, dict) and "name" not in value and isinstance(value.get("function"), dict):
-            raise ValueError("name, description and parameters belong beside type, not inside function")
+            raise ValueError("name, description and parameters belong next to type, not inside function")
         return value
 
     def nested(self) -> Tool:

@@ -241,7 +241,7 @@ class ResponsesService:
         return (await self._stored.get(id)).answer
 
     async def cancel(self, id: str) -> Mapping[str, Any]:
-        """Abort a response; one that was cancelled before is returned. Raises ``ApiError`` if it ended by itself."""
+        """Abort a response, or return one that is cancelled already. Raises ``ApiError`` if it has ended otherwise."""
         running = self._running_response(id)
         if running is None:
             record = await self._stored.get(id)

@@ -52,7 +52,7 @@ def sampling_parameters(options: argparse.Namespace) -> dict[str, Any]:
 def connect(options: argparse.Namespace, plugins: Plugins) -> Iterator[ModelClient]:
     """Connect to the server at ``--url``, or serve the model in this process inside the context.
 
-    Raises ``ConfigError`` if the model cannot be served, or for options of ``serve`` beside ``--url``.
+    Raises ``ConfigError`` if the model cannot be served, or for options of ``serve`` together with ``--url``.
     """
     from .model_client import ModelClient  # the HTTP client is not needed for --help
 

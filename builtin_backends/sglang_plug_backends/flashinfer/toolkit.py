@@ -41,8 +41,8 @@ def toolkit_home(environ: Mapping[str, str]) -> Path | None:
     """Return the toolkit's folder with its compiler and headers; ``None`` if there is none."""
     named = [Path(environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
     compiler = shutil.which("nvcc", path=environ.get("PATH"))
-    beside = [] if compiler is None else [Path(compiler).parent.parent, Path(compiler).resolve().parent.parent]
-    for home in (*named, *beside, USUAL_HOME):
+    neighbours = [] if compiler is None else [Path(compiler).parent.parent, Path(compiler).resolve().parent.parent]
+    for home in (*named, *neighbours, USUAL_HOME):
         if (home / "bin" / "nvcc").is_file() and (home / "include" / "cuda_runtime.h").is_file():
             return home
     return None

@@ -93,7 +93,7 @@ class LLGuidanceBackend(GrammarBackend):
         return grammar
 
     def _check_alone(self, constraint: Constraint) -> None:
-        """Raise ``ConstraintError`` that names the schema if one schema of a structural tag is refused by itself."""
+        """Raise ``ConstraintError`` that names the schema if one schema of a structural tag alone is refused."""
         if constraint.kind != "structural_tag":
             return
 

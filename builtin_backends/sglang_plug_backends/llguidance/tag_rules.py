@@ -71,7 +71,7 @@ class _Writer:
                 return self._literal(node, before)
             case Free():
                 if before is not None:
-                    raise Refusal("two free texts beside each other cannot be told apart")
+                    raise Refusal("two adjacent free texts cannot be told apart")
                 return self._rule(node.next, node)
         if before is not None:
             raise Refusal("a value behind free text cannot be told apart from it")
@@ -148,7 +148,7 @@ def _joined(node: Literal) -> Literal:
 def _check_apart(nodes: Sequence[Node]) -> None:
     """Raise ``Refusal`` if one branch may be a prefix of another and both could continue."""
     if len(nodes) > 1 and any(isinstance(result, Json | Arguments) for result in nodes):
-        raise Refusal("a value beside something else cannot be told apart from it")
+        raise Refusal("a value next to something else cannot be told apart from it")
     literals = sorted((result for result in nodes if isinstance(result, Literal)), key=lambda item: item.text)
     for at, short in enumerate(literals):
         closed = all(isinstance(branch, Token | End | Free) for branch in branches([short.next]))

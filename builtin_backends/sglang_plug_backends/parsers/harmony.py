@@ -141,7 +141,7 @@ class HarmonyCalls(Harmony):
 
     @classmethod
     def structure(cls, functions: Schemas, *, required: bool, parallel: bool) -> Constraint:
-        """Return messages to functions, with reasoning and texts beside them if no call is required.
+        """Return messages to functions, with reasoning and texts between them if no call is required.
 
         The prompt has opened the header of the first message.
         """

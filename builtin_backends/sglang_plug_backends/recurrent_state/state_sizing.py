@@ -7,7 +7,7 @@ from sglang_plug import ConfigError, ExtensionContext, StatePool
 STATE_SHARE = 0.5
 """Largest fraction of the room for keys, values and states that states take unless their number is given."""
 REMEMBERED = 256
-"""Number of states kept for cached prefixes beside those of running sequences."""
+"""Number of states kept for cached prefixes in addition to those of running sequences."""
 GIB = 1 << 30
 
 

@@ -1,4 +1,4 @@
-"""The time of a step: prompts beside decoding sequences are computed in steps that end in time for these."""
+"""The time of a step: while sequences decode, prompts are computed in steps that end in time for these."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
     yield StepExtensionSpec(
         name="step-time",
         target=f"{__name__}.extension:build",
-        summary="steps with prompts beside decoding sequences take no longer than --target-itl-ms",
+        summary="steps with prompts and decoding sequences take no longer than --target-itl-ms",
     )

@@ -1,4 +1,4 @@
-"""Limits the prompt tokens of a step beside sequences that decode, so that their next tokens are not late.
+"""Limits the prompt tokens of a step that also decodes, so that their next tokens are not late.
 
 A fixed number of prompt tokens takes whatever it takes: on a slow device, or with long contexts, sequences that decode
 wait for seconds while prompts arrive. Here a step has a time, and as many prompt tokens as fit.
@@ -32,7 +32,7 @@ class StepTime(StepExtension, StepBudgetPhase, ServicePhase):
     """Decides how many prompt tokens a step has, and learns how long steps take.
 
     Args:
-        target: seconds that a step may take beside sequences that decode; ``None``: ``DECODE_MULTIPLE`` decode steps,
+        target: seconds of a step with prompts while sequences decode; ``None``: ``DECODE_MULTIPLE`` decode steps,
             and at least ``MIN_SECONDS``.
     """
 
@@ -44,7 +44,7 @@ class StepTime(StepExtension, StepBudgetPhase, ServicePhase):
         """Time of the last step in which sequences decoded and prompts waited, or of the first such step at least."""
 
     def prompt_budget(self, decoding: Sequence[ChunkView]) -> TimedBudget | None:
-        """Return the prompt tokens that fit into a step beside ``decoding``; see ``StepBudgetPhase``."""
+        """Return the prompt tokens that fit into a step with ``decoding``; see ``StepBudgetPhase``."""
         if not decoding or not self._model.knows_decode:
             return None
         work = StepWork()

@@ -57,7 +57,7 @@ class StepWork:
 
     @property
     def prompt_and_draft_tokens(self) -> int:
-        """Number of tokens beside those that decode one by one: of prompts and of drafts."""
+        """Number of tokens of prompts and drafts, without those that decode one by one."""
         return self.prefill_tokens + self.draft_tokens
 
     def add_decode(self, length: int) -> None:

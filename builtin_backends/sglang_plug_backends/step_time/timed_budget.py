@@ -7,7 +7,7 @@ from .step_time_model import StepTimeModel, StepWork
 MIN_TOKENS = 16
 """Prompt tokens that a step may always have, so that prompts advance whatever the time is."""
 FIRST_TOKENS = 64
-"""Maximum number of prompt tokens beside decoding sequences before the duration of such a step is known."""
+"""Maximum number of prompt tokens of a step that also decodes, before the duration of such a step is known."""
 GROWTH = 4
 """A step has at most this many times the prompt tokens of the largest step observed so far."""
 
@@ -43,7 +43,7 @@ class TimedBudget:
         self._work.add_prefill(start, count)
 
     def add_drafts(self, start: int, count: int) -> bool:
-        """Note ``count`` draft tokens after ``start`` others; False if they do not fit beside the prompts of the step.
+        """Note ``count`` draft tokens after ``start`` others; False if the prompts of the step leave no room for them.
 
         A step without prompts is not limited: drafts are there to make it worth its time.
         """

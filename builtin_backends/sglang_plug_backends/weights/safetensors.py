@@ -65,7 +65,7 @@ def _indexed(index: Path) -> list[Path]:
     shards = []
     for name in names:
         if Path(name).name != name:
-            raise WeightError(f"{index} names {name!r}, which is not a file beside it")
+            raise WeightError(f"{index} names {name!r}, which is not a file next to it")
         if not (index.parent / name).is_file():
             raise WeightError(f"{index.parent / name} is missing, but {index.name} lists it")
         shards.append(index.parent / name)

@@ -37,7 +37,7 @@ def prepare_tag(source: str, whitespace: Whitespace, special: Mapping[str, int])
     """
     form = _format(read_tag(source), "format", TagContext(whitespace, special), 0)
     if {"token", TRIGGERED} <= {part["type"] for part in parts(form)}:
-        raise Refusal(f"a special token beside {TRIGGERED!r} cannot be enforced: it might be taken for text")
+        raise Refusal(f"a special token next to {TRIGGERED!r} cannot be enforced: it might be taken for text")
     return json.dumps({"type": "structural_tag", "format": form}, default=float)
 
 

@@ -90,7 +90,7 @@ class SingleLayer(nn.Module):
     Args:
         norm: what normalises.
         mixer: the thing, of states, angles and batch.
-        alone: it works on each token by itself, and is given states only.
+        alone: it works on each token separately, and is given states only.
     """
 
     def __init__(self, norm: RMSNorm, mixer: nn.Module, *, alone: bool = False) -> None:

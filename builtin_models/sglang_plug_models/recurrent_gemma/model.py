@@ -1,6 +1,6 @@
 """RecurrentGemma (Botev et al., 2024), of the Griffin architecture (De et al., 2024).
 
-Two of three layers have a real-gated linear recurrent unit behind a short convolution, each channel by itself. The
+Two of three layers have a real-gated linear recurrent unit behind a short convolution, each channel separately. The
 others attend in a window and rotate half of each head.
 """
 

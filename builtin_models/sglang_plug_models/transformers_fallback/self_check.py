@@ -33,7 +33,7 @@ def check(
         config: of the checkpoint.
         reference: transformers' model, untouched.
         model: ours, which works once ``attach`` was called.
-        attach: makes ``model`` out of ``reference``, which is then of no use by itself.
+        attach: makes ``model`` out of ``reference``, which is then of no use alone.
         backend: our attention.
 
     Raises ``ConfigError`` if they differ.

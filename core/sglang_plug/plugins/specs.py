@@ -116,7 +116,7 @@ class DeploymentSpec(Spec):
     kind: ClassVar[str] = "deployment"
 
     in_process: bool = False
-    """True if engines run in the API process, which then imports nothing beside them while they start."""
+    """True if engines run in the API process, which then imports nothing else while they start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ class LogitsProcessorSpec(Spec):
     kind: ClassVar[str] = "logits-processor"
 
     request_fields: str | None = None
-    """``"package.module:Dataclass"``: each of its fields is a field of requests, beside ``temperature`` (in
+    """``"package.module:Dataclass"``: each of its fields is a field of requests, next to ``temperature`` (in
     ``sampling_params`` of ``/generate`` and of the offline engine). All have defaults. A dataclass or a
     ``msgspec.Struct``, whose module must not import torch."""
     sampling_params: tuple[str, ...] = ()

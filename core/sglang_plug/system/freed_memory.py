@@ -29,7 +29,7 @@ def return_freed_memory() -> None:
 def return_large_blocks() -> bool:
     """Give freed blocks of at least ``LARGE`` bytes back to the system; true if the C library can be told so.
 
-    By itself glibc raises this limit to 32 MiB as blocks are freed, and keeps what is smaller for each thread: several
+    By default glibc raises this limit to 32 MiB as blocks are freed, and keeps what is smaller for each thread: several
     threads that decode images one after the other then hold as much memory as if they decoded them together.
     """
     return bool(_function("mallopt")(M_MMAP_THRESHOLD, LARGE))

@@ -30,17 +30,17 @@ __all__ = [
 
 def build_wheel(*arguments: Any, **options: Any) -> str:
     """Build a wheel. Raises ``RuntimeError`` if SGLang is installed for this interpreter."""
-    _refuse_beside_sglang()
+    _refuse_next_to_sglang()
     return str(build_meta.build_wheel(*arguments, **options))
 
 
 def build_editable(*arguments: Any, **options: Any) -> str:
     """Build an editable wheel. Raises ``RuntimeError`` if SGLang is installed for this interpreter."""
-    _refuse_beside_sglang()
+    _refuse_next_to_sglang()
     return str(build_meta.build_editable(*arguments, **options))
 
 
-def _refuse_beside_sglang() -> None:
+def _refuse_next_to_sglang() -> None:
     for folder in {sysconfig.get_path(name) for name in ("purelib", "platlib")}:
         for entry in os.listdir(folder) if os.path.isdir(folder) else ():
             if entry.startswith("sglang-") and entry.endswith((".dist-info", ".egg-info")):

@@ -1,4 +1,4 @@
-"""The modules of ``sglang`` are those of sglang-plug, and refuse SGLang itself beside them."""
+"""The modules of ``sglang`` are those of sglang-plug, and refuse SGLang itself next to them."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ def test_the_server_command() -> None:
     assert done.returncode == 2 and "--no-such-option" in done.stderr
 
 
-def test_importing_beside_sglang_is_refused(tmp_path: Path) -> None:
+def test_importing_next_to_sglang_is_refused(tmp_path: Path) -> None:
     done = python("import sglang", installed_sglang(tmp_path))
     assert done.returncode == 1
     assert "ImportError: the module 'sglang' is that of sglang-compat, but SGLang itself is installed" in done.stderr
 
 
-def test_building_beside_sglang_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_building_next_to_sglang_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(PROJECT / "build_backend")
     backend = importlib.import_module("refusing_backend")
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(installed_sglang(tmp_path)) if name == "purelib" else "")

@@ -76,9 +76,9 @@ def test_several_turns_with_a_system_prompt_and_blocks(client: Any) -> None:
 def test_a_system_prompt_among_the_messages_is_one_all_the_same(client: Any) -> None:
     brief = {"role": "system", "content": "You are a helpful assistant."}
     among = client.messages.create(**{**QUESTION, "messages": [brief, *QUESTION["messages"]]})
-    beside = client.messages.create(**QUESTION, system="You are a helpful assistant.")
-    assert among.content[0].text == beside.content[0].text
-    assert among.usage.input_tokens == beside.usage.input_tokens
+    separate = client.messages.create(**QUESTION, system="You are a helpful assistant.")
+    assert among.content[0].text == separate.content[0].text
+    assert among.usage.input_tokens == separate.usage.input_tokens
 
 
 def test_stop_sequences(client: Any) -> None:

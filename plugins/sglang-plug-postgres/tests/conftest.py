@@ -13,7 +13,7 @@ import pytest
 
 
 def _server_module() -> ModuleType:
-    """Load ``server.py``, which lies beside this file and belongs to no package."""
+    """Load ``server.py``, which lies next to this file and belongs to no package."""
     spec = importlib.util.spec_from_file_location("postgres_test_server", Path(__file__).with_name("server.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

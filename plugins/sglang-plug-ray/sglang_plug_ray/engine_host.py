@@ -19,7 +19,7 @@ class Refusal:
 
 
 class EngineHost:
-    """Starts an engine beside itself, and lets one client connect to it.
+    """Starts an engine in a process of its own, and lets one client connect to it.
 
     Undecorated, so that Ray imports the class where it runs, instead of pickling it.
 

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from processes import PACKAGE, free_port, until
 
 MODULES = {"ray": "ray.scripts.scripts", "serve": "ray.serve.scripts", "sglang-plug": "sglang_plug"}
-"""Program -> the module that it runs: the programs themselves need not be installed beside the interpreter."""
+"""Program -> the module that it runs: the programs themselves need not be installed next to the interpreter."""
 LOOPBACK = "127.0.0.1"
 TOKENS_PER_ENGINE = 300
 REQUESTS = 16

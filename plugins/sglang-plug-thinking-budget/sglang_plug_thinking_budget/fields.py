@@ -9,7 +9,7 @@ NAME = "thinking_budget"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThinkingBudgetFields:
-    """The request field, beside ``temperature``."""
+    """The request field, next to ``temperature``."""
 
     thinking_budget: int | None = None
     """Maximum number of tokens of reasoning; 0 ends it at once."""

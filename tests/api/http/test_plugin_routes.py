@@ -1,4 +1,4 @@
-"""Routes of plugins that FastAPI does not guard by itself, and those of nested routers."""
+"""Routes of plugins that FastAPI does not guard itself, and those of nested routers."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_a_path_that_is_answered_already_is_refused(first: Any, second: Any) -> 
         (mounted("/v1"), router("/v10")),
         (nested("/a"), router("/a")),
     ],
-    ids=["methods", "pattern after", "everything after", "mounted after", "beside", "longer name", "prefix"],
+    ids=["methods", "pattern after", "everything after", "mounted after", "sibling", "longer name", "prefix"],
 )
 def test_what_takes_only_what_is_left_is_allowed(first: Any, second: Any) -> None:
     assert clash(first, second) is None

@@ -15,7 +15,7 @@ BODY = b"what the file holds"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a file, beside one that is not to be read."""
+    """A folder with a file, next to one that is not to be read."""
     (tmp_path / "secret.png").write_bytes(b"secret")
     inside = tmp_path / "images"
     (inside / "deep er").mkdir(parents=True)

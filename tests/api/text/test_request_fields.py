@@ -1,4 +1,4 @@
-"""Request fields of logits processors beside those that bodies have already."""
+"""Request fields of logits processors in addition to those that bodies have already."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def test_a_failed_part_hides_no_other(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_parts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    running, max_running, beside_memory = set[str](), 0, set[str]()
+    running, max_running, with_memory = set[str](), 0, set[str]()
     two = threading.Barrier(2, timeout=240)
 
     def run_part(part: tuple[str, ...], device: str, seconds: float) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def test_parts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if name in ("environment", "modules"):
             two.wait()  # neither ends without the other
         if part[0] == "memory":
-            beside_memory.update(running - {name})
+            with_memory.update(running - {name})
         running.discard(name)
         return {"part": name, "ok": True, "result": "passed", "seconds": 1.0}
 
@@ -231,7 +231,7 @@ def test_parts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "summary", str)
     args = options(tmp_path, backends=["triton", "flashinfer"], jobs=2)
     outcomes = gpu.run_all(args)
-    assert max_running == 2 and not beside_memory
+    assert max_running == 2 and not with_memory
     assert [outcome["part"] for outcome in outcomes] == [" ".join(part) for part in gpu.selected_parts(args)]
 
 

@@ -32,7 +32,7 @@ def measurements() -> dict[str, Any]:
     }
 
 
-def test_figures_beside_their_ceilings() -> None:
+def test_figures_and_their_ceilings() -> None:
     rows = {target.work: target for target in targets(measurements(), "flashinfer")}
     limit = rows["llama-8B, one stream, of the bandwidth limit"]
     assert limit.measured == pytest.approx(80.0) and not limit.met  # 100 tokens a second fit the bandwidth

@@ -37,7 +37,7 @@ def recorded_steps(engine: Engine) -> RecordedSteps | None:
 
 
 def without_logprobs(engine: Engine) -> Outputs:
-    """Run prompts of several steps beside sequences that decode; none asks for log-probabilities."""
+    """Run prompts of several steps while sequences decode; none asks for log-probabilities."""
     for row in range(12):
         engine.submit(f"{row}", prompt(3 + 17 * row, row), 6 + row, logprobs=False)
         engine.loop.step()

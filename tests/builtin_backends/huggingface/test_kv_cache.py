@@ -116,7 +116,7 @@ def test_an_algorithm_that_is_not_supported(tmp_path: Path, caplog: pytest.LogCa
     assert "not supported (kv_cache_quant_algo 'NVFP4')" in caplog.text
 
 
-def test_what_was_exported_beside_the_configuration(tmp_path: Path) -> None:
+def test_what_was_exported_next_to_the_configuration(tmp_path: Path) -> None:
     exported = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}
     assert opened(tmp_path, exported=exported).kv_dtype == "fp8_e4m3"
     assert opened(tmp_path, exported={"quantization": ["FP8"]}).kv_dtype is None

@@ -21,7 +21,7 @@ MUST = (
     "json_schema: nullable",
     "json_schema: discriminator",
     "json_schema: allOf",
-    "json_schema: anyOf beside properties",
+    "json_schema: anyOf next to properties",
     "json_schema: multipleOf",
     "json_schema: pattern and length",
     "json_schema: patternProperties",

@@ -111,13 +111,13 @@ def test_all_ways_of_sampling(share: float, overlap: bool) -> None:
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_constrained_outputs_beside_drafted_ones(overlap: bool) -> None:
-    engine = compare(beside_a_constrained_one, share=0.2, overlap=overlap)
+def test_constrained_outputs_with_drafted_ones(overlap: bool) -> None:
+    engine = compare(with_a_constrained_one, share=0.2, overlap=overlap)
     assert engine.outputs["constrained"].drafts is None
     assert engine.outputs["free"].drafts is not None
 
 
-def beside_a_constrained_one(engine: Engine) -> None:
+def with_a_constrained_one(engine: Engine) -> None:
     engine.submit("constrained", "Tell me about a person.", constraint=Constraint("json_schema", SCHEMA))
     engine.submit("free", QUESTIONS[0], max_new_tokens=60, stop_token_ids=())
 

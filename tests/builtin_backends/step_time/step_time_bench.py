@@ -20,7 +20,7 @@ STEP, ROW, TOKEN = 0.004, 0.001, 0.002
 """Seconds of virtual time of a step, of a sequence that decodes in it, and of a token of a prompt or a draft."""
 TARGET = 0.1
 FITTING = int((TARGET - STEP - 3 * ROW) / TOKEN)
-"""Prompt tokens beside three sequences in a step that takes ``TARGET``."""
+"""Prompt tokens of a step that also decodes three sequences and that takes ``TARGET``."""
 LONG_PROMPT, MAX_STEPS = 400, 1000
 
 
@@ -86,7 +86,7 @@ class Bench:
         self._messages.append(Submit(Request(id=id, tokens=tuple(tokens), params=params)))
 
     def run(self) -> list[Step]:
-        """Let three sequences decode, then compute a long prompt beside them; return the steps that have both."""
+        """Let three sequences decode, then compute a long prompt meanwhile; return the steps that have both."""
         for number in range(3):
             self.submit(f"stream {number}", range(10 + number, 30 + number), 300)
         while len(self.steps) < 12:

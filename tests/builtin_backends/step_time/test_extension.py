@@ -61,7 +61,7 @@ class Device:
         return self.slower * (max(decode, prefill) + 0.3 * min(decode, prefill)) * self.jitter.uniform(0.95, 1.1)
 
     def late(self, target: float) -> list[float]:
-        """Steps beside decoding sequences that took longer than ``target``."""
+        """Steps with prompts and decoding sequences that took longer than ``target``."""
         return [seconds for seconds, decoding, prompt in self.seconds if decoding and prompt and seconds > target]
 
 
@@ -91,7 +91,7 @@ def decoding(device: Device, count: int, steps: int = 60) -> None:
 
 
 @pytest.mark.parametrize("target", [None, 0.1, 0.3])
-def test_steps_beside_decoding_sequences_end_in_time(target: float | None) -> None:
+def test_steps_with_decoding_sequences_end_in_time(target: float | None) -> None:
     device = make(target)
     decoding(device, 8)
     prompts = [submit(device, 2000, 1) for _ in range(10)]

@@ -24,7 +24,7 @@ KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_prompts_beside_sequences_that_decode_keep_the_time(
+def test_prompts_with_sequences_that_decode_keep_the_time(
     kind: str, tiny_model: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     family, options = KINDS[kind]

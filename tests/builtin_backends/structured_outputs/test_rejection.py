@@ -58,7 +58,7 @@ def submit_sampled(engine: Engine, *, constrained: bool = True, plain: bool = Tr
 
 @cache
 def separate() -> dict[str, Output]:
-    """The requests without constraints, and those with them, each one by itself."""
+    """The requests without constraints, and those with them, each one separately."""
     plain = run(lambda engine: submit_sampled(engine, constrained=False))
     return plain | run(lambda engine: submit_sampled(engine, plain=False), running=1)
 

@@ -102,7 +102,7 @@ def test_index_cannot_point_elsewhere(tmp_path: Path) -> None:
     save_file({"a": A}, tmp_path / "secret.safetensors")
     (tmp_path / "model").mkdir()
     write_index(tmp_path / "model", {"a": "../secret.safetensors"})
-    with pytest.raises(WeightError, match="not a file beside it"):
+    with pytest.raises(WeightError, match="not a file next to it"):
         load(tmp_path / "model")
 
 

@@ -215,10 +215,10 @@ def test_special_tokens_never_stand_for_text() -> None:
         grammar.fill(mask, 0)
         assert not int(mask[0, 0]) & 0b11 and not grammar.accept(1) and grammar.accept(2 + ord("f"))
     for form, refused in ((free, False), ({**free, "excludes": ["<f>"]}, False), (tags, True)):
-        beside = tagged({"type": "sequence", "elements": [form, {"type": "token", "token": "<|call|>"}, form]})
-        assert ("beside 'triggered_tags'" in (backend.refuses(beside) or "")) == refused
+        adjacent = tagged({"type": "sequence", "elements": [form, {"type": "token", "token": "<|call|>"}, form]})
+        assert ("next to 'triggered_tags'" in (backend.refuses(adjacent) or "")) == refused
         if not refused:
-            grammar = backend.load(beside, backend.compile(beside))()
+            grammar = backend.load(adjacent, backend.compile(adjacent))()
             assert grammar.accept(2 + ord("x")) and grammar.accept(1) and not grammar.accept(1)
 
 

@@ -1,4 +1,4 @@
-"""On a CPU nothing is copied; what is different where a device computes by itself is in ``tests/fake_cuda``."""
+"""On a CPU nothing is copied; what is different where a device computes asynchronously is in ``tests/fake_cuda``."""
 
 from __future__ import annotations
 

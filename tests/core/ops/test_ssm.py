@@ -63,7 +63,7 @@ CASES = {
         lambda length: [*attended(length), numbers(length, HEADS, seed=5).sigmoid()],
         (HEADS, DIM, VALUE_DIM),
     ),
-    "gated delta rule, each channel by itself": Case(
+    "gated delta rule, each channel separately": Case(
         gated_delta_rule,
         lambda length: [*each_channel(length), numbers(length, HEADS, seed=5).sigmoid()],
         (HEADS, DIM, VALUE_DIM),

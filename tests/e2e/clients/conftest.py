@@ -1,4 +1,4 @@
-"""Other people's clients, run as programs of their own: what they need would not fit beside the server's packages."""
+"""Other people's clients, run as programs of their own: what they need conflicts with the server's packages."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ import { byId, element, row } from "./dom.js";
 /** Returns the lines of a text area that are not empty. */
 export const linesOf = (id) => byId(id).value.split("\n").filter((line) => line.trim() !== "");
 
-/** Returns a table that scrolls by itself where it is wider than the page. */
+/** Returns a table that scrolls separately where it is wider than the page. */
 export function table(caption, heads, rows) {
   const made = element("table", {}, element("caption", {}, caption));
   made.append(element("thead", {}, row(heads, "th")), element("tbody", {}, ...rows));

@@ -103,7 +103,7 @@ class Row {
     float *weights, *total;  // [group, BLOCK] of the head at hand; [heads, value_dim]
     Softmax* softmax;        // [heads]
 
-    // As many tokens as the second-level cache holds beside everything else.
+    // As many tokens as the second-level cache holds in addition to everything else.
     int64_t block() const {
         const int64_t row = (last_head - first_head) * (a.dim + (a.values_in_keys ? 0 : a.value_dim)) * sizeof(bf16);
         const int64_t count = BLOCK_BYTES / row / 16 * 16;

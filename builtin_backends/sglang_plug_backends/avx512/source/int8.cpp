@@ -1,7 +1,7 @@
 // Products with matrices of whole numbers in eight bits, packed once.
 //
 // A row of x becomes whole numbers of sixteen bits with one scale, more than bfloat16 tells apart; their upper and lower
-// bytes are multiplied with the matrix by themselves, exactly. The instruction wants one factor without a sign, so 32768 is
+// bytes are multiplied with the matrix separately, exactly. The instruction wants one factor without a sign, so 32768 is
 // added to the row and what that adds to a product, 32768 times the sum of a column, is taken off again.
 #ifndef __clang__
 #pragma GCC optimize("no-tree-pre")  // it would keep a tile's sums in memory

@@ -1,7 +1,7 @@
 // Products with matrices in codes of four or eight bits without sign, packed once, a scale and a zero for each group.
 //
 // A group of a row of x becomes whole numbers of sixteen bits with one scale. They are cut into two bytes with a sign each,
-// which are multiplied with the codes by themselves, exactly; what the zero takes off is the zero times the group's sum.
+// which are multiplied with the codes separately, exactly; what the zero takes off is the zero times the group's sum.
 #ifndef __clang__
 #pragma GCC optimize("no-tree-pre")  // it would keep a tile's sums in memory
 #endif

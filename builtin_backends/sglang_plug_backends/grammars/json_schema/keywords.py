@@ -46,10 +46,10 @@ BY_TYPE = {**BY_TYPE, "integer": BY_TYPE["number"], "boolean": {}, "null": {}}
 STANDALONE: Mapping[str, str] = {
     "enum": "besides `type` only",
     "const": "besides `type` only",
-    "anyOf": "without other keywords beside it",
-    "oneOf": "without other keywords beside it; only if types, constants or a constant property keep members apart",
-    "allOf": "only with one member, and without other keywords beside it",
-    "$ref": "to places in the same schema, without other keywords beside it",
+    "anyOf": "without other keywords next to it",
+    "oneOf": "without other keywords next to it; only if types, constants or a constant property keep members apart",
+    "allOf": "only with one member, and without other keywords next to it",
+    "$ref": "to places in the same schema, without other keywords next to it",
 }
 """Keywords that alone decide which values their schema allows."""
 

@@ -108,7 +108,7 @@ class Converter:
     def _alone(self, key: str, schema: dict[str, Any], others: set[str], path: str, depth: int) -> str:
         allowed = {"type"} if key in ("enum", "const") else set[str]()
         if others - allowed:
-            raise Refusal(f"{min(others - allowed)!r} beside {path} cannot be enforced")
+            raise Refusal(f"{min(others - allowed)!r} next to {path} cannot be enforced")
         value = schema[key]
         if key == "$ref":
             return self._reference(value, path, depth)
@@ -269,7 +269,7 @@ class Converter:
         other = None
         if more is not False:
             if any(len(name) > MAX_NAME for name in properties):
-                raise Refusal(f"additionalProperties at {path} beside a name of over {MAX_NAME} characters")
+                raise Refusal(f"additionalProperties at {path} next to a name of over {MAX_NAME} characters")
             names = properties if keys.quoted else (*properties, "")
             key = self._other_key([name + END for name in names], keys)
             value = self._value(more, f"{path}/additionalProperties", depth + 1)

@@ -89,7 +89,7 @@ class PrefixSource:
         layout: the layout of blocks.
         states: the layout of the states that a prefix needs.
         device: where blocks and states are sent afterwards.
-        quota: limits what is loaded beside a step.
+        quota: limits what is loaded during a step.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class PrefixSource:
         )
 
     def _load_blocks(self, keys: Sequence[bytes], places: Sequence[Tier], deadline: float) -> list[LoadedBlock]:
-        """Load the first blocks that ``places`` can load before ``deadline``, a part of them beside each step."""
+        """Load the first blocks that ``places`` can load before ``deadline``, a part of them during each step."""
         size, quota = self.layout.bytes, self._quota
         if quota is None or not keys:
             return self.tiers.load(keys, places, deadline, size)

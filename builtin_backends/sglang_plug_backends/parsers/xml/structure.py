@@ -41,7 +41,7 @@ ROOT = "arguments"
 def structure(
     form: XmlForm, starts: Sequence[str], functions: Schemas, *, required: bool, parallel: bool
 ) -> Constraint:
-    """Return calls in ``form``; text beside them contains none of ``starts``. Raises ``ConstraintError``."""
+    """Return calls in ``form``; text outside them contains none of ``starts``. Raises ``ConstraintError``."""
     call = either(*(_call(form, name, schema) for name, schema in functions.items()))
     several = parallel
     if form.opening:

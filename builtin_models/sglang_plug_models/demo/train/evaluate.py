@@ -2,7 +2,7 @@
 
     python evaluate.py --checkpoint ../sglang-plug-demo
 
-A plain text may go on to the limit; every other answer has to end by itself.
+A plain text may go on to the limit; every other answer has to end with a stop token.
 The process ends with 1 when a documented prompt fails.
 """
 
@@ -266,7 +266,7 @@ class Runner:
         self.model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16).eval()
 
     def complete(self, prompt: str, limit: int = 500) -> tuple[str, bool]:
-        """Return the continuation of a text, and whether it ended by itself."""
+        """Return the continuation of a text, and whether it ended with a stop token."""
         ids = self.tokenizer(prompt, return_tensors="pt", add_special_tokens=False).input_ids
         with torch.inference_mode():
             out = self.model.generate(

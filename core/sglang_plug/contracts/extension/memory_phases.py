@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StatePhase:
-    """Memory of a fixed size that a sequence owns while it runs, beside its KV slots. Override what is needed.
+    """Memory of a fixed size that a sequence owns while it runs, in addition to its KV slots. Override what is needed.
 
     A sequence continues from a cached prefix only where its state is known too. It is then given its state, and loses
     it when it stops running: when it ends, fails, is aborted, paused or retracted.
@@ -80,7 +80,7 @@ class StatePhase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRequest:
-    """Memory that an extension takes beside the KV pool."""
+    """Memory that an extension takes in addition to the KV pool."""
 
     name: str
     """What it is for, as messages and the account of memory name it, such as ``recurrent states``."""
@@ -94,7 +94,7 @@ class MemoryRequest:
 
 
 class MemoryPhase:
-    """A pool of an extension, beside the KV pool, on the device of rank 0 or its host. Override what is needed."""
+    """A pool of an extension, not the KV pool, on the device of rank 0 or its host. Override what is needed."""
 
     def memory_request(self, room: float | None) -> MemoryRequest | None:
         """Return what the extension takes of ``room`` bytes, which the KV pool needs too; ``None``: nothing.

@@ -83,7 +83,7 @@ class SamplingPhase:
     def constrains(self, request: Request) -> bool:
         """Report whether this extension decides where the output ends; called once, before ``admit``.
 
-        If so, ``sequence.constrained`` is true: stop tokens do not end the output by themselves, no drafts are
+        If so, ``sequence.constrained`` is true: stop tokens do not end the output automatically, no drafts are
         verified, and a token is sampled only when the engine knows all tokens before it. Only one extension may
         constrain a sequence; a request that two of them constrain is refused.
         """

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class PromptBudget(Protocol):
-    """The prompt tokens that one step may still have, beside the token budget of every step (``chunk_size``)."""
+    """The prompt tokens that one step may still have, within the token budget of every step (``chunk_size``)."""
 
     def tokens(self, start: int) -> int:
         """Return how many prompt tokens behind ``start`` others of their sequence may be added; 0 or less: none.

@@ -65,7 +65,7 @@ class KVStore(ABC):
     index_in_memory: bool = False
     """True if ``lookup`` takes microseconds and waits for nothing; it is then also called in the step loop."""
     verifies: bool = False
-    """True if ``load`` detects by itself every block that is not what was stored under its key. If not, the server
+    """True if ``load`` itself detects every block that is not what was stored under its key. If not, the server
     appends a digest to each block and checks it."""
 
     memory_bytes: int = 0

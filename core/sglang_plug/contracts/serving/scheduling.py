@@ -88,7 +88,7 @@ class AccountingPolicy(Protocol):
     def charge(self, usage: Sequence[TokenUsage]) -> None:
         """Steps have ended; ``usage`` has one entry for each active caller that they computed something for.
 
-        A step with prompts is charged by itself, as soon as it has ended. Steps without any are charged together,
+        A step with prompts is charged separately, as soon as it has ended. Steps without any are charged together,
         before the policy is asked for an order or told of a caller. Not called with an empty sequence.
         """
 

@@ -22,7 +22,7 @@ IGNORED = frozenset({"_name_or_path", "transformers_version", "dtype", "torch_dt
 """Configuration fields that do not affect the weights."""
 
 NO_ROOM = (
-    "Failed to update weights: the new ones are loaded beside the old ones, and memory does not suffice for both; "
+    "Failed to update weights: the new ones are loaded next to the old ones, and memory does not suffice for both; "
     "start the server with a lower --mem-fraction-static or --max-total-tokens"
 )
 
@@ -33,7 +33,7 @@ def announce_nothing(source: str, revision: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WeightUpdater:
-    """Builds a second model beside the served one, so that a failed update leaves the old weights in place.
+    """Builds a second model next to the served one, so that a failed update leaves the old weights in place.
 
     Holds plain functions and data: no plugin hook is called while serving.
     """

@@ -127,6 +127,6 @@ class KVScaleReader:
         for part in parts:
             if part not in stored:
                 (other,) = stored.values()
-                raise WeightError(f"checkpoint has {other.name!r} but no {part}_scale beside it")
+                raise WeightError(f"checkpoint has {other.name!r} but no {part}_scale next to it")
         k = stored["k"].number()
         return KVScale(k, k if values_in_keys else stored["v"].number())

@@ -48,7 +48,7 @@ class Capacity:
     slots: int
     """Number of slots of the KV pool."""
     requests: Requests = ()
-    """What step extensions take beside it."""
+    """What step extensions take in addition."""
 
 
 def pool_capacity(

@@ -43,8 +43,8 @@ class StepRoom:
         return self._prompts is None or self._prompts.add_drafts(start, count)
 
 
-def room_beside(step_budget: StepBudgetPhase, budget: int, decoding: Ordered[ScheduledChunk]) -> StepRoom:
-    """Return the room for at most ``budget`` prompt tokens beside ``decoding``, the chunks planned so far."""
+def prompt_room(step_budget: StepBudgetPhase, budget: int, decoding: Ordered[ScheduledChunk]) -> StepRoom:
+    """Return the room for at most ``budget`` prompt tokens in a step with ``decoding``, the chunks planned so far."""
     return StepRoom(budget, step_budget.prompt_budget(decoding))
 
 
@@ -85,7 +85,7 @@ def continued(
     Args:
         chunks: chunks on the device whose sequences continue.
         budget: maximum number of tokens of the step.
-        make_room: returns what limits the prompt tokens beside chunks that decode.
+        make_room: returns what limits the prompt tokens of a step that also decodes.
         plan: makes a chunk of so many tokens of a sequence, which follow so many that are on the device.
         states: extensions with states of sequences, which may shorten a chunk.
         has_prompts: False if all sequences decode.

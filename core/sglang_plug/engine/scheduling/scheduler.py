@@ -21,7 +21,7 @@ from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
 from .admission_rules import GrowthReserve, continuation, prefixes_in_work
 from .checked_policy import CheckedPolicy
 from .exchanges import Exchanges, with_first
-from .planned_step import PlannedStep, StepRoom, continued, room_beside
+from .planned_step import PlannedStep, StepRoom, continued, prompt_room
 from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult, append
 from .sequence import Sequence
 from .sharing import OVERTAKEN_PART, Sharing
@@ -73,7 +73,7 @@ class Scheduler:
         """Paused sequences by request id; they hold no slots, but their prefixes may stay in the prefix cache."""
         self.counters = StepCounters()
         self._reserve = reserve or GrowthReserve()
-        self._room = partial(room_beside, self.extensions.step_budget)
+        self._room = partial(prompt_room, self.extensions.step_budget)
         self._ahead_left = 0
 
     @property

@@ -18,7 +18,7 @@ OVERTAKEN_PART = 8
 prompts of callers that have more, so that the step is short."""
 
 Filter = Callable[[list[Sequence], Ordered[Sequence]], list[Sequence]]
-"""Returns the waiting sequences that may be admitted beside running ones."""
+"""Returns the waiting sequences that may be admitted while others run."""
 
 
 class Sharing:
@@ -127,7 +127,7 @@ class Sharing:
         filters: Ordered[Filter],
         keep: Ordered[Sequence] = (),
     ) -> list[Sequence]:
-        """Return the sequences of ``order`` that may be admitted beside ``running``.
+        """Return the sequences of ``order`` that may be admitted while ``running`` run.
 
         Args:
             order: the first to admit first.

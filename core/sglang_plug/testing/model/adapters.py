@@ -146,7 +146,7 @@ def _check_alone(
     adapter.after(changed, part)
     assert _near(part, product, tolerance), f"{where}: another result in a part of a larger tensor"
     part.fill_(7)
-    assert bool((larger == 7).all()), f"{where}: after() wrote beside the product"
+    assert bool((larger == 7).all()), f"{where}: after() wrote outside the product"
 
 
 def _check_facts(adapter: Adapter, path: str) -> None:

@@ -74,7 +74,7 @@ def _check_result(observer: Observer, name: str, *arguments: Any) -> None:
 
 
 def _notify(observer: Observer, number: int) -> None:
-    """Serve request ``number``: one ended by itself, cut off, aborted before its first token, or failed."""
+    """Serve request ``number``: one ended with a stop token, cut off, aborted before its first token, or failed."""
     reason = REASONS[number % len(REASONS)]
     begun = reason in ("stop", "length")
     id = f"request-{number}-é\n"

@@ -151,9 +151,9 @@ def _check_together(server: RunningServer, examples: Sequence[_Example]) -> None
     ]
     turns = [number for _ in range(AT_ONCE) for number in range(len(examples))]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        answers = list(pool.map(lambda number: _send(server, examples[number], "beside others"), turns))
+        answers = list(pool.map(lambda number: _send(server, examples[number], "with others"), turns))
     for number, answer in zip(turns, answers, strict=True):
-        where = f"{examples[number]} beside {AT_ONCE - 1} other requests"
+        where = f"{examples[number]} together with {AT_ONCE - 1} other requests"
         assert answer.status < 300, f"{where}: status {answer.status}: {answer.body[:300]!r}"
         actual = _leaves(answer)
         for path, value in alone[number].items():

@@ -1,4 +1,4 @@
-"""The slots that a prefix cache owns, kept beside it: each operation is compared with what it must do."""
+"""The slots that a prefix cache owns, recorded separately: each operation is compared with what it must do."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SECRET, LEAK = 40, 4
 LENGTHS = (4_000, 32_000)
 """Tokens of the outputs whose proposals are timed."""
 COMPARED = 200
-"""Tokens of the sequences whose proposals are compared, alone and beside another one."""
+"""Tokens of the sequences whose proposals are compared, alone and together with another one."""
 
 
 @dataclass(slots=True)
@@ -118,10 +118,10 @@ def _check_alone(make: Callable[[], Drafter], generator: random.Random) -> None:
     """Check that a sequence gets the same proposals alone and in turn with a sequence of another salt."""
     first, second = ([generator.randrange(4) for _ in range(COMPARED)] for _ in range(2))
     alone = _proposals(make(), first, [])
-    beside = _proposals(make(), first, second)
-    differing = [number for number, pair in enumerate(zip(alone, beside, strict=True)) if pair[0] != pair[1]]
+    together = _proposals(make(), first, second)
+    differing = [number for number, pair in enumerate(zip(alone, together, strict=True)) if pair[0] != pair[1]]
     assert not differing, (
-        f"after {differing[0] + 1} tokens, a sequence is proposed {beside[differing[0]]} beside a sequence of another "
+        f"after {differing[0] + 1} tokens, a sequence gets {together[differing[0]]} next to a sequence of another "
         f"salt, and {alone[differing[0]]} alone: they share what belongs to one of them"
     )
 

@@ -59,6 +59,6 @@ class NoLists(TorchFunctionMode):
 
 @contextmanager
 def asynchronous() -> Iterator[None]:
-    """The device computes by itself, and whoever waits for it fails."""
+    """The device computes asynchronously, and whoever waits for it fails."""
     with NoLists(), Asynchronous():  # type: ignore[no-untyped-call]
         yield

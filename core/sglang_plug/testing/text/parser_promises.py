@@ -1,4 +1,4 @@
-"""Checks of what output parsers do beside splitting texts: schemas, class methods, markers, and text as it comes."""
+"""Checks of what output parsers do besides splitting texts: schemas, class methods, markers, and text as it comes."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def _check_special(kit: _Kit) -> None:
         skipped, kept = tokenizer.decode(middle), tokenizer.decode(middle, skip_special=False)
         written = tokenizer.piece(token)
         assert not written or written not in skipped, f"decode() leaves special token {token} {written!r} in the text"
-        assert skipped.startswith(text), f"decode() loses text beside special token {token}"
+        assert skipped.startswith(text), f"decode() loses text next to special token {token}"
         assert not written.strip() or written.strip() in kept, (
             f"decode(skip_special=False) leaves out special token {token}, {written!r}"
         )

@@ -11,7 +11,7 @@ import sys
 SUFFIXES = (".dist-info", ".egg-info")
 
 
-def _refuse_beside_sglang() -> None:
+def _refuse_next_to_sglang() -> None:
     """Raise ``ImportError`` if the distribution ``sglang`` is installed, whose modules have the same names."""
     for folder in sys.path:
         for entry in os.listdir(folder) if folder and os.path.isdir(folder) else ():
@@ -22,7 +22,7 @@ def _refuse_beside_sglang() -> None:
                 )
 
 
-_refuse_beside_sglang()
+_refuse_next_to_sglang()
 
 
 def __getattr__(name: str) -> object:

@@ -138,7 +138,7 @@ def test_a_text_model_gets_the_template(answering: Any) -> None:
 
 
 def echoed(body: Any) -> tuple[int, Any]:
-    """Every character is a token; the later in the alphabet, the likelier; capitals are likely by themselves."""
+    """Every character is a token; the later in the alphabet, the likelier; capitals are always likely."""
     rows = [
         {
             "tokens": list(text),

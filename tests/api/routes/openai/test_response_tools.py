@@ -55,7 +55,7 @@ def client_of(scripted_client: Any) -> Callable[..., Client]:
     return lambda *names, **options: Client(scripted_client(*names, **options))
 
 
-async def test_the_log_has_the_caller_s_id_beside_the_response_s(
+async def test_the_log_has_the_caller_s_id_and_the_response_s(
     scripted_client: Any, scripted: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     scripted.reply = "Yes."
@@ -277,7 +277,7 @@ def function(**fields: Any) -> dict[str, Any]:
         ({"tool_choice": "required", "regex": "a"}, "cannot be combined with a format", None),
         ({"tools": [{"type": "web_search"}]}, "tools of type 'web_search' are not supported", "tools.0"),
         ({"tools": [{"name": "f"}]}, "Field required", "tools.0.type"),
-        (function(function={"name": "f"}), "belong beside type", "tools.0"),
+        (function(function={"name": "f"}), "belong next to type", "tools.0"),
         (function(name=""), "at least 1 character", "tools.0.name"),
         (function(name="f", parameters=[]), "Input should be an object", "tools.0.parameters"),
         (function(name="f", parameters={"type": None}), "must be 'object', not None", "tools.0.parameters"),

@@ -285,7 +285,7 @@ UNIONS: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
         ['{"kind": "a", "x": 1}', '{"kind": "aa", "x": 1}', '{"kind": "b"}'],
         ['{"kind": "A", "x": 1}', '{"kind": "a"}', "{}"],
     ),
-    "beside a type": (
+    "next to a type": (
         {**union(BY_KIND, A=shape({"const": "a"}), B=shape({"enum": ["b", "c"]})), "type": "object"},
         ['{"kind": "a"}', '{"kind": "c"}'],
         ["{}", '{"kind": "d"}'],
@@ -336,7 +336,7 @@ def test_inherited_branches_are_selected_where_allof_is_enforced(grammar_backend
     schema["components"]["schemas"]["Base"] = base
     compiled = grammar_backends("llguidance")("json_schema", schema)
     assert compiled.accepts('{"kind": "a", "A": 1}') and not compiled.accepts('{"kind": "c", "A": 1}')
-    assert "'properties' beside #/components/schemas/A/allOf" in grammar_backends("xgrammar").refusal(
+    assert "'properties' next to #/components/schemas/A/allOf" in grammar_backends("xgrammar").refusal(
         "json_schema", schema
     )
 

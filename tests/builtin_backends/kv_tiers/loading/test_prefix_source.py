@@ -125,7 +125,7 @@ def test_states_of_another_format_have_other_keys() -> None:
 
 
 @pytest.mark.parametrize("present", [0, 1, 3, 7, 8])
-def test_beside_steps_blocks_are_loaded_in_parts(tiers: Tiers, fast: HostStore, slow: HostStore, present: int) -> None:
+def test_during_steps_blocks_are_loaded_in_parts(tiers: Tiers, fast: HostStore, slow: HostStore, present: int) -> None:
     put(fast, BLOCKS[:2])
     put(slow, BLOCKS[:present])
     missing = MissingPrefix(BLOCKS, 0)

@@ -1,4 +1,4 @@
-"""Beside a step that sequences wait for, a limited number of bytes is loaded."""
+"""During a step that sequences wait for, a limited number of bytes is loaded."""
 
 from __future__ import annotations
 

@@ -111,8 +111,8 @@ def test_a_checkpoint_without_names_has_none(resolved: Callable[..., Resolved]) 
         ([("first:k", float("nan")), ("first:v", 1.0)], "'first:k' is nan"),
         ([("first:k", float("inf")), ("first:v", 1.0)], "'first:k' is inf"),
         ([("first:k", 1e-42), ("first:v", 1.0)], r"'first:k' is 1.*e-42"),
-        ([("first:k", 1.0)], "has 'first:k' but no v_scale beside it"),
-        ([("first:v", 1.0)], "has 'first:v' but no k_scale beside it"),
+        ([("first:k", 1.0)], "has 'first:k' but no v_scale next to it"),
+        ([("first:v", 1.0)], "has 'first:v' but no k_scale next to it"),
     ],
 )
 def test_what_is_no_scale_is_named(

@@ -1,4 +1,4 @@
-"""Sampling on a device that computes by itself: nothing is read from it, and no copy to it is waited for.
+"""Sampling on a device that computes asynchronously: nothing is read from it, and no copy to it is waited for.
 
 The device is ``meta``, whose tensors have no values to read.
 """

@@ -33,7 +33,7 @@ class Budget:
         return self.drafts >= 0
 
 
-class FewBesideDecoding(StepExtension, StepBudgetPhase):
+class FewWhileDecoding(StepExtension, StepBudgetPhase):
     """A fixed token budget for steps that decode."""
 
     def prompt_budget(self, decoding: Sequence[ChunkView]) -> Budget | None:
@@ -68,8 +68,8 @@ def test_the_token_budget_is_the_only_limit_without_an_extension() -> None:
     assert prompt_tokens(scheduler.plan()) == 14
 
 
-def test_an_extension_limits_the_prompts_beside_sequences_that_decode() -> None:
-    scheduler, device = make(extensions=extension_points({"few": FewBesideDecoding()})), Device()
+def test_an_extension_limits_the_prompts_while_sequences_decode() -> None:
+    scheduler, device = make(extensions=extension_points({"few": FewWhileDecoding()})), Device()
     submit(scheduler, "alone", list(range(20)))
     assert prompt_tokens(chunks := scheduler.plan()) == 16
     scheduler.commit(chunks, device.run(chunks))
@@ -86,7 +86,7 @@ def test_an_extension_limits_the_prompts_beside_sequences_that_decode() -> None:
 
 def test_drafts_get_what_the_extension_leaves() -> None:
     drafts = DraftsOfTwo()
-    points = extension_points({"few": FewBesideDecoding(), "drafts": drafts})
+    points = extension_points({"few": FewWhileDecoding(), "drafts": drafts})
     scheduler, device = make(extensions=points), Device()
     decoding(scheduler, device, 3)
     submit(scheduler, "prompt", list(range(20)))
@@ -96,7 +96,7 @@ def test_drafts_get_what_the_extension_leaves() -> None:
 
 def test_sequences_that_decode_keep_their_places_while_prompts_wait_for_tokens_of_steps() -> None:
     clock = Clock()
-    points = extension_points({"few": FewBesideDecoding()})
+    points = extension_points({"few": FewWhileDecoding()})
     exchanges = Exchanges(clock, extension=TimeSlices(clock))
     scheduler, device = make(extensions=points, exchanges=exchanges), Device()
     decoding(scheduler, device, 3)

@@ -51,7 +51,7 @@ class Mixes(LayerAdapter):
         y.sub_(y.mean(0))
 
 
-class Beside(LayerAdapter):
+class Outside(LayerAdapter):
     def after(self, x: Tensor, y: Tensor) -> None:
         y.mul_(OUTPUTS)
         if not y.is_contiguous():
@@ -205,7 +205,7 @@ def test_a_good_one_conforms(tmp_path: Path, kind: type) -> None:
         (OtherShape, "before\\(\\) returned torch.float32\\[6, 3\\]"),
         (Nothing, "changes neither input nor product"),
         (Mixes, "a token depends on those it is computed with"),
-        (Beside, "after\\(\\) wrote beside the product"),
+        (Outside, "after\\(\\) wrote outside the product"),
         (OnlyWhole, "another result in a part of a larger tensor"),
         (JoinsAll, "JoinsAll.join of 1: rows of .* are not as each alone"),
         (JoinsInputs, "must leave inputs as they are"),

@@ -147,7 +147,7 @@ class IgnoresClaims(Broken):
 
 
 class ClaimsForever(Broken):
-    """Lets no claim end by itself."""
+    """Lets no claim expire."""
 
     async def renew(self, id: str, worker: str, seconds: float) -> None:
         await super().renew(id, worker, max(seconds, 1e9))

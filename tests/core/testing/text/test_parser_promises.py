@@ -1,4 +1,4 @@
-"""The conformance test of output parsers names those that break what is promised beside the events."""
+"""The conformance test of output parsers names those that break what is promised in addition to the events."""
 
 from __future__ import annotations
 

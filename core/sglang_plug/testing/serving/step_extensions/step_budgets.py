@@ -14,7 +14,7 @@ from sglang_plug.engine.scheduling.sequence import Sequence
 STEP_SECONDS, TOKEN_SECONDS = 0.01, 0.002
 """Durations of the steps of the test: of a step, and of each of its tokens."""
 DECODING, LENGTH = 4, 20
-"""Sequences that decode beside a prompt that never gets tokens, and their tokens."""
+"""Sequences that decode while a prompt waits that never gets tokens, and their tokens."""
 MAX_STEPS, MAX_CHUNKS = 200, 100
 DRAFTS = 3
 
@@ -68,7 +68,7 @@ def observe_step(step_budget: StepBudgetPhase, chunks: list[ScheduledChunk]) -> 
 
 
 def check_prompts_advance(step_budget: StepBudgetPhase) -> None:
-    """Check that prompts are computed beside sequences that decode for ever, and that what was planned is counted."""
+    """Check that prompts are computed while sequences decode for ever, and that what was planned is counted."""
     decoding = [_decoding(number) for number in range(DECODING)]
     for _ in range(MAX_STEPS):
         budget = step_budget.prompt_budget(decoding)

@@ -77,8 +77,8 @@ def check_step_extension(
     or has an error; decisions are about constrained outputs, and forced tokens fit their limits. While nothing blocks,
     no request is said to block. Layouts cover their prompts, states of sequences are taken back, and come back from the
     host as they were, as do tensors of other extensions, the inputs of steps change nothing else of the batch, and a
-    step of a sequence that was never admitted can be computed, as in the profiling run. Prompts advance beside
-    sequences that decode, and places are exchanged between the given sequences. Where the extension surrounds the
+    step of a sequence that was never admitted can be computed, as in the profiling run. Prompts advance while
+    sequences decode, and places are exchanged between the given sequences. Where the extension surrounds the
     forward pass, plain graphs are not used for the step, and worker ranks are told of it. It is built for a vocabulary
     of 16 tokens, and installed in a model if it needs one; it must not refuse the requests, nor end them with errors.
     Memory does not grow with the number of requests that have ended. It is started and closed.

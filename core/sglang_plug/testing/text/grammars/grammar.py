@@ -41,7 +41,7 @@ LONGER = """
 """
 """Texts of several characters; ``_`` is a blank."""
 HALVES = (b"\xc3", b'"\xc3', b"\xa9\xc3", b"\xe6\xbc", b"\xa2", b"\x9f\x99", b'\x82"', b"a\xf0\x9f")
-"""Parts of characters, alone and beside others."""
+"""Parts of characters, alone and next to others."""
 
 
 def check_grammar_backend(

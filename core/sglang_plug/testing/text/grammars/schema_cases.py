@@ -111,7 +111,7 @@ SCHEMAS: Mapping[str, tuple[Any, list[Any], list[Any]]] = {
     ),
     "const": ({"const": {"a": [1, "x"]}}, [{"a": [1, "x"]}], [{"a": [1]}, {"a": [1, "y"]}, {}]),
     "anyOf": ({"anyOf": [INTEGER, _object(a=STRING)]}, [1, {"a": "x"}], ["x", {"a": 1}, None]),
-    "anyOf beside properties": (
+    "anyOf next to properties": (
         {**_object([], a=INTEGER, b=INTEGER), "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
         [{"a": 1}, {"a": 1, "b": 1}],
         [{}, {"a": "x"}],

@@ -27,7 +27,7 @@ class Budget:
         return count <= self.remaining
 
 
-class FewBesideDecoding(StepExtension, StepBudgetPhase):
+class FewWhileDecoding(StepExtension, StepBudgetPhase):
     """Lets steps that decode have a fixed number of prompt tokens, and learns nothing."""
 
     def __init__(self, limit: Any = 3, budget: type[Budget] = Budget) -> None:
@@ -42,12 +42,12 @@ class FewBesideDecoding(StepExtension, StepBudgetPhase):
 
 
 def test_a_fixed_number_of_prompt_tokens_keeps_the_contract() -> None:
-    extension = FewBesideDecoding()
+    extension = FewWhileDecoding()
     check_step_extension(extension)
     assert extension.limited > 10
 
 
-class EveryThird(FewBesideDecoding):
+class EveryThird(FewWhileDecoding):
     def prompt_budget(self, decoding: Sequence[ChunkView]) -> Budget | None:
         self.limited += 1
         return Budget(self.limit if self.limited % 3 == 0 or not decoding else 0)
@@ -66,7 +66,7 @@ class SaysNothing(Budget):
         return None  # type: ignore[return-value]
 
 
-class Reports(FewBesideDecoding):
+class Reports(FewWhileDecoding):
     def __init__(self, target: float, coefficient: float) -> None:
         super().__init__()
         self.target_seconds, self.coefficient = target, coefficient
@@ -75,7 +75,7 @@ class Reports(FewBesideDecoding):
         return {"step": self.coefficient}
 
 
-class Changes(FewBesideDecoding):
+class Changes(FewWhileDecoding):
     """Changes a sequence that it is told of."""
 
     def step_computed(self, chunks: Sequence[ChunkView], seconds: float, *, has_prompts: bool) -> None:
@@ -88,10 +88,10 @@ class Changes(FewBesideDecoding):
 @pytest.mark.parametrize(
     ("extension", "message"),
     [
-        (FewBesideDecoding(0), "left no token for prompts in 200 steps with 4 sequences that decode"),
-        (FewBesideDecoding(2.5), r"tokens\(\) must return a whole number, not 2.5"),
-        (FewBesideDecoding(3, CountsNothing), r"tokens\(\) is 3 after 100 calls of add\(\) that used up all tokens"),
-        (FewBesideDecoding(3, SaysNothing), r"add_drafts\(\) must return True or False, not None"),
+        (FewWhileDecoding(0), "left no token for prompts in 200 steps with 4 sequences that decode"),
+        (FewWhileDecoding(2.5), r"tokens\(\) must return a whole number, not 2.5"),
+        (FewWhileDecoding(3, CountsNothing), r"tokens\(\) is 3 after 100 calls of add\(\) that used up all tokens"),
+        (FewWhileDecoding(3, SaysNothing), r"add_drafts\(\) must return True or False, not None"),
         (Reports(-1.0, 0.0), "target_seconds must be 0 or a number of seconds, not -1.0"),
         (Reports(0.1, float("nan")), r"step_coefficients\(\) must be finite; 'step' is nan"),
         (Changes(), "the tokens are .*, and without the extension"),
