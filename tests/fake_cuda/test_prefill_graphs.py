@@ -101,7 +101,7 @@ def test_a_model_that_looks_at_lengths_runs_without(
 
     monkeypatch.setattr(target, "forward", looking)
     engine = pieced(tiny_model("llama-3.2-1b").path, dtype="bfloat16")
-    assert "it looks at the lengths of sequences" in caplog.text
+    assert "it reads the lengths of sequences" in caplog.text
     clock.executed.clear()
     engine.submit(range(3, 13), 1)
     engine.finish()
