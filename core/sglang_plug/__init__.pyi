@@ -141,7 +141,7 @@ from .contracts.serving.logits_processor import LogitsBatch as LogitsBatch
 from .contracts.serving.logits_processor import LogitsProcessor as LogitsProcessor
 from .contracts.serving.logits_processor import LogitsRow as LogitsRow
 from .contracts.serving.logits_processor import ProcessorRequest as ProcessorRequest
-from .contracts.serving.observer import MetricInfo as MetricInfo
+from .contracts.serving.observer import MetricGauge as MetricGauge
 from .contracts.serving.observer import MetricTotal as MetricTotal
 from .contracts.serving.observer import Observer as Observer
 from .contracts.serving.observer import RequestEvent as RequestEvent

@@ -10,9 +10,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from sglang_plug import MetricInfo, Observer, RequestEvent, StepStats
+from sglang_plug import MetricGauge, Observer, RequestEvent, StepStats
 
-from .reported_metrics import ExtensionCounters, InfoGauges
+from .reported_metrics import ExtensionCounters, ExtensionGauges
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
@@ -24,10 +24,6 @@ GAUGES: Mapping[str, str] = {
     "token_usage": "Share of the KV pool that running requests hold",
     "cache_hit_rate": "Share of admitted prompt tokens that came from the prefix cache, since the start",
     "gen_throughput": "Output tokens per second over the last second or more",
-    "step_target_seconds": (
-        "Target duration in seconds of a step that computes prompts while requests decode; 0: no target"
-    ),
-    "step_time_coefficient": "Coefficients of the model of step durations: seconds, or multiples of a decode step",
     "spec_accept_length": "Output tokens per sequence and decode step, since the start",
     "spec_accept_rate": "Share of draft tokens that were accepted, since the start",
 }
@@ -44,20 +40,16 @@ COUNTERS: Mapping[str, str] = {
     "deadline_missed_total": "Requests that ended after their deadline, or with an error",
     "deadline_refused_total": "Requests that were not computed because they would have missed their deadline",
     "num_retracted_reqs_total": "Retractions: a running request was preempted and queued again",
-    "memory_relieved_tokens_total": "Cached tokens evicted because the host's memory ran low",
 }
 CACHE_CONFIG = "1, with the tokens of a page and the pages of the KV pool as labels"
 OF_REPLICA = frozenset(
     (
         "num_running_reqs num_queue_reqs num_used_tokens num_cached_tokens token_usage cache_hit_rate "
-        "step_target_seconds step_time_coefficient spec_accept_length spec_accept_rate cached_tokens_total "
-        "forced_tokens_total spec_drafted_tokens_total spec_accepted_tokens_total num_retracted_reqs_total "
-        "memory_relieved_tokens_total queue_time_seconds"
+        "spec_accept_length spec_accept_rate cached_tokens_total forced_tokens_total spec_drafted_tokens_total "
+        "spec_accepted_tokens_total num_retracted_reqs_total queue_time_seconds"
     ).split()
 )
 """Metrics of steps: with several replicas they have the label ``dp_rank``."""
-OWN_LABELS: Mapping[str, str] = {"step_time_coefficient": "coefficient"}
-"""Metrics with one more label: its name."""
 HISTOGRAMS: Mapping[str, str] = {
     "queue_time_seconds": "From arrival to the step that begins to compute the request",
     "time_to_first_token_seconds": "From arrival to the first token",
@@ -83,7 +75,7 @@ class PrometheusObserver(Observer):
         self._window_start, self._window_tokens = 0.0, 0
         self._create()
         self._extension_counters = ExtensionCounters(self.registry)
-        self._info_gauges = InfoGauges(self.registry)
+        self._extension_gauges = ExtensionGauges(self.registry)
         self._plugins = Gauge(
             "sglang:plugin_info",
             "1 for each component in use",
@@ -93,8 +85,7 @@ class PrometheusObserver(Observer):
 
     def _create(self) -> None:
         def labels(name: str) -> list[str]:
-            of_replica = ["dp_rank"] if self._has_replicas and name in OF_REPLICA else []
-            return ["model_name", *of_replica, *([OWN_LABELS[name]] if name in OWN_LABELS else [])]
+            return ["model_name", "dp_rank"] if self._has_replicas and name in OF_REPLICA else ["model_name"]
 
         self._gauges = {
             name: Gauge(f"sglang:{name}", text, labels(name), registry=self.registry) for name, text in GAUGES.items()
@@ -123,8 +114,6 @@ class PrometheusObserver(Observer):
             self._create()
         for metrics in (self._gauges, self._counters, self._histograms):
             for name, metric in metrics.items():
-                if name in OWN_LABELS:
-                    continue  # its labels are known when it is set
                 for replica in range(len(info.get("replica_states", (None,)))):
                     metric.labels(*self._labels(name, replica))
         self._report_cache_config(info)
@@ -139,8 +128,8 @@ class PrometheusObserver(Observer):
         page_size = int(info["page_size"])
         for replica, state in enumerate(info.get("replica_states", (info,))):
             labels = (("page_size", str(page_size)), ("num_pages", str(int(state["max_total_tokens"]) // page_size)))
-            fact = MetricInfo("cache_config_info", CACHE_CONFIG, labels)
-            self._info_gauges.record((fact,), self._label, replica if self._has_replicas else None)
+            fact = MetricGauge("cache_config_info", CACHE_CONFIG, labels)
+            self._extension_gauges.record((fact,), self._label, replica if self._has_replicas else None)
 
     def on_step(self, stats: StepStats) -> None:
         """Update the gauges and the counters of steps."""
@@ -154,18 +143,13 @@ class PrometheusObserver(Observer):
         self._set("num_cached_tokens", stats.cached_slots, replica)
         self._set("token_usage", stats.used_slots / stats.capacity if stats.capacity else 0.0, replica)
         self._set("cache_hit_rate", totals.cached / totals.admitted if totals.admitted else 0.0, replica)
-        self._set("step_target_seconds", stats.target_seconds, replica)
-        for coefficient, value in (stats.step_coefficients or {}).items():
-            labels = (*self._labels("step_time_coefficient", replica), coefficient)
-            self._gauges["step_time_coefficient"].labels(*labels).set(value)
         self._add("cached_tokens_total", stats.cached_tokens, replica)
         self._add("forced_tokens_total", stats.forced_tokens, replica)
         self._add("num_retracted_reqs_total", stats.retracted, replica)
-        self._add("memory_relieved_tokens_total", stats.relieved_tokens, replica)
         self._record_speculation(stats, totals)
         rank = replica if self._has_replicas else None
         self._extension_counters.record(stats.totals, self._label, rank)
-        self._info_gauges.record(stats.infos, self._label, rank)
+        self._extension_gauges.record(stats.gauges, self._label, rank)
         for seconds in stats.queue_seconds:
             self._observe("queue_time_seconds", seconds, replica)
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics that are created when they are first reported: totals of step extensions, and facts as labels."""
+"""Prometheus metrics that are created when they are first reported: totals and gauges of step extensions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from sglang_plug import MetricInfo, MetricTotal
+from sglang_plug import MetricGauge, MetricTotal
 
 from .engine_labels import engine_labels
 
@@ -45,8 +45,8 @@ class ExtensionCounters:
             self._counters[total.name].labels(*labels.values()).inc(increase)
 
 
-class InfoGauges:
-    """Gauges that are created when their facts are first reported.
+class ExtensionGauges:
+    """Gauges that are created when they are first reported.
 
     Args:
         registry: where they are registered.
@@ -58,25 +58,25 @@ class InfoGauges:
         self._label_values: dict[tuple[str, int | None], set[tuple[str, ...]]] = {}
         """Name of a metric and replica -> the values of the labels that it has now."""
 
-    def record(self, infos: Iterable[MetricInfo], model: str, replica: int | None = None) -> None:
-        """Show ``infos`` in place of earlier ones with their names.
+    def record(self, gauges: Iterable[MetricGauge], model: str, replica: int | None = None) -> None:
+        """Show ``gauges`` in place of earlier ones with their names.
 
         Args:
-            infos: what was reported of one engine at once.
+            gauges: what was reported of one engine at once.
             model: value of the label ``model_name``.
             replica: value of the label ``dp_rank``; ``None``: there is one engine, and no such label.
         """
         own = engine_labels(model, replica)
         label_values: dict[str, set[tuple[str, ...]]] = {}
-        for info in infos:
-            labels = {**own, **dict(info.labels)}
-            if info.name not in self._gauges:
-                self._gauges[info.name] = Gauge(
-                    f"sglang:{info.name}", info.description, list(labels), registry=self._registry
+        for gauge in gauges:
+            labels = {**own, **dict(gauge.labels)}
+            if gauge.name not in self._gauges:
+                self._gauges[gauge.name] = Gauge(
+                    f"sglang:{gauge.name}", gauge.description, list(labels), registry=self._registry
                 )
             values = tuple(labels.values())
-            self._gauges[info.name].labels(*values).set(info.value)
-            label_values.setdefault(info.name, set()).add(values)
+            self._gauges[gauge.name].labels(*values).set(gauge.value)
+            label_values.setdefault(gauge.name, set()).add(values)
         for name, present in label_values.items():
             for values in self._label_values.get((name, replica), set()) - present:
                 self._gauges[name].remove(*values)

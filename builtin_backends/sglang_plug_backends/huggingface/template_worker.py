@@ -26,7 +26,7 @@ class Worker:
     """Renders the templates of one checkpoint.
 
     Args:
-        setup: ``templates`` by name, their ``constants``, ``cpu_seconds`` and ``characters`` (the maximum of one prompt).
+        setup: ``templates`` by name, their ``constants``, ``cpu_seconds`` and ``characters`` (of one prompt).
     """
 
     def __init__(self, setup: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from sglang_plug import (
     ForwardBatch,
     GraphPhase,
     Kernels,
-    MetricInfo,
+    MetricGauge,
     Model,
     ModelPhase,
     PlanningPhase,
@@ -142,7 +142,7 @@ class Lora(StepExtension, AdmissionPhase, PlanningPhase, ModelPhase, GraphPhase,
         """Report the folders of the loaded adapters by name."""
         return {"adapters": self.adapters.paths}
 
-    def infos(self) -> Iterable[MetricInfo]:
+    def gauges(self) -> Iterable[MetricGauge]:
         """Report the adapters of running and of waiting requests, as gateways of Kubernetes read them."""
         running: set[str] = set()
         waiting: set[str] = set()
@@ -153,7 +153,7 @@ class Lora(StepExtension, AdmissionPhase, PlanningPhase, ModelPhase, GraphPhase,
             ("running_lora_adapters", ",".join(sorted(running))),
             ("waiting_lora_adapters", ",".join(sorted(waiting))),
         )
-        yield MetricInfo(LORA_INFO, LORA_INFO_TEXT, labels, time.time())
+        yield MetricGauge(LORA_INFO, LORA_INFO_TEXT, labels, time.time())
 
     def _use(self, sequence: SequenceView) -> AdapterUse | None:
         use: AdapterUse | None = sequence.extras.get(self)

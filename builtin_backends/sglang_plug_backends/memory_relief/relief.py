@@ -9,11 +9,20 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sglang_plug import CachePhase, ExtensionContext, HostMemory, PrefixPool, ServicePhase, StepExtension, host_memory
+from sglang_plug import (
+    CachePhase,
+    ExtensionContext,
+    HostMemory,
+    MetricTotal,
+    PrefixPool,
+    ServicePhase,
+    StepExtension,
+    host_memory,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +38,8 @@ LITTLE = 4
 """Multiple of the critical amount below which memory counts as little while processes are stalled."""
 MIN_SHARE = 64
 """An eviction frees at least this fraction of the pool."""
+EVICTED = "memory_relieved_tokens_total"
+EVICTED_TEXT = "Cached tokens evicted because the host's memory ran low"
 
 
 @dataclass(slots=True)
@@ -130,6 +141,11 @@ class MemoryRelief(StepExtension, CachePhase, ServicePhase):
         """Check the memory if it is time to."""
         if self.relief is not None:
             self.relief.look()
+
+    def totals(self) -> Iterable[MetricTotal]:
+        """Report the evicted tokens as a metric."""
+        evicted = 0 if self.relief is None else self.relief.done.evicted_tokens
+        yield MetricTotal(EVICTED, EVICTED_TEXT, (), evicted)
 
     def info(self) -> Mapping[str, Any]:
         """Report what was done for lack of memory."""

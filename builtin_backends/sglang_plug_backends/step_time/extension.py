@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sglang_plug import ChunkView, ExtensionContext, ModelSpec, ServicePhase, StepBudgetPhase, StepExtension
+from sglang_plug import (
+    ChunkView,
+    ExtensionContext,
+    MetricGauge,
+    ModelSpec,
+    ServicePhase,
+    StepBudgetPhase,
+    StepExtension,
+)
 
 from .step_time_model import StepTimeModel, StepWork
 from .timed_budget import MIN_TOKENS, TimedBudget
@@ -26,6 +34,11 @@ OBSERVE_EVERY = 8
 """Of steps without prompt tokens, one in this many is observed, once enough of them were."""
 AUTOMATIC, FIXED, OFF = "automatic", "fixed", "off"
 """How the time of a step is chosen: a multiple of the decode step, a configured number, or not at all."""
+
+TARGET = "step_target_seconds"
+TARGET_TEXT = "Target duration in seconds of a step that computes prompts while requests decode; 0: no target"
+COEFFICIENT = "step_time_coefficient"
+COEFFICIENT_TEXT = "Coefficients of the model of step durations: seconds, or multiples of a decode step"
 
 
 class StepTime(StepExtension, StepBudgetPhase, ServicePhase):
@@ -71,6 +84,12 @@ class StepTime(StepExtension, StepBudgetPhase, ServicePhase):
         """Return what was learned, by name."""
         return self._model.coefficients()
 
+    def gauges(self) -> Iterable[MetricGauge]:
+        """Report the time of a step and the learned coefficients as metrics."""
+        yield target_gauge(self.target_seconds)
+        for name, value in self.step_coefficients().items():
+            yield MetricGauge(COEFFICIENT, COEFFICIENT_TEXT, (("coefficient", name),), value)
+
     def info(self) -> Mapping[str, Any]:
         """Return the time of a step and the learned coefficients, as plain data for ``/server_info``."""
         mode = AUTOMATIC if self._target is None else FIXED
@@ -80,9 +99,18 @@ class StepTime(StepExtension, StepBudgetPhase, ServicePhase):
 class StepTimeOff(StepExtension, ServicePhase):
     """Reports that steps have no time; the token budget is their only limit."""
 
+    def gauges(self) -> Iterable[MetricGauge]:
+        """Report that there is no target."""
+        yield target_gauge(0.0)
+
     def info(self) -> Mapping[str, Any]:
         """Return what ``StepTime`` does, without a target."""
         return {"step_time": step_time_info(OFF, 0.0, {})}
+
+
+def target_gauge(seconds: float) -> MetricGauge:
+    """Return the metric of the time of a step; 0: there is no target."""
+    return MetricGauge(TARGET, TARGET_TEXT, (), seconds)
 
 
 def step_time_info(mode: str, seconds: float, coefficients: dict[str, float]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
-from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, StepStats
+from sglang_plug.contracts.serving.observer import MetricGauge, MetricTotal, StepStats
 from sglang_plug.engine.admission.activity import activity
 from sglang_plug.engine.admission.open_requests import OpenRequests, RequestChecks
 from sglang_plug.engine.admission.queue import Queue
@@ -151,9 +151,10 @@ class EngineLoop:
             self._advance(ahead=False)  # control calls and pauses need a state without a step in flight
         for message in messages:
             self.handle(message)
+        cached = self.scheduler.cache.size
         for between_steps in self.extensions.between_steps:
             between_steps()
-        if self.scheduler.allocator.relieved:
+        if self.scheduler.cache.size != cached:
             self._tell_idle()
         self.pipeline.forget_dropped()
         if len(self.held):
@@ -332,13 +333,12 @@ class EngineLoop:
 
     def _stats(self, seconds: float) -> StepStats:
         """Return the statistics of the step that was committed last; ``seconds`` is 0 if nothing was computed."""
-        totals, infos, now = tuple[MetricTotal, ...](), tuple[MetricInfo, ...](), time.monotonic()
-        if is_due := now >= self._next_totals or not self.scheduler.busy:  # what is true of an idle engine stays
-            totals, infos = self._metrics.totals(), self._metrics.infos()
+        totals, gauges, now = tuple[MetricTotal, ...](), tuple[MetricGauge, ...](), time.monotonic()
+        if now >= self._next_totals or not self.scheduler.busy:  # what is true of an idle engine stays
+            totals, gauges = self._metrics.totals(), self._metrics.gauges()
             self._next_totals = now + TOTALS_PERIOD
-        counters, pool, allocator = self.scheduler.counters, self.scheduler.pool, self.scheduler.allocator
-        relieved, allocator.relieved = allocator.relieved, 0
-        step_budget, free, cached = self.scheduler.extensions.step_budget, pool.free, self.scheduler.cache.size
+        counters, pool = self.scheduler.counters, self.scheduler.pool
+        free, cached = pool.free, self.scheduler.cache.size
         return StepStats(
             time=time.time(),
             seconds=seconds,
@@ -357,11 +357,8 @@ class EngineLoop:
             drafted_tokens=counters.drafted_tokens,
             accepted_tokens=counters.accepted_tokens,
             queue_seconds=tuple(counters.queue_seconds),
-            relieved_tokens=relieved,
-            target_seconds=step_budget.target_seconds,
             totals=totals,
-            step_coefficients=step_budget.step_coefficients() if is_due else None,
-            infos=infos,
+            gauges=gauges,
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, StepStats
+from sglang_plug.contracts.serving.observer import MetricGauge, MetricTotal, StepStats
 from sglang_plug.engine.extensions.metrics import check_metric
 from sglang_plug.engine.extensions.points import ExtensionPoints
 
@@ -48,8 +48,9 @@ class ServiceReports:
             step_done(stats)
             assert stats == STATS, "step_done() changed the statistics that others get, too"
         self._check_totals([total for totals in self._points.totals for total in _checked(totals(), MetricTotal)])
-        for fact in [fact for infos in self._points.infos for fact in _checked(infos(), MetricInfo)]:
-            assert fact.name.endswith("_info"), f"infos(): the name {fact.name!r} must end with _info"
+        for gauge in [gauge for gauges in self._points.gauges for gauge in _checked(gauges(), MetricGauge)]:
+            assert not gauge.name.endswith("_total"), f"gauges(): the name {gauge.name!r} must not end with _total"
+            assert math.isfinite(gauge.value), f"gauges(): {gauge.name} is {gauge.value}, and must be finite"
         info = self._points.all_info()
         try:
             json.dumps(info)
@@ -75,7 +76,7 @@ class ServiceReports:
 
 def _checked(metrics: Any, kind: type[Any]) -> list[Any]:
     """Return the metrics that a method returned. Raises ``AssertionError`` naming what is wrong with one."""
-    method = "totals()" if kind is MetricTotal else "infos()"
+    method = "totals()" if kind is MetricTotal else "gauges()"
     assert isinstance(metrics, Iterable), f"{method} returned {type(metrics).__name__}, which is not a list of metrics"
     checked = list(metrics)
     for metric in checked:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sglang_plug import MetricInfo, RequestEvent, StepStats
+from sglang_plug import MetricGauge, RequestEvent, StepStats
 from sglang_plug_api.observers.prometheus import PrometheusObserver
 
 COMPONENT = {"name": "torch", "plugin": "torch_native", "distribution": "sglang-plug", "version": "1"}
@@ -67,12 +67,6 @@ def test_hits_and_retractions_add_up(observer: PrometheusObserver) -> None:
     metrics = values(observer)
     assert metrics["cache_hit_rate"] == 50 / 80
     assert (metrics["cached_tokens_total"], metrics["num_retracted_reqs_total"]) == (50, 3)
-
-
-def test_tokens_forgotten_for_lack_of_memory_add_up(observer: PrometheusObserver) -> None:
-    observer.on_step(step(relieved_tokens=30))
-    observer.on_step(step(relieved_tokens=5))
-    assert values(observer)["memory_relieved_tokens_total"] == 35
 
 
 def test_forced_tokens_and_the_time_in_the_queue(observer: PrometheusObserver) -> None:
@@ -160,15 +154,15 @@ def test_each_replica_has_a_pool_of_its_own() -> None:
     ]
 
 
-def adapters_info(running: str, value: float = 5.0) -> MetricInfo:
-    return MetricInfo("adapters_info", "Adapters.", (("running", running),), value)
+def adapters_info(running: str, value: float = 5.0) -> MetricGauge:
+    return MetricGauge("adapters_info", "Adapters.", (("running", running),), value)
 
 
 def test_facts_of_extensions_replace_earlier_ones(observer: PrometheusObserver) -> None:
-    observer.on_step(step(infos=(adapters_info("a"), adapters_info("b"))))
+    observer.on_step(step(gauges=(adapters_info("a"), adapters_info("b"))))
     observer.on_step(step())  # they come about once per second
     assert [labels["running"] for labels in labels_of(observer, "adapters_info")] == ["a", "b"]
-    observer.on_step(step(infos=(adapters_info("b", 7.0),)))
+    observer.on_step(step(gauges=(adapters_info("b", 7.0),)))
     assert labels_of(observer, "adapters_info") == [{"model_name": "demo", "running": "b"}]
     assert 'running="b"} 7.0' in observer.text().decode()
 
@@ -176,9 +170,9 @@ def test_facts_of_extensions_replace_earlier_ones(observer: PrometheusObserver) 
 def test_facts_of_one_replica_leave_those_of_another_alone() -> None:
     observer = PrometheusObserver()
     observer.on_start({"served_model_name": "demo", "components": {}, "replica_states": [{}, {}]})
-    observer.on_step(step(infos=(adapters_info("a"),)))
-    observer.on_step(step(infos=(adapters_info("b"),), replica=1))
-    observer.on_step(step(infos=(adapters_info(""),)))
+    observer.on_step(step(gauges=(adapters_info("a"),)))
+    observer.on_step(step(gauges=(adapters_info("b"),), replica=1))
+    observer.on_step(step(gauges=(adapters_info(""),)))
     assert [(labels["dp_rank"], labels["running"]) for labels in labels_of(observer, "adapters_info")] == [
         ("1", "b"),
         ("0", ""),

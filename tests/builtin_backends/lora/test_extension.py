@@ -150,7 +150,7 @@ def test_it_keeps_the_contract(extension: Lora, adapters: tuple[str | None, ...]
 
 
 def in_use(extension: Lora) -> list[str]:
-    (info,) = extension.infos()
+    (info,) = extension.gauges()
     assert info.name == "lora_requests_info" and info.value > 1e9
     return [value for _, value in info.labels]
 

@@ -9,7 +9,7 @@ import pytest
 
 from sglang_plug import (
     AdmissionPhase,
-    MetricInfo,
+    MetricGauge,
     MetricTotal,
     Request,
     RequestError,
@@ -63,9 +63,14 @@ class OtherName(Counts):
         return [MetricTotal("counted", "requests", (), self.count)]
 
 
-class OtherFact(Counts):
-    def infos(self) -> Iterable[MetricInfo]:
-        return [MetricInfo("counted", "requests", ())]
+class GaugeWithTheNameOfATotal(Counts):
+    def gauges(self) -> Iterable[MetricGauge]:
+        return [MetricGauge("counted_total", "requests", ())]
+
+
+class UnknownGauge(Counts):
+    def gauges(self) -> Iterable[MetricGauge]:
+        return [MetricGauge("counted", "requests", (), float("nan"))]
 
 
 class ChangesStatistics(Counts):
@@ -95,7 +100,8 @@ class KeepsTheRefused(Counts):
         (ReportsASet(), r"info\(\) must return plain data for /server_info"),
         (CountsDown(), "it counts since the start"),
         (OtherName(), "'counted' must end with _total"),
-        (OtherFact(), "'counted' must end with _info"),
+        (GaugeWithTheNameOfATotal(), "'counted_total' must not end with _total"),
+        (UnknownGauge(), "counted is nan, and must be finite"),
         (ChangesStatistics(), r"step_done\(\) changed the statistics"),
         (ClearsExtras(), "extras of another extension were changed"),
         (KeepsTheRefused(), "the extension, which refuses them, keeps .* bytes of each request"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sglang_plug.contracts.request import Output
-    from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, StepStats
+    from sglang_plug.contracts.serving.observer import MetricGauge, MetricTotal, StepStats
 
     from .views import ChunkView, PromptLayout, SequenceView, StepPlan
 
@@ -107,8 +107,8 @@ class ServicePhase:
         """
         return ()
 
-    def infos(self) -> Iterable[MetricInfo]:
-        """Return facts that observers report as labels of metrics; called when ``totals`` is."""
+    def gauges(self) -> Iterable[MetricGauge]:
+        """Return gauges that observers report as metrics; called when ``totals`` is."""
         return ()
 
     def controls(self) -> Mapping[str, Callable[..., Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -34,10 +34,6 @@ class StepBudgetPhase:
     Without such an extension, steps have as many prompt tokens as their token budget allows.
     """
 
-    target_seconds: float = 0.0
-    """The time that the last step with prompts and decoding sequences was allowed to take; 0: any. Read after each step
-    for ``StepStats``."""
-
     def prompt_budget(self, decoding: Sequence[ChunkView]) -> PromptBudget | None:
         """Return the budget of a step that also computes ``decoding``, sequences that decode; ``None``: no limit.
 
@@ -52,7 +48,3 @@ class StepBudgetPhase:
         ``has_prompts`` is False if all chunks decode. This is called for each step, so return at once for most steps
         that only decode: the number of their chunks may be large.
         """
-
-    def step_coefficients(self) -> Mapping[str, float]:
-        """Return what was learned about the duration of steps, by name; called when ``ServicePhase.totals`` is."""
-        return {}

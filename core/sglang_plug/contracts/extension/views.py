@@ -172,10 +172,7 @@ class PrefixPool(Protocol):
         """True once a slot was taken."""
 
     def evict(self, tokens: int) -> int:
-        """Evict unused prefixes until ``tokens`` slots are freed or none is left; return the number of freed slots.
-
-        ``StepStats.relieved_tokens`` counts them.
-        """
+        """Evict unused prefixes until ``tokens`` slots are freed or none is left; return the number of freed slots."""
 
     def return_memory(self) -> None:
         """Return the memory of free slots, on all ranks, to the system; does nothing for a pool on another device."""

@@ -22,11 +22,11 @@ class MetricTotal:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricInfo:
-    """Facts that a step extension reports as the labels of a gauge, in place of those that it reported before."""
+class MetricGauge:
+    """A gauge of a step extension. A report replaces the labels and values of the earlier one."""
 
     name: str
-    """Name of the metric, which ends with ``_info``."""
+    """Name of the metric. It ends with ``_info`` if the labels are the facts, and the value says nothing."""
     description: str
     labels: tuple[tuple[str, str], ...]
     """Names and values of its labels; the names are the same for one metric."""
@@ -64,20 +64,13 @@ class StepStats:
     """Drafted tokens that were accepted; each saves a step."""
     queue_seconds: tuple[float, ...] = ()
     """Seconds from arrival to this step, of each request that it was the first step of."""
-    relieved_tokens: int = 0
-    """Cached tokens that were evicted since the last report because the host's memory was running out."""
-    target_seconds: float = 0.0
-    """Time that the last step with prompt tokens and decoding sequences was allowed to take; 0: without a limit."""
     replica: int = 0
     """Number of the replica whose step it was."""
 
     totals: tuple[MetricTotal, ...] = ()
     """Totals of step extensions; empty if they were reported less than a second ago."""
-    step_coefficients: Mapping[str, float] | None = None
-    """What was learned about the duration of steps, by the name of a coefficient: seconds, and a multiple of the decode
-    step; ``None`` if it was reported less than a second ago, empty if nothing is learned."""
-    infos: tuple[MetricInfo, ...] = ()
-    """Facts of step extensions; they come with the totals."""
+    gauges: tuple[MetricGauge, ...] = ()
+    """Gauges of step extensions; they come with the totals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

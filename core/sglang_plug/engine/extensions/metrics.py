@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal
+from sglang_plug.contracts.serving.observer import MetricGauge, MetricTotal
 
 from .points import ExtensionPoints
 
 logger = logging.getLogger(__name__)
 
-Metric = TypeVar("Metric", bound=MetricTotal | MetricInfo)
+Metric = TypeVar("Metric", bound=MetricTotal | MetricGauge)
 
 
 class ExtensionMetrics:
@@ -24,15 +24,15 @@ class ExtensionMetrics:
     """
 
     def __init__(self, points: ExtensionPoints, describe: Callable[[BaseException], str] = repr) -> None:
-        self._totals, self._infos, self._describe = list(points.totals), list(points.infos), describe
+        self._totals, self._gauges, self._describe = list(points.totals), list(points.gauges), describe
 
     def totals(self) -> tuple[MetricTotal, ...]:
         """Return the totals of all extensions."""
         return self._collected(self._totals, MetricTotal)
 
-    def infos(self) -> tuple[MetricInfo, ...]:
-        """Return the facts of all extensions that become metrics."""
-        return self._collected(self._infos, MetricInfo)
+    def gauges(self) -> tuple[MetricGauge, ...]:
+        """Return the gauges of all extensions."""
+        return self._collected(self._gauges, MetricGauge)
 
     def _collected(self, methods: list[Callable[[], Iterable[Metric]]], kind: type[Metric]) -> tuple[Metric, ...]:
         collected: list[Metric] = []

@@ -30,7 +30,7 @@ from sglang_plug.contracts.model.batch import ForwardBatch
 from sglang_plug.contracts.model.kernels import Kernels
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import Output, Request, RequestError, RequestPart
-from sglang_plug.contracts.serving.observer import MetricInfo, MetricTotal, StepStats
+from sglang_plug.contracts.serving.observer import MetricGauge, MetricTotal, StepStats
 from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
 
 StepContext = AbstractContextManager[None]
@@ -105,7 +105,7 @@ class ExtensionPoints:
     idle_timeout: tuple[Callable[[], float | None], ...] = ()
     between_steps: tuple[Callable[[], None], ...] = ()
     totals: tuple[Callable[[], Iterable[MetricTotal]], ...] = ()
-    infos: tuple[Callable[[], Iterable[MetricInfo]], ...] = ()
+    gauges: tuple[Callable[[], Iterable[MetricGauge]], ...] = ()
     controls: Mapping[str, Callable[[], Mapping[str, Callable[..., Any]]]] = field(default_factory=dict)
     """By the name of the extension, for errors."""
     info: tuple[Callable[[], Mapping[str, Any]], ...] = ()

@@ -126,8 +126,6 @@ class KVAllocator:
         self.pool, self.cache, self.owners = pool, cache, owners
         self._extensions = extensions or ExtensionPoints()
         self.states = self._extensions.states
-        self.relieved = 0
-        """Slots that ``evict`` has freed since the last statistics."""
 
     def match(self, waiting: SequenceView) -> Match:
         """Find the longest cached prefix from which a waiting sequence can continue."""
@@ -206,9 +204,7 @@ class KVAllocator:
 
     def evict(self, count: int) -> int:
         """Evict unused prefixes until ``count`` slots are freed or none is left; return the number of freed slots."""
-        evicted = self._evict(min(count, self.cache.evictable))
-        self.relieved += evicted
-        return evicted
+        return self._evict(min(count, self.cache.evictable))
 
     def planned(self, sequence: Sequence, end: int) -> None:
         """Record that a step of ``sequence`` that ends before index ``end`` is planned."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import pytest
 
-from sglang_plug import MetricInfo, MetricTotal, ServicePhase, StepExtension
+from sglang_plug import MetricGauge, MetricTotal, ServicePhase, StepExtension
 from sglang_plug.engine.extensions.metrics import ExtensionMetrics
 from sglang_plug.engine.extensions.points import extension_points
 
@@ -16,15 +16,15 @@ GOOD = MetricTotal("good_total", "Good", (("label", "a"),), 2.0)
 
 
 class Reports(StepExtension, ServicePhase):
-    def __init__(self, totals: Iterable[Any] = (), infos: Iterable[Any] = ()) -> None:
-        self.returned, self.returned_infos, self.calls = totals, infos, 0
+    def __init__(self, totals: Iterable[Any] = (), gauges: Iterable[Any] = ()) -> None:
+        self.returned, self.returned_gauges, self.calls = totals, gauges, 0
 
     def totals(self) -> Iterable[MetricTotal]:
         self.calls += 1
         return self.returned
 
-    def infos(self) -> Iterable[MetricInfo]:
-        return self.returned_infos
+    def gauges(self) -> Iterable[MetricGauge]:
+        return self.returned_gauges
 
 
 @pytest.mark.parametrize(
@@ -33,18 +33,18 @@ class Reports(StepExtension, ServicePhase):
         (MetricTotal("a_total", "A", (("label", 3),), 1.0), "the metric 'a_total' has 3 where text is expected"),  # type: ignore[arg-type]
         (MetricTotal("a_total", "A", (), numpy.float64(1)), "the value of the metric 'a_total' is a float64"),
         (MetricTotal("a_total", "A", (), "1"), "the value of the metric 'a_total' is a str"),  # type: ignore[arg-type]
-        (MetricInfo("a_info", "A", ()), "a metric is a MetricInfo, not a MetricTotal"),
+        (MetricGauge("a_info", "A", ()), "a metric is a MetricGauge, not a MetricTotal"),
         (None, "a metric is a NoneType"),
     ],
 )
 def test_metrics_that_cannot_be_sent_are_left_out_with_a_log_line(
     bad: Any, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    faulty, other = Reports([GOOD, bad]), Reports([GOOD], [MetricInfo("b_info", "B", (("x", "y"),))])
+    faulty, other = Reports([GOOD, bad]), Reports([GOOD], [MetricGauge("b_info", "B", (("x", "y"),))])
     metrics = ExtensionMetrics(extension_points({"faulty": faulty, "other": other}), describe=str)
     for _ in range(3):
         assert metrics.totals() == (GOOD,)
-        assert [fact.name for fact in metrics.infos()] == ["b_info"]
+        assert [fact.name for fact in metrics.gauges()] == ["b_info"]
     assert faulty.calls == 1 and other.calls == 3
     assert f"Reports.totals() are left out from now on: {message}" in caplog.text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -66,15 +66,6 @@ class SaysNothing(Budget):
         return None  # type: ignore[return-value]
 
 
-class Reports(FewWhileDecoding):
-    def __init__(self, target: float, coefficient: float) -> None:
-        super().__init__()
-        self.target_seconds, self.coefficient = target, coefficient
-
-    def step_coefficients(self) -> Mapping[str, float]:
-        return {"step": self.coefficient}
-
-
 class Changes(FewWhileDecoding):
     """Changes a sequence that it is told of."""
 
@@ -92,8 +83,6 @@ class Changes(FewWhileDecoding):
         (FewWhileDecoding(2.5), r"tokens\(\) must return a whole number, not 2.5"),
         (FewWhileDecoding(3, CountsNothing), r"tokens\(\) is 3 after 100 calls of add\(\) that used up all tokens"),
         (FewWhileDecoding(3, SaysNothing), r"add_drafts\(\) must return True or False, not None"),
-        (Reports(-1.0, 0.0), "target_seconds must be 0 or a number of seconds, not -1.0"),
-        (Reports(0.1, float("nan")), r"step_coefficients\(\) must be finite; 'step' is nan"),
         (Changes(), "the tokens are .*, and without the extension"),
     ],
 )
