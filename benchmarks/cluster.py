@@ -1,7 +1,7 @@
 """A cluster without a model: chat sessions on a thousand replicas, with each routing policy, and what a decision costs.
 
 Run as ``python -m benchmarks.cluster``. The router and the policies are the server's own. A replica is simulated: an
-LRU of blocks of its prompts, places for requests that run at once, a queue before them, and durations from the
+LRU of blocks of its prompts, running slots, a queue before them, and durations from the
 coefficients of ``StepTimeModel``. Sessions belong to groups that share a system prompt; the next turn of a session
 repeats everything that was said, and comes some seconds after the answer. Decisions are measured in processor time.
 
@@ -40,7 +40,7 @@ THINKING = 20.0
 """Mean seconds between an answer and the next question."""
 COSTS = ((0.015, 3e-5, 1e-7), (1.0, 2e-5, 4e-10))
 """Coefficients of ``StepTimeModel``, assumed in the order of magnitude of a model of 8B on a large GPU."""
-PLACES = 64
+MAX_RUNNING = 64
 """Requests that a replica computes at once."""
 POLICIES: Mapping[str, Callable[[], RoutingPolicy]] = {
     "round-robin": RoundRobin,
@@ -227,8 +227,8 @@ class Cluster:
         self._begin(replica, now)
 
     def _begin(self, replica: SimulatedReplica, now: float) -> None:
-        """Begin with what waits for a replica, while it has places."""
-        while replica.queue and replica.running < PLACES:
+        """Begin with what waits for a replica, while it has running slots."""
+        while replica.queue and replica.running < MAX_RUNNING:
             turn = replica.queue.popleft()
             digests = _block_digests(turn.request)
             cached = replica.cached(digests) * BLOCK

@@ -44,7 +44,7 @@ SECTIONS = {
     "contracts.extension.request_phases": "Step extensions: the life of a request",
     "contracts.extension.sampling_phases": "Step extensions: sampling",
     "contracts.extension.queueing": "Step extensions: the waiting queue",
-    "contracts.extension.preemption": "Step extensions: places of sequences",
+    "contracts.extension.preemption": "Step extensions: preemption of sequences",
     "contracts.extension.step_budget": "Step extensions: prompt tokens of a step",
     "contracts.extension.step_phases": "Step extensions: the computation of a step",
     "contracts.extension.execution": "Step extensions: the forward pass",

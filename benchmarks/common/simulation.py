@@ -16,7 +16,7 @@ from sglang_plug.contracts.serving.scheduling import AccountingPolicy, Preemptiv
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
-from sglang_plug.engine.scheduling.exchanges import Exchanges
+from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
@@ -61,7 +61,7 @@ class Engine:
 
     costs: StepTimeModel
     slots: int = 16384
-    places: int = 32
+    max_running: int = 32
     chunk_size: int = 2048
     target: float | None = None
     """Seconds of a step with prompts while sequences decode; ``None``: automatic, 0: without a limit."""
@@ -110,8 +110,8 @@ class Simulation:
             RadixCache(1, LeastRecentlyUsed(), self._clock),
             CheckedPolicy(policy, type(policy).__name__),
             chunk_size=engine.chunk_size,
-            max_running=engine.places,
-            exchanges=Exchanges(self._clock, preemptive, extension=TimeSlices(self._clock)),
+            max_running=engine.max_running,
+            preemption=Preemption(self._clock, preemptive, extension=TimeSlices(self._clock)),
             sharing=Sharing(accounting, preemptive, engine.weights),
             extensions=extension_points({"step-time": StepTime(engine.target)} if engine.target != 0 else {}),
         )

@@ -133,7 +133,7 @@ class ScheduleOptions:
     )
     """Greatest number of waiting sequences of one caller; one more is refused with status 429."""
     caller_weights: Mapping[str, float] = field(default_factory=dict)
-    """Id of a caller -> its part of the engine relative to others, whose weight is 1."""
+    """Id of a caller -> its fair share relative to others, whose weight is 1."""
     watchdog_timeout: float = 300.0
     """Seconds a step may take before the engine reports itself stuck and exits."""
     disable_overlap_schedule: bool = False

@@ -54,7 +54,7 @@ def test_callers_that_always_wait_are_served_alike(costs: str) -> None:
 
 
 def test_a_caller_of_long_prompts_gets_no_more_because_each_of_them_waits_for_long() -> None:
-    """Time slices free places for requests that wait; whom these go to is for the policy to say."""
+    """Time slices preempt sequences for requests that wait; the policy decides which requests are admitted."""
     prompt_len, output_len = 3000, 100
     light = [f"caller {number}" for number in range(40)]
     trace = [Arrival(0.0, "heavy", prompt_len, output_len)] * 40

@@ -86,7 +86,7 @@ def names(count: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def server(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Two sequences at a time: lines get one place."""
+    """Two sequences at a time: lines get one running slot."""
     folder = tmp_path_factory.mktemp("storage")
     return module_launcher.in_thread("--file-storage-path", str(folder), "--max-running-requests", "2")
 
@@ -247,7 +247,7 @@ def test_the_window_closes(launch: Any, tmp_path: Path) -> None:
 
 @replayed
 def test_interactive_requests_do_not_stand_behind_a_batch(server: Any, user: Client) -> None:
-    """With two places, the lines of a batch use one, so that an interactive request gets the other."""
+    """With two running slots, the lines of a batch use one, so that an interactive request gets the other."""
     id = user.start([chat(number, max_tokens=40, ignore_eos=True) for number in range(400)]).id
     user.wait(id, lambda batch: done(batch) > 0)
     max_waiting, meanwhile = 0, list[int]()
@@ -261,7 +261,7 @@ def test_interactive_requests_do_not_stand_behind_a_batch(server: Any, user: Cli
         running, waiting = server.load()
         max_waiting = max(max_waiting, waiting)
         assert running <= 2
-    assert max_waiting <= 1  # a line that was just sent waits for the next step; more would fill the second place
+    assert max_waiting <= 1  # a line that was just sent waits for the next step; more would fill the second slot
     in_time(user.get(id).status == "in_progress", "there are more lines")
     user.api.batches.cancel(id)
     assert user.wait(id).status == "cancelled"
@@ -271,10 +271,10 @@ def test_interactive_requests_do_not_stand_behind_a_batch(server: Any, user: Cli
 
 @replayed
 def test_a_busy_server_starts_no_lines(server: Any, user: Client) -> None:
-    """Lines are neither sent nor served while two other requests take both places, until these are aborted."""
+    """Lines are neither sent nor served while two other requests take both running slots, until these are aborted."""
     params = {"max_new_tokens": 3000, "ignore_eos": True}
     with ThreadPoolExecutor(2) as pool, httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
-        bodies = [{"text": "Once", "rid": f"busy-{place}", "sampling_params": params} for place in range(2)]
+        bodies = [{"text": "Once", "rid": f"busy-{index}", "sampling_params": params} for index in range(2)]
         busy = [pool.submit(client.post, "/generate", json=body) for body in bodies]
         try:
             wait_in_time(lambda: server.load()[0] == 2, "both requests run")

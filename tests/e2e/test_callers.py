@@ -22,8 +22,8 @@ ROUTES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 2}),
     ("/v1/responses", {"input": "Hi", "max_output_tokens": 2}),
 ]
-PLACES, QUEUED = 2, 1
-FLAGS = ("--max-running-requests", str(PLACES), "--max-queued-per-caller", str(QUEUED), "--context-length", "4096")
+MAX_RUNNING, QUEUED = 2, 1
+FLAGS = ("--max-running-requests", str(MAX_RUNNING), "--max-queued-per-caller", str(QUEUED), "--context-length", "4096")
 
 
 def client(server: Any, key: str, **headers: str) -> httpx.Client:
@@ -36,7 +36,7 @@ def client(server: Any, key: str, **headers: str) -> httpx.Client:
 
 @pytest.fixture(scope="module")
 def server(module_launcher: Any) -> Any:
-    """Two keys, and two places."""
+    """Two keys, and two running slots."""
     keys = ("--api-key", "key-a,key-b", "--key-weight", "key-b=2")
     return module_launcher.in_thread(*keys, *FLAGS, "--enable-metrics")
 
@@ -70,7 +70,7 @@ def asking(client: httpx.Client, id: str, **fields: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def occupied(client: httpx.Client, queued: int = 0, **fields: Any) -> Iterator[None]:
-    """Occupy all places, and have more requests in the queue."""
+    """Occupy all running slots, and have more requests in the queue."""
 
     def load() -> tuple[int, int]:
         info = client.get("/server_info").json()
@@ -78,9 +78,9 @@ def occupied(client: httpx.Client, queued: int = 0, **fields: Any) -> Iterator[N
 
     until(lambda: load() == (0, 0), "earlier requests end")
     with contextlib.ExitStack() as stack:
-        for number in range(PLACES + queued):
+        for number in range(MAX_RUNNING + queued):
             stack.enter_context(asking(client, f"long {number}", **fields))
-            expected = (min(PLACES, number + 1), max(0, number + 1 - PLACES))
+            expected = (min(MAX_RUNNING, number + 1), max(0, number + 1 - MAX_RUNNING))
             until(lambda expected=expected: load() == expected, f"{expected} run and wait")
         yield
 

@@ -19,7 +19,7 @@ PAUSED = "paused"
 
 @pytest.fixture(scope="module")
 def small(module_launcher: Any) -> Iterator[Any]:
-    """Few connections, and places for two sequences."""
+    """Few connections, and running slots for two sequences."""
     return module_launcher.in_thread(
         "--max-connections", str(MAX_CONNECTIONS), "--max-running-requests", "2", "--log-level", "warning"
     )
@@ -49,7 +49,7 @@ def test_idle_connections_do_not_keep_others_out(small: Any) -> None:
                 pass
 
 
-def test_streams_that_nobody_reads_leave_their_places_to_others_and_lose_nothing(small: Any) -> None:
+def test_streams_that_nobody_reads_leave_their_slots_to_others_and_lose_nothing(small: Any) -> None:
     with ExitStack() as opened:
         stalled = []
         for _ in range(3):
@@ -58,7 +58,7 @@ def test_streams_that_nobody_reads_leave_their_places_to_others_and_lose_nothing
             connection.connect(("127.0.0.1", small.port))
             connection.sendall(stream_request())
             stalled.append(connection)
-        until(lambda: small.info()[PAUSED] == 3, "all three are paused, also the one that waited for a place")
+        until(lambda: small.info()[PAUSED] == 3, "all three are paused, also the one that was queued")
         small.wait_whole()  # paused sequences hold no slots once the step in flight is over
         assert small.info()[PAUSED] == 3
         assert small.generate({"text": "Hi", "sampling_params": {"max_new_tokens": 2}})["text"]

@@ -31,7 +31,7 @@ class StorageConfig:
     max_batch_lines: int = 50_000
     """Maximum number of requests in one batch."""
     batch_concurrency: int = 32
-    """Maximum number of batch sequences computed together; at least as many places stay free for other requests."""
+    """Maximum of batch sequences computed together; at least as many running slots stay free for other requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class ServerConfig:
     """What tells callers apart that share the engine: ``api-key``, ``user`` or ``header:NAME``; ``auto``: the API key,
     and ``user`` on a server without API keys."""
     key_weights: tuple[str, ...] = ()
-    """``KEY=WEIGHT``: the part of the engine that a caller gets relative to others, whose weight is 1."""
+    """``KEY=WEIGHT``: the fair share of a caller relative to others, whose weight is 1."""
     tenant_isolation: bool = False
     """Share the prefix cache only between requests with the same API key."""
     allow_origins: tuple[str, ...] = ()

@@ -42,7 +42,7 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
     yield StepExtensionSpec(
         name="time-slices",
         target="sglang_plug_backends.schedule.time_slices:build",
-        summary="sequences that run for long give their places to requests that wait for long",
+        summary="sequences that run for long are preempted in favour of requests that wait for long",
     )
     yield StepExtensionSpec(
         name="caller-limits",

@@ -175,25 +175,25 @@ class FairShare:
         """
         return queue
 
-    def exchange(
-        self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int
+    def preempt(
+        self, running: Sequence[Waiting], waiting: Sequence[Waiting], free_running_slots: int
     ) -> tuple[Sequence[Waiting], Sequence[Waiting]]:
-        """Let callers below their part of the places take places of those above theirs.
+        """Preempt sequences of callers above their fair share in favour of callers below theirs.
 
-        The sequence that was admitted last gives up its place: it has the least to lose.
+        Of the caller that is furthest above, the sequence that was admitted last is preempted: it loses the least.
         """
-        if free > 0 or not running:
+        if free_running_slots > 0 or not running:
             return [], []
         held = Counter(sequence.caller for sequence in running)
         queues: dict[str, list[Waiting]] = {}
         for item in waiting:
-            if held[item.caller] + 1 <= self._part(item.caller, len(running)):
+            if held[item.caller] + 1 <= self._fair_share(item.caller, len(running)):
                 queues.setdefault(item.caller, []).append(item)
         ended: list[Waiting] = []
         first: list[Waiting] = []
         for caller in sorted(queues, key=self.counters.rank):
             for item in sorted(queues[caller], key=_by_priority):
-                if held[caller] + 1 > self._part(caller, len(running)):
+                if held[caller] + 1 > self._fair_share(caller, len(running)):
                     break
                 victim = self._victim(running, held, ended)
                 if victim is None:
@@ -204,13 +204,13 @@ class FairShare:
                 first.append(item)
         return ended, first
 
-    def _part(self, caller: str, places: int) -> float:
-        """Return the number of ``places`` that an active caller is entitled to, at least one."""
-        return max(1.0, places * self.counters.weight(caller) / self.counters.total_weight)
+    def _fair_share(self, caller: str, running: int) -> float:
+        """Return how many of ``running`` sequences an active caller is entitled to, at least one."""
+        return max(1.0, running * self.counters.weight(caller) / self.counters.total_weight)
 
     def _victim(self, running: Sequence[Waiting], held: Counter[str], ended: list[Waiting]) -> Waiting | None:
-        """Return the last sequence of the caller that has most beyond its part of the places; ``None``: nobody has."""
-        excess = {caller: count - self._part(caller, len(running)) for caller, count in held.items() if count}
+        """Return the last sequence of the caller that is furthest above its fair share; ``None``: no caller is."""
+        excess = {caller: count - self._fair_share(caller, len(running)) for caller, count in held.items() if count}
         heaviest = max(excess, key=lambda caller: excess[caller])
         if excess[heaviest] <= 0:
             return None

@@ -35,7 +35,7 @@ class Priority:
 
 
 class EarliestDeadline:
-    """Order by deadline, then by arrival; sequences without a deadline come last and give up their places."""
+    """Order by deadline, then by arrival; sequences without a deadline come last and are preempted first."""
 
     def order(self, waiting: Sequence[Waiting], match: Lookup) -> Sequence[Waiting]:
         return sorted(waiting, key=_urgency)
@@ -43,11 +43,11 @@ class EarliestDeadline:
     def preempts(self) -> bool:
         return True
 
-    def exchange(
-        self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int
+    def preempt(
+        self, running: Sequence[Waiting], waiting: Sequence[Waiting], free_running_slots: int
     ) -> tuple[Sequence[Waiting], Sequence[Waiting]]:
-        """Give the places with the latest deadlines to waiting sequences with earlier ones."""
-        if free > 0:
+        """Preempt the sequences with the latest deadlines in favour of waiting ones with earlier deadlines."""
+        if free_running_slots > 0:
             return [], []
         urgent = sorted((sequence for sequence in waiting if sequence.deadline is not None), key=_urgency)
         latest = sorted(running, key=_due, reverse=True)
@@ -95,7 +95,7 @@ class Branch:
 def build_tree(matches: Sequence[tuple[Waiting, Match]]) -> Branch:
     """Build the tree of the matched prefixes.
 
-    A KV slot belongs to one place in the cache, so prefixes are shared where slots are: in the sorted list of
+    A KV slot belongs to one node of the cache, so prefixes are shared where slots are: in the sorted list of
     slot paths every branch is a run of neighbours.
     """
     groups: dict[object, tuple[array[int], list[Waiting]]] = {}

@@ -1,8 +1,8 @@
-"""Time slices: sequences that run for long give their places to requests that wait for long, whatever the policy is.
+"""Time slices: sequences that run for long are preempted for requests that wait for long, whatever the policy is.
 
-Without them, requests that arrive when all places are taken wait until a running sequence ends, for minutes if outputs
-are long; and clients that read nothing would let everybody wait, because a client's own system accepts hundreds of
-kilobytes before the server can notice that nobody reads them. Shorter requests are not affected.
+Without them, requests that arrive while ``--max-running-requests`` sequences run wait until one of these ends, for
+minutes if outputs are long; and clients that read nothing would let everybody wait, because a client's own system
+accepts hundreds of kilobytes before the server can notice that nobody reads them. Shorter requests are not affected.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from sglang_plug import ExtensionContext, PreemptionPhase, SequenceView, StepExtension
 
 TURN_SECONDS = 5.0
-"""Seconds after which a running sequence may lose its place, to a request that has waited as long."""
+"""Seconds after which a running sequence may be preempted in favour of a request that has waited as long."""
 CHECKS_PER_TURN = 5
 TOKENS_PER_GENERATED = 8
-"""A sequence keeps its place until it has generated one token per so many of its tokens. So the sequences generate more
+"""A sequence runs on until it has generated one token per so many of its tokens. So the sequences generate more
 than they compute again, even if the prefix cache forgets all of them."""
 
-Exchange = tuple[list[SequenceView], list[SequenceView]]
-"""The running sequences that lose their places, and the waiting ones that are admitted first."""
+Preempted = tuple[list[SequenceView], list[SequenceView]]
+"""The running sequences that are preempted, and the waiting ones that are admitted first."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Turn:
 
 
 class TimeSlices(StepExtension, PreemptionPhase):
-    """Exchanges the sequences with the longest turns for requests that have waited as long.
+    """Preempts the sequences with the longest turns in favour of requests that have waited as long.
 
     Args:
         now: the clock, in seconds.
@@ -50,14 +50,14 @@ class TimeSlices(StepExtension, PreemptionPhase):
         """Begin a turn."""
         sequence.extras[self] = Turn(self._now(), sequence.generated)
 
-    def exchange_due(self) -> bool:
+    def preemption_due(self) -> bool:
         """Report whether it is time to look at the queue again."""
         return self._now() >= self._next_check
 
-    def exchange(
+    def preempt(
         self, running: Sequence[SequenceView], waiting: Sequence[SequenceView], *, within_callers: bool
-    ) -> Exchange:
-        """Return the sequences whose turns have ended, and the requests that get their places."""
+    ) -> Preempted:
+        """Return the sequences whose turns have ended, and the requests that are admitted first."""
         now = self._now()
         self._next_check = now + TURN_SECONDS / CHECKS_PER_TURN
         late = [sequence for sequence in waiting if now - self._since(sequence) >= TURN_SECONDS]
@@ -66,8 +66,8 @@ class TimeSlices(StepExtension, PreemptionPhase):
             return self._within_callers(running, late, candidates)
         return self._by_time(max(sequence.request.priority for sequence in waiting), late, candidates)
 
-    def _by_time(self, urgency: int, late: list[SequenceView], ended: list[SequenceView]) -> Exchange:
-        """Exchange the longest turns for requests that are at least as urgent and have waited as long.
+    def _by_time(self, urgency: int, late: list[SequenceView], ended: list[SequenceView]) -> Preempted:
+        """Preempt the longest turns in favour of requests that are at least as urgent and have waited as long.
 
         ``urgency`` is the highest priority of the waiting requests, whether they have waited as long or not.
         """
@@ -77,11 +77,11 @@ class TimeSlices(StepExtension, PreemptionPhase):
 
     def _within_callers(
         self, running: Sequence[SequenceView], late: list[SequenceView], candidates: list[SequenceView]
-    ) -> Exchange:
-        """Exchange places within each caller, and free a place for each caller that has none.
+    ) -> Preempted:
+        """Preempt a sequence in favour of one of the same caller, or of a caller of which no sequence runs.
 
-        The policy decides who gets a place that was freed for a caller without any: that caller may have been served
-        more than others that wait.
+        The policy decides which request runs in the second case: that caller may have been served more than others
+        that wait.
         """
         held = Counter(sequence.request.caller for sequence in running)
         ended: list[SequenceView] = []
@@ -118,7 +118,7 @@ class TimeSlices(StepExtension, PreemptionPhase):
 
 
 def _may_replace(waiting: SequenceView, running: SequenceView) -> bool:
-    """Report whether a waiting sequence may take the place of a running one of the same caller."""
+    """Report whether a waiting sequence may preempt a running one of the same caller."""
     return running.request.caller == waiting.request.caller and running.request.priority <= waiting.request.priority
 
 

@@ -67,7 +67,7 @@ async def stop(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_an_idle_engine_gives_lines_half_of_its_places() -> None:
+async def test_an_idle_engine_gives_lines_half_of_its_running_slots() -> None:
     setting = Setting(capacity=8)
     tasks = await setting.lines(10)
     assert setting.started == ["0", "1", "2", "3"]
@@ -84,7 +84,7 @@ async def test_the_option_is_a_bound_too() -> None:
     await stop(tasks)
 
 
-async def test_interactive_requests_take_the_places_of_lines() -> None:
+async def test_interactive_requests_run_instead_of_lines() -> None:
     setting = Setting(capacity=8)
     setting.engine.in_flight = 4
     tasks = await setting.lines(10)
@@ -138,7 +138,7 @@ async def test_nothing_starts_while_somebody_waits_for_any_replica_that_serves()
     await stop(tasks)
 
 
-async def test_one_place_is_enough() -> None:
+async def test_one_running_slot_is_enough() -> None:
     setting = Setting(capacity=1)
     tasks = await setting.lines(2)
     assert setting.started == ["0"]

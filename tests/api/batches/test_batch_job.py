@@ -256,7 +256,7 @@ async def test_a_job_left_before_its_files_were_written(start: StartBench, statu
     assert len(bench.route.ran) == (3 if status == "in_progress" else 0)
 
 
-async def test_lines_that_never_began_give_their_places_back(start: StartBench) -> None:
+async def test_lines_that_never_began_free_their_running_slots(start: StartBench) -> None:
     bench = await start(5)
     bench.slots.last = 3
     assert (await bench.run()).status == "failed"

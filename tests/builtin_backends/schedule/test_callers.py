@@ -231,24 +231,24 @@ def test_a_priority_orders_the_requests_of_its_caller_only(policy: type[FairShar
 
 @settings(max_examples=100)
 @given(running=st.lists(st.sampled_from(CALLERS), max_size=12), waiting=st.lists(st.sampled_from(CALLERS), max_size=12))
-def test_exchanges_leave_each_caller_at_least_its_part(running: list[str], waiting: list[str]) -> None:
+def test_preemption_leaves_each_caller_at_least_its_fair_share(running: list[str], waiting: list[str]) -> None:
     policy = sharing(FairShare(), *sorted({*running, *waiting}))
     held = [Item(caller, float(number)) for number, caller in enumerate(running)]
     queue = [Item(caller, 100.0 + number) for number, caller in enumerate(waiting)]
-    ended, first = policy.exchange(held, queue, 0)
+    ended, first = policy.preempt(held, queue, 0)
     assert len(ended) == len(first)
     before, after = Counter(running), Counter(running)
     after.subtract(item.caller for item in ended)
     after.update(item.caller for item in first)
-    part = max(1.0, len(running) / max(1, len({*running, *waiting})))
+    fair_share = max(1.0, len(running) / max(1, len({*running, *waiting})))
     assert sum(after.values()) == len(running)
     for caller in CALLERS:
-        assert after[caller] >= min(before[caller], int(part))
-        assert after[caller] <= max(before[caller], part)
+        assert after[caller] >= min(before[caller], int(fair_share))
+        assert after[caller] <= max(before[caller], fair_share)
 
 
-def test_one_place_is_given_to_each_caller_if_there_are_more_callers_than_places() -> None:
+def test_each_caller_gets_one_slot_if_there_are_more_callers_than_running_slots() -> None:
     policy = sharing(FairShare(), *"abcd")
     held = [Item("a", float(number)) for number in range(3)]
-    ended, first = policy.exchange(held, [Item("b", 5.0), Item("c", 6.0), Item("d", 7.0)], 0)
+    ended, first = policy.preempt(held, [Item("b", 5.0), Item("c", 6.0), Item("d", 7.0)], 0)
     assert ended == held[:0:-1] and {item.caller for item in first} < set("bcd") and len(first) == 2

@@ -1,4 +1,4 @@
-"""Time-sliced scheduling: requests that wait for long get the places of sequences that run for long."""
+"""Time-sliced scheduling: sequences that run for long are preempted in favour of requests that wait for long."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_plug.engine.scheduling.exchanges import Exchanges
+from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.prefix_cache.radix import RadixCache
@@ -22,7 +22,7 @@ LONG = {"max_new_tokens": 400, "stop_token_ids": ()}
 def make_with_clock(**options: Any) -> tuple[Scheduler, Device, Clock]:
     clock = Clock()
     options = {"capacity": 8000, "max_running": 4, "chunk_size": 200, **options}
-    return make(exchanges=Exchanges(clock, extension=TimeSlices(clock)), **options), Device(), clock
+    return make(preemption=Preemption(clock, extension=TimeSlices(clock)), **options), Device(), clock
 
 
 def steps_until_finished(scheduler: Scheduler, device: Device, clock: Clock, id: str, seconds: float) -> int:
@@ -44,10 +44,10 @@ def test_a_short_request_does_not_wait_until_long_ones_end(policy: Any) -> None:
     steps = steps_until_finished(scheduler, device, clock, "short", 0.1)
     assert (
         steps <= 4 * TURN_SECONDS / 0.1
-    )  # four places and twelve requests before it: at most three turns, and its own
+    )  # four run at once and twelve requests are before it: at most three turns, and its own
 
 
-def test_sequences_whose_turn_has_not_ended_keep_their_places() -> None:
+def test_sequences_whose_turn_has_not_ended_are_not_preempted() -> None:
     scheduler, device, clock = make_with_clock()
     for number in range(8):
         submit(scheduler, f"long {number}", [number] * 10, params=LONG, arrived=float(number))
@@ -59,7 +59,7 @@ def test_sequences_whose_turn_has_not_ended_keep_their_places() -> None:
     assert scheduler.running == first
 
 
-def test_nobody_loses_a_place_that_nobody_waits_for() -> None:
+def test_no_sequence_is_preempted_if_none_waits() -> None:
     scheduler, device, clock = make_with_clock()
     for number in range(4):
         submit(scheduler, f"long {number}", [number] * 10, params=LONG)
@@ -71,7 +71,7 @@ def test_nobody_loses_a_place_that_nobody_waits_for() -> None:
     assert scheduler.running == first
 
 
-def test_a_less_urgent_request_takes_no_place_of_a_more_urgent_one() -> None:
+def test_a_less_urgent_request_preempts_no_more_urgent_one() -> None:
     scheduler, device, clock = make_with_clock(policy=Priority)
     for number in range(4):
         submit(scheduler, f"urgent {number}", [number] * 10, params=LONG, priority=1)
@@ -82,7 +82,7 @@ def test_a_less_urgent_request_takes_no_place_of_a_more_urgent_one() -> None:
     assert {sequence.request.id for sequence in scheduler.running} == {f"urgent {number}" for number in range(4)}
 
 
-def test_a_sequence_that_generated_little_keeps_its_place() -> None:
+def test_a_sequence_that_generated_little_is_not_preempted() -> None:
     scheduler, device, clock = make_with_clock(max_running=1, chunk_size=64)
     submit(scheduler, "long prompt", list(range(40)) * 10, params=LONG, arrived=0.0)
     submit(scheduler, "other", [30], params=LONG, arrived=1.0)
@@ -99,9 +99,7 @@ def test_a_sequence_that_generated_little_keeps_its_place() -> None:
     seconds=st.floats(0.1, 10.0),
     lengths=st.lists(st.integers(1, 20), min_size=2, max_size=12),
 )
-def test_outputs_do_not_depend_on_the_exchange_of_places(
-    cache: Any, capacity: int, seconds: float, lengths: list[int]
-) -> None:
+def test_outputs_do_not_depend_on_preemption(cache: Any, capacity: int, seconds: float, lengths: list[int]) -> None:
     scheduler, device, clock = make_with_clock(cache=cache, capacity=capacity, max_running=3)
     prompts = {str(number): [number] * length for number, length in enumerate(lengths)}
     for id, tokens in prompts.items():

@@ -19,24 +19,25 @@ class PreemptionPhase:
     def began(self, sequence: SequenceView) -> None:
         """``sequence`` is queued from now on, for the first time or again, or it is admitted and runs from now on."""
 
-    def exchange_due(self) -> bool:
-        """Report whether ``exchange`` should be called now. Called in every step while sequences wait: answer quickly.
+    def preemption_due(self) -> bool:
+        """Report whether ``preempt`` should be called now. Called in every step while sequences wait: answer quickly.
 
         No step is planned ahead while this is true.
         """
         return False
 
-    def exchange(
+    def preempt(
         self, running: Sequence[SequenceView], waiting: Sequence[SequenceView], *, within_callers: bool
     ) -> tuple[Sequence[SequenceView], Sequence[SequenceView]]:
         """Return the running sequences that are preempted, and the waiting ones that are admitted first.
 
         Args:
-            running: the first admitted first. While waiting sequences lack neither a place nor slots but prompt tokens
-                of a step, only those whose prompts are not computed to the end.
+            running: the first admitted first. While waiting sequences lack neither a running slot
+                (``--max-running-requests``) nor KV slots, but prompt tokens of a step, only those whose prompts are not
+                computed to the end.
             waiting: in no particular order.
-            within_callers: the schedule policy shares the places between callers now, so places should change between
-                sequences of one caller. More sequences may be preempted than waiting ones are named: the policy decides
-                who gets their places.
+            within_callers: the schedule policy shares the running slots between callers now, so a sequence should be
+                preempted only in favour of one of the same caller. More sequences may be preempted than waiting ones
+                are named: the policy decides which waiting sequences run instead.
         """
         return [], []

@@ -16,11 +16,11 @@ class QueueView(Protocol):
 
     @property
     def running(self) -> Sequence[SequenceView]:
-        """The sequences that have places, the first admitted first."""
+        """The running sequences, the first admitted first."""
 
     @property
     def preempts(self) -> bool:
-        """True if waiting sequences may take the places of running ones now, by the schedule policy."""
+        """True if running sequences may be preempted in favour of waiting ones now, by the schedule policy."""
 
     def ahead_of(self, sequence: SequenceView) -> Iterable[SequenceView]:
         """Yield the waiting sequences that the schedule policy would admit before ``sequence`` now."""

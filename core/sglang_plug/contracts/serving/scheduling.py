@@ -1,12 +1,12 @@
-"""The contract of schedule policies: who is computed next, and who gives up a place for whom.
+"""The contract of schedule policies: which sequences are computed next, and which are preempted.
 
 Every policy orders the waiting sequences (``SchedulePolicy``). Two more protocols are optional, and a policy that has
 any of their methods must have all of them:
 
 * ``AccountingPolicy`` learns which callers have requests, and what each of them has used. A policy that shares the
   engine between callers needs it.
-* ``PreemptivePolicy`` also orders the prompts that are being computed, and says which running sequences give their
-  places to which waiting ones. A policy by deadline needs this, and nothing about callers.
+* ``PreemptivePolicy`` also orders the prompts that are being computed, and says which running sequences are preempted
+  in favour of which waiting ones. A policy by deadline needs this, and nothing about callers.
 
 The engine calls nothing per token, and nothing at all of a protocol that a policy does not implement.
 """
@@ -74,7 +74,7 @@ class AccountingPolicy(Protocol):
     """Optional methods of a schedule policy that keeps accounts of callers."""
 
     def activated(self, caller: str, weight: float) -> None:
-        """A caller without open requests has one now; ``weight`` is its part of the engine relative to others."""
+        """A caller without open requests has one now; ``weight`` is its fair share relative to others."""
 
     def deactivated(self, caller: str) -> None:
         """The last open request of a caller has ended."""
@@ -100,19 +100,20 @@ class PreemptivePolicy(Protocol):
         """Report whether a waiting sequence may go before a running one now. Called in every step: answer quickly.
 
         While it may, ``order`` gets the running sequences whose prompts are not complete together with the waiting
-        ones. A running sequence whose prompt was overtaken keeps its place and its KV slots, and continues later.
+        ones. A running sequence whose prompt was overtaken goes on running: it keeps its KV slots, and continues later.
         """
 
-    def exchange(
-        self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int
+    def preempt(
+        self, running: Sequence[Waiting], waiting: Sequence[Waiting], free_running_slots: int
     ) -> tuple[Sequence[Waiting], Sequence[Waiting]]:
-        """Return the running sequences that give up their places, and the waiting ones that are admitted first.
+        """Return the running sequences that are preempted, and the waiting ones that are admitted first.
 
-        Called while ``preempts`` returns True: after arrivals, and now and then. What a sequence that gives up its
-        place has computed stays in the prefix cache until it is evicted.
+        Called while ``preempts`` returns True: after arrivals, and now and then. What a preempted sequence has computed
+        stays in the prefix cache until it is evicted.
 
         Args:
             running: the first admitted first.
             waiting: in no particular order.
-            free: free places; 0 also if a waiting sequence found too few KV slots.
+            free_running_slots: number of further sequences that may run (``--max-running-requests`` minus those that
+                run); 0 also if a waiting sequence found too few KV slots.
         """

@@ -20,13 +20,13 @@ class Queue:
 
     @property
     def running(self) -> Ordered[Sequence]:
-        """The sequences that have places, the first admitted first."""
+        """The running sequences, the first admitted first."""
         return self.scheduler.running
 
     @property
     def preempts(self) -> bool:
-        """True if waiting sequences may take the places of running ones now."""
-        return self.scheduler.exchanges.preempts
+        """True if running sequences may be preempted in favour of waiting ones now."""
+        return self.scheduler.preemption.preempts
 
     def ahead_of(self, sequence: SequenceView) -> Iterator[Sequence]:
         """Yield the waiting sequences that the schedule policy would admit before ``sequence`` now."""

@@ -20,8 +20,8 @@ from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
 
 from .admission_rules import GrowthReserve, continuation, prefixes_in_work
 from .checked_policy import CheckedPolicy
-from .exchanges import Exchanges, with_first
 from .planned_step import PlannedStep, StepRoom, continued, prompt_room
+from .preemption import Preemption, with_first
 from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult, append
 from .sequence import Sequence
 from .sharing import OVERTAKEN_PART, Sharing
@@ -42,7 +42,7 @@ class Scheduler:
         whole: never split a prompt into chunks; one longer than ``chunk_size`` gets a step of its own.
         extensions: take part in planning and in the results of steps.
         owners: the prefix cache and its eviction policy, as error messages name them.
-        exchanges: decides which running sequences give their places to waiting requests.
+        preemption: decides which running sequences are preempted in favour of waiting ones.
         reserve: slots kept free for the growth of running sequences.
         sharing: tells the policy what callers use, and which running prompts it orders.
     """
@@ -58,7 +58,7 @@ class Scheduler:
         whole: bool = False,
         extensions: ExtensionPoints | None = None,
         owners: str = "the prefix cache",
-        exchanges: Exchanges | None = None,
+        preemption: Preemption | None = None,
         reserve: GrowthReserve | None = None,
         sharing: Sharing | None = None,
     ) -> None:
@@ -66,7 +66,7 @@ class Scheduler:
         self.allocator = KVAllocator(pool, cache, self.extensions, owners)
         self.pool, self.cache, self.policy, self.states = pool, cache, policy, self.extensions.states
         self.chunk_size, self.max_running, self.whole = chunk_size, max_running, whole
-        self.exchanges, self.sharing = exchanges or Exchanges(), sharing or Sharing()
+        self.preemption, self.sharing = preemption or Preemption(), sharing or Sharing()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.paused: dict[str, Sequence] = {}
@@ -83,7 +83,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
-        self.exchanges.begin(sequence)
+        self.preemption.begin(sequence)
         self.sharing.queued(sequence)
         self.waiting.append(sequence)
         self._ahead_left = 0
@@ -96,7 +96,7 @@ class Scheduler:
     def resume(self, id: str) -> None:
         """Queue a paused request again, ahead of those that never ran; one that is not paused is ignored."""
         if (sequence := self.paused.pop(id, None)) is not None:
-            self.exchanges.begin(sequence)
+            self.preemption.begin(sequence)
             self.waiting.insert(0, sequence)
             self._ahead_left = 0
 
@@ -126,7 +126,7 @@ class Scheduler:
         self.counters = StepCounters()
         self._reserve.step_planned()
         chunks, prompts, budget = list[ScheduledChunk](), list[Sequence](), self.chunk_size
-        late, room = self._exchange_places(), None
+        late, room = self._preempt(), None
         for sequence in list(self.running):
             if budget <= 0:
                 break
@@ -166,7 +166,9 @@ class Scheduler:
             return []
         if self.waiting and (len(going) < len(chunks) or (len(chunks) < self.max_running and self._ahead_left <= 0)):
             return []
-        if (self.waiting and self.exchanges.is_due) or any(waits_for(going) for waits_for in self.extensions.waits_for):
+        if (self.waiting and self.preemption.is_due) or any(
+            waits_for(going) for waits_for in self.extensions.waits_for
+        ):
             return []
         has_prompts = self.counters.prefill_sequences > 0
         planned = continued(going, self.chunk_size, self._room, self._plan_chunk, self.states, has_prompts)
@@ -229,19 +231,19 @@ class Scheduler:
         rejected restarts too: only that removes the token from recurrent states, and from a step launched ahead.
         """
         self._stop_running(sequence)
-        self.exchanges.begin(sequence)
+        self.preemption.begin(sequence)
         self.waiting.insert(0, sequence)
 
-    def _exchange_places(self) -> list[Sequence]:
-        """Queue sequences that give up their places; return the requests that get these.
+    def _preempt(self) -> list[Sequence]:
+        """Queue the preempted sequences; return the waiting ones that are admitted first.
 
-        Their computed tokens stay in the prefix cache until they are evicted.
+        The computed tokens of preempted sequences stay in the prefix cache until they are evicted.
         """
-        waiting = self.sharing.exchangeable(self.waiting, self.running, self.extensions.order)
-        ended, late = self.exchanges.exchange(self.running, waiting, self.max_running - len(self.running))
+        waiting = self.sharing.may_preempt(self.waiting, self.running, self.extensions.order)
+        ended, late = self.preemption.preempt(self.running, waiting, self.max_running - len(self.running))
         for sequence in ended:
             self._stop_running(sequence)
-            self.exchanges.begin(sequence)
+            self.preemption.begin(sequence)
         self.waiting.extend(ended)
         return late if ended else []
 
@@ -249,7 +251,7 @@ class Scheduler:
         """Plan ``begun``, running prompts, and as many waiting sequences as fit, in the order of the policy."""
         closed = bool(self.counters.retracted) or not self.waiting or len(self.running) >= self.max_running
         if (closed and not begun) or room.tokens(0) <= 0:
-            self.exchanges.places_are_short = closed
+            self.preemption.slots_are_short = closed
             return
         in_work, admitted, present = prefixes_in_work(self.running), set[int](), set(map(id, begun))
         unused = max(0, room.budget - self.chunk_size // OVERTAKEN_PART)
@@ -268,7 +270,7 @@ class Scheduler:
             match = self.allocator.match(waiting) if not closed else None
             key = continuation(waiting, match)
             if match is None or (key is not None and key in in_work):
-                continue  # there is no place, or its prefix is being computed: wait and reuse it
+                continue  # no further sequence may run, or its prefix is being computed: wait and reuse it
             if (self.whole and chunks and len(waiting.tokens) > room.budget) or not self._take(waiting, match):
                 closed = True
                 continue
@@ -283,20 +285,20 @@ class Scheduler:
             closed = len(self.running) >= self.max_running
         if admitted:
             self.waiting = [queued for queued in self.waiting if id(queued) not in admitted]
-        self.exchanges.places_are_short = bool(self.waiting) and (closed or room.tokens(0) > 0)
+        self.preemption.slots_are_short = bool(self.waiting) and (closed or room.tokens(0) > 0)
 
     def _take(self, sequence: Sequence, match: Match) -> bool:
         """Admit a waiting sequence if there is room for its tokens and for the probable growth of the running ones."""
         growth = sum(growing.limit - len(growing.tokens) for growing in (*self.running, sequence))
         if not self.allocator.begin(sequence, match, self._reserve.tokens(growth) if self.running else 0):
-            self.exchanges.found_no_room(sequence)
+            self.preemption.found_no_room(sequence)
             return False
         if sequence.service.cached is None:
             sequence.service.cached = sequence.computed
             self.sharing.admitted(sequence)
             self.counters.cached_tokens += sequence.computed
             self.counters.queue_seconds.append(max(0.0, time.time() - sequence.arrived))
-        self.exchanges.begin(sequence)
+        self.preemption.begin(sequence)
         self.running.append(sequence)
         return True
 

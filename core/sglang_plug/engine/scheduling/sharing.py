@@ -110,10 +110,8 @@ class Sharing:
         ordered = [sequence for sequence in prompts if len(sequence.slots) >= len(sequence.tokens)]
         return [sequence for sequence in prompts if len(sequence.slots) < len(sequence.tokens)], ordered
 
-    def exchangeable(
-        self, waiting: list[Sequence], running: list[Sequence], filters: Ordered[Filter]
-    ) -> list[Sequence]:
-        """Return the waiting sequences for which running ones may give up their places."""
+    def may_preempt(self, waiting: list[Sequence], running: list[Sequence], filters: Ordered[Filter]) -> list[Sequence]:
+        """Return the waiting sequences in favour of which running ones may be preempted."""
         if waiting and self._accounting is not None:
             self._charge(self._accounting)
         if not waiting or self._preemptive is None or not self._preemptive.preempts():

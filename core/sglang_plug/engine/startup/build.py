@@ -38,7 +38,7 @@ from sglang_plug.engine.processes.messages import FromEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
-from sglang_plug.engine.scheduling.exchanges import Exchanges
+from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.tensor_parallel.group import start_ranks
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
@@ -207,7 +207,9 @@ def _scheduler(
         whole=resolved.whole,
         extensions=extensions,
         owners=scheduling.owners,
-        exchanges=Exchanges(policy=scheduling.preemptive, name=scheduling.policy_name, extension=extensions.preemption),
+        preemption=Preemption(
+            policy=scheduling.preemptive, name=scheduling.policy_name, extension=extensions.preemption
+        ),
         sharing=scheduling.sharing,
     )
 

@@ -29,7 +29,7 @@ def check_schedule_policy(policy: str | Callable[[], SchedulePolicy]) -> None:
     """Let a policy order queues of many lengths, with and without cached prefixes, as sequences come and go.
 
     A policy with a method of ``AccountingPolicy`` or ``PreemptivePolicy`` must have all of that protocol. It is then
-    told of callers that come and go and of what they used, and asked which running sequences give up their places.
+    told of callers that come and go and of what they used, and asked which running sequences are preempted.
 
     Each sequence is returned once; neither the queue nor a sequence is changed; the same queue, or one of the same
     properties, is ordered the same way; sequences that have left are not kept; the time grows in proportion to the

@@ -1,4 +1,4 @@
-"""Conformance test of the optional methods of schedule policies: accounts of callers, and exchanged places."""
+"""Conformance test of the optional methods of schedule policies: accounts of callers, and preemption."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .queued import Queued
 
 CALLERS = ("alice", "bob", "carol", "")
 WEIGHTS = (0.001, 1.0, 2.0, 1000.0)
-PLACES = 4
+MAX_RUNNING = 4
 STEPS = 150
 PASSING = 12_000
 """Number of callers that come once; a policy may remember as many."""
@@ -45,10 +45,10 @@ def check_preemption(policy: Any) -> None:
     if not accounts:
         _Server(policy).run()
     queued = Queued((1, 2), 0, 5.0)
-    for waiting, free in (list[Queued](), 0), (list[Queued](), PLACES), ([queued], PLACES):
+    for waiting, free_running_slots in (list[Queued](), 0), (list[Queued](), MAX_RUNNING), ([queued], MAX_RUNNING):
         if accounts:
             _open(policy, waiting)
-        _exchanged(policy, [], waiting, free, f"{len(waiting)} waiting sequences and nothing that runs")
+        _preempted(policy, [], waiting, free_running_slots, f"{len(waiting)} waiting sequences and nothing that runs")
         if accounts:
             _close(policy, waiting)
 
@@ -96,7 +96,7 @@ def _close(policy: Any, waiting: Sequence[Queued]) -> None:
 
 
 class _Server:
-    """Requests of several callers that arrive, are admitted, give up their places, are aborted and end."""
+    """Requests of several callers that arrive, are admitted, preempted, aborted and end."""
 
     def __init__(self, policy: Any) -> None:
         self.policy = policy
@@ -137,8 +137,8 @@ class _Server:
             answer = _call(self.policy, "preempts")
             assert isinstance(answer, bool), f"{where}: preempts() returned {type(answer).__name__}, not True or False"
             if answer and self.waiting:
-                self._exchange(where)
-        for queued in self._ordered(where)[: PLACES - len(self.running)]:
+                self._preempt(where)
+        for queued in self._ordered(where)[: MAX_RUNNING - len(self.running)]:
             self._admit(queued)
         if self.running and self.accounts:
             used = dict.fromkeys(sequence.caller for sequence in self.running)
@@ -160,12 +160,12 @@ class _Server:
         )
         return [known[number] for number in ids]
 
-    def _exchange(self, where: str) -> None:
-        free = PLACES - len(self.running)
-        ended, first = _exchanged(self.policy, self.running, self.waiting, free, where)
+    def _preempt(self, where: str) -> None:
+        free_running_slots = MAX_RUNNING - len(self.running)
+        ended, first = _preempted(self.policy, self.running, self.waiting, free_running_slots, where)
         for reference in ended:
             self.running.remove(reference)
-        for queued in first[: PLACES - len(self.running)] if ended else ():
+        for queued in first[: MAX_RUNNING - len(self.running)] if ended else ():
             self._admit(queued)
         self.waiting += ended
 
@@ -198,25 +198,25 @@ class _Server:
             assert answer is None, f"{name}() returned {answer!r}, and must return nothing"
 
 
-def _exchanged(
-    policy: Any, running: Sequence[Queued], waiting: Sequence[Queued], free: int, where: str
+def _preempted(
+    policy: Any, running: Sequence[Queued], waiting: Sequence[Queued], free_running_slots: int, where: str
 ) -> tuple[list[Queued], list[Queued]]:
-    """Return what ``exchange`` gives, after comparing it with what it was given."""
+    """Return what ``preempt`` gives, after comparing it with what it was given."""
     passed = list(running), list(waiting)
-    answer = _call(policy, "exchange", *passed, free)
+    answer = _call(policy, "preempt", *passed, free_running_slots)
     assert isinstance(answer, tuple) and len(answer) == 2, (
-        f"{where}: exchange() must return two sequences, not {answer!r}"
+        f"{where}: preempt() must return two sequences, not {answer!r}"
     )
-    assert passed == (list(running), list(waiting)), f"{where}: exchange() changed a list that it was given"
+    assert passed == (list(running), list(waiting)), f"{where}: preempt() changed a list that it was given"
     parts: list[list[Queued]] = []
     for part, among, name in ((answer[0], running, "running"), (answer[1], waiting, "waiting")):
         known = {id(sequence): sequence for sequence in among}
         ids = [id(sequence) for sequence in part]
-        assert known.keys() >= set(ids), f"{where}: exchange() returned a sequence that is not {name}"
-        assert len(ids) == len(set(ids)), f"{where}: exchange() returned a {name} sequence twice"
+        assert known.keys() >= set(ids), f"{where}: preempt() returned a sequence that is not {name}"
+        assert len(ids) == len(set(ids)), f"{where}: preempt() returned a {name} sequence twice"
         parts.append([known[number] for number in ids])
     ended, first = parts
-    assert not ended or first, f"{where}: exchange() takes places away and gives them to nobody"
+    assert not ended or first, f"{where}: preempt() preempts sequences and names no waiting one that runs instead"
     return ended, first
 
 

@@ -210,7 +210,7 @@ def test_several_batches_together(app: Any) -> None:
 
 
 def test_an_interactive_request_goes_before_lines(app: Any) -> None:
-    """The batch holds one of two places; the other is free for whoever comes."""
+    """The batch holds one of two running slots; the other is free for other requests."""
     batch = started(app, [chat(number, max_tokens=60, ignore_eos=True) for number in range(40)])
     until(app, batch["id"], "in_progress")
     for _ in range(3):

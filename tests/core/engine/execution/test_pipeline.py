@@ -145,7 +145,7 @@ def test_a_full_house_does_not_stop_it() -> None:
     assert bench.tokens("c") == expected([ord("c")], 20)
 
 
-def test_the_place_of_one_that_ends_by_its_limit_is_taken_at_once() -> None:
+def test_the_slot_of_one_that_ends_by_its_limit_is_taken_at_once() -> None:
     bench = Bench(max_running=2)
     for id, count in (("a", 3), ("b", 20), ("c", 20)):
         bench.submit(id, [ord(id)], count)
@@ -183,9 +183,9 @@ def test_a_control_call_finds_nothing_on_the_device() -> None:
     bench.step()
     assert bench.device.log[:4] == ["launch 1", "launch 2", "results 1", "results 2"]
     (reply,) = [message for message in bench.sent if isinstance(message, Reply)]
-    place = bench.sent.index(reply)
+    index = bench.sent.index(reply)
     before = [
-        output for message in bench.sent[:place] if isinstance(message, StepOutputs) for output in message.outputs
+        output for message in bench.sent[:index] if isinstance(message, StepOutputs) for output in message.outputs
     ]
     assert [len(output.tokens) for output in before] == [1, 1]
     assert reply.value["running"] + reply.value["cached"] == 3

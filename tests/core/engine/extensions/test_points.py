@@ -76,16 +76,16 @@ class Budgets(StepExtension, StepBudgetPhase):
     """Chooses how many prompt tokens a step has."""
 
 
-class Exchanges(StepExtension, PreemptionPhase):
+class Preemptions(StepExtension, PreemptionPhase):
     """Preempts sequences."""
 
 
 def test_one_extension_at_most_preempts() -> None:
-    exchanges = Exchanges()
-    assert extension_points({"one": exchanges, "budgets": Budgets()}).preemption is exchanges
-    assert not extension_points({}).preemption.exchange_due()
+    preemptions = Preemptions()
+    assert extension_points({"one": preemptions, "budgets": Budgets()}).preemption is preemptions
+    assert not extension_points({}).preemption.preemption_due()
     with pytest.raises(ConfigError, match="'one' and 'two' all preempt running sequences; keep one of them"):
-        extension_points({"one": exchanges, "two": Exchanges()})
+        extension_points({"one": preemptions, "two": Preemptions()})
 
 
 def test_one_extension_at_most_chooses_the_number_of_prompt_tokens() -> None:

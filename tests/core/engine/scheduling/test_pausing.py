@@ -51,7 +51,7 @@ def test_paused_at_any_time_the_output_is_the_same(data: st.DataObject) -> None:
     assert scheduler.accounts()["free"] == scheduler.pool.capacity
 
 
-def test_paused_requests_leave_their_places_and_slots_to_others() -> None:
+def test_paused_requests_leave_their_running_and_kv_slots_to_others() -> None:
     scheduler, device = make(capacity=200, max_running=2), Device()
     for id in ("a", "b"):
         submit(scheduler, id, [int(id, 16)] * 25)

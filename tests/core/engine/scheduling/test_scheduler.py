@@ -1,4 +1,4 @@
-"""The scheduler alone, driven by a function in place of a model."""
+"""The scheduler alone, driven by a function in index of a model."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_what_predicts_a_forced_token_is_computed_if_its_log_probability_is_want
     sequence = Sequence.of(Request(id="a", tokens=(1, 2, 3), logprobs=options), 50)
     sequence.tokens += [4, 5, 6]
     sequence.output.emitted_len = 4
-    sequence.output.forced_logprobs += [TokenLogprob(5 + place, 0.0) for place in range(known)]
+    sequence.output.forced_logprobs += [TokenLogprob(5 + index, 0.0) for index in range(known)]
     assert sequence.reusable == reusable
 
 

@@ -1,4 +1,4 @@
-"""Callers that share an engine: accounts, the order of running prompts, and exchanges of places."""
+"""Callers that share an engine: accounts, the order of running prompts, and preemption."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_plug import TokenUsage, Waiting
-from sglang_plug.engine.scheduling.exchanges import RETRY_SECONDS, Exchanges
+from sglang_plug.engine.scheduling.preemption import RETRY_SECONDS, Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sharing import OVERTAKEN_PART, Sharing
 from sglang_plug_backends.prefix_cache.none import NoCache
@@ -57,7 +57,7 @@ def shared(policy: Any = None, clock: Clock | None = None, **options: Any) -> Sc
     options = {"capacity": 8000, "max_running": 4, "chunk_size": 64, **options}
     return make(
         policy=lambda: policy,
-        exchanges=Exchanges(clock, policy, extension=TimeSlices(clock)),
+        preemption=Preemption(clock, policy, extension=TimeSlices(clock)),
         sharing=Sharing(accounting, policy, options.pop("weights", None)),
         **options,
     )
@@ -128,7 +128,7 @@ def test_one_caller_is_served_as_without_sharing(seed: int, capacity: int, lengt
             scheduler = shared(policy, clock, capacity=capacity)
         else:
             options: dict[str, Any] = {"capacity": capacity, "max_running": 4, "chunk_size": 64}
-            scheduler = make(policy=FirstCome, exchanges=Exchanges(clock, extension=TimeSlices(clock)), **options)
+            scheduler = make(policy=FirstCome, preemption=Preemption(clock, extension=TimeSlices(clock)), **options)
         for number, length in enumerate(lengths):
             params = {"max_new_tokens": 1 + (seed * number) % 30}
             submit(scheduler, str(number), prompt(0, number % 3, length), params=params, arrived=float(number))
@@ -170,7 +170,7 @@ def test_a_long_interactive_prompt_gets_the_budget_before_running_prompts_of_a_h
     assert steps <= 2 * 3, "the prompt needs three steps on an idle engine, and gets every other step"
 
 
-def test_an_interactive_request_takes_a_place_of_a_heavy_caller_at_once() -> None:
+def test_an_interactive_request_preempts_a_sequence_of_a_heavy_caller_at_once() -> None:
     scheduler, device = shared(chunk_size=200), Device()
     for number in range(12):
         submit(scheduler, f"heavy {number}", prompt(1, number, 10), caller="heavy", params=LONG, arrived=float(number))
@@ -185,7 +185,7 @@ def test_an_interactive_request_takes_a_place_of_a_heavy_caller_at_once() -> Non
     assert [sequence.caller for sequence in scheduler.running] == ["heavy"] * 4
 
 
-def test_callers_exchange_places_until_each_has_its_part_and_then_no_more() -> None:
+def test_callers_preempt_each_other_until_each_has_its_fair_share_and_then_no_more() -> None:
     scheduler, device = shared(chunk_size=200, weights={"b": 3.0}), Device()
     for caller in ("a", "b"):
         for number in range(8):
@@ -216,7 +216,7 @@ def test_an_interactive_request_gets_kv_slots_of_a_heavy_caller() -> None:
     finish(scheduler, device)
 
 
-def test_callers_without_a_place_get_one_after_a_turn() -> None:
+def test_callers_without_a_running_sequence_get_one_after_a_turn() -> None:
     clock = Clock()
     scheduler, device = shared(clock=clock, max_running=2, chunk_size=200), Device()
     for number in range(5):
@@ -276,22 +276,22 @@ def test_outputs_do_not_depend_on_who_shares(
     assert not isinstance(policy, FairShare) or not policy.counters.active
 
 
-def test_a_policy_may_exchange_only_what_it_was_given() -> None:
+def test_a_policy_may_preempt_only_what_it_was_given() -> None:
     class Wrong(FairShare):
-        def exchange(
-            self, running: Ordered[Waiting], waiting: Ordered[Waiting], free: int
+        def preempt(
+            self, running: Ordered[Waiting], waiting: Ordered[Waiting], free_running_slots: int
         ) -> tuple[Ordered[Waiting], Ordered[Waiting]]:
             return waiting[:1], running[:1]
 
     scheduler, device = shared(Wrong(), max_running=1), Device()
     for caller in ("a", "b"):
         submit(scheduler, caller, [1], caller=caller, params=LONG)
-    with pytest.raises(RuntimeError, match="exchange"):
+    with pytest.raises(RuntimeError, match=r"preempt\(\) must return"):
         for _ in range(3):
             step(scheduler, device)
 
 
-def test_the_earliest_deadline_takes_the_place_of_the_latest() -> None:
+def test_the_earliest_deadline_preempts_the_latest() -> None:
     scheduler, device = shared(EarliestDeadline(), max_running=2), Device()
     for number, deadline in enumerate([None, 50.0, 10.0]):
         submit(scheduler, str(number), prompt(number, 0, 5), params=LONG, deadline=deadline)

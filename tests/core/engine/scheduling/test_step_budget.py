@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sglang_plug import ChunkView, PlanningPhase, StepBudgetPhase, StepExtension, StepPlan
 from sglang_plug.engine.extensions.points import extension_points
-from sglang_plug.engine.scheduling.exchanges import Exchanges
+from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug_backends.schedule.time_slices import TURN_SECONDS, TimeSlices
@@ -94,11 +94,11 @@ def test_drafts_get_what_the_extension_leaves() -> None:
     assert drafts.added == [True, False, False]
 
 
-def test_sequences_that_decode_keep_their_places_while_prompts_wait_for_tokens_of_steps() -> None:
+def test_sequences_that_decode_are_not_preempted_while_prompts_wait_for_tokens_of_steps() -> None:
     clock = Clock()
     points = extension_points({"few": FewWhileDecoding()})
-    exchanges = Exchanges(clock, extension=TimeSlices(clock))
-    scheduler, device = make(extensions=points, exchanges=exchanges), Device()
+    preemption = Preemption(clock, extension=TimeSlices(clock))
+    scheduler, device = make(extensions=points, preemption=preemption), Device()
     decoding(scheduler, device, 3)
     first = list(scheduler.running)
     for number in range(2):

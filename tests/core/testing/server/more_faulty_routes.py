@@ -97,7 +97,7 @@ async def deep_bodies(request: Request) -> Response:
 
 
 async def keeps_the_lock(request: Request) -> Response:
-    """Does not release its place after an error."""
+    """Does not release its slot after an error."""
     await slots.acquire()
     body = await checked(request)
     slots.release()

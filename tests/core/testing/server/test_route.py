@@ -104,7 +104,7 @@ def test_outputs_that_nobody_waits_for_are_named(name: str, server: RunningServe
 
 
 @pytest.mark.planted_bug("route")
-def test_places_that_are_never_free_again_are_named(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_that_are_never_free_again_are_named(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sglang_plug.testing.server.running_server.REQUEST_SECONDS", 5.0)
     requests = [("POST", "/keeps-the-lock", {"text": "one"})]
     with pytest.raises(AssertionError, match="no whole answer: TimeoutError"):

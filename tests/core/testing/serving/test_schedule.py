@@ -227,12 +227,12 @@ class Accounts(FirstCome):
 
 
 class Urgent(FirstCome):
-    """Lets urgent sequences take the places of others."""
+    """Lets urgent sequences preempt others."""
 
     def preempts(self) -> bool:
         return True
 
-    def exchange(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int) -> Any:
+    def preempt(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free_running_slots: int) -> Any:
         urgent = [sequence for sequence in waiting if sequence.priority > 0][: len(running)]
         lax = [sequence for sequence in running if sequence.priority <= 0][: len(urgent)]
         return lax, urgent[: len(lax)]
@@ -247,8 +247,8 @@ class LacksCharge(Accounts):
     charge = None  # type: ignore[assignment]
 
 
-class LacksExchange(Urgent):
-    exchange = None
+class LacksPreempt(Urgent):
+    preempt = None
 
 
 class KeepsAllCallers(Accounts):
@@ -294,29 +294,29 @@ class NoAnswer(Urgent):
 
 
 class SwapsStrangers(Urgent):
-    def exchange(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int) -> Any:
+    def preempt(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free_running_slots: int) -> Any:
         return waiting[:1], running[:1]
 
 
 class EndsTwice(Urgent):
-    def exchange(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int) -> Any:
-        ended, first = super().exchange(running, waiting, free)
+    def preempt(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free_running_slots: int) -> Any:
+        ended, first = super().preempt(running, waiting, free_running_slots)
         return ended * 2, first
 
 
 class EndsForNobody(Urgent):
-    def exchange(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int) -> Any:
+    def preempt(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free_running_slots: int) -> Any:
         return list(running[:1]), []
 
 
 class OneList(Urgent):
-    def exchange(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free: int) -> Any:
+    def preempt(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free_running_slots: int) -> Any:
         return list(running[:1])
 
 
 class PopsWaiting(Urgent):
-    def exchange(self, running: Sequence[Waiting], waiting: Any, free: int) -> Any:
-        ended, first = super().exchange(running, waiting, free)
+    def preempt(self, running: Sequence[Waiting], waiting: Any, free_running_slots: int) -> Any:
+        ended, first = super().preempt(running, waiting, free_running_slots)
         for sequence in first:
             waiting.remove(sequence)
         return ended, first
@@ -327,7 +327,7 @@ class PopsWaiting(Urgent):
     ("policy", "message"),
     [
         (LacksCharge, "must have charge"),
-        (LacksExchange, "must have exchange"),
+        (LacksPreempt, "must have preempt"),
         (KeepsAllCallers, "forget them in deactivated"),
         (ForgetsTheUnnamed, r"(charge|deactivated)\(\) raised KeyError"),
         (DividesByWeight, r"activated\(\) raised ZeroDivisionError"),
@@ -337,7 +337,7 @@ class PopsWaiting(Urgent):
         (NoAnswer, r"preempts\(\) returned NoneType"),
         (SwapsStrangers, "returned a sequence that is not running"),
         (EndsTwice, "returned a running sequence twice"),
-        (EndsForNobody, "gives them to nobody"),
+        (EndsForNobody, "names no waiting one that runs instead"),
         (OneList, "must return two sequences"),
         (PopsWaiting, "changed a list that it was given"),
     ],

@@ -7,11 +7,11 @@ from collections.abc import Sequence as Ordered
 from sglang_plug.contracts.extension.preemption import PreemptionPhase
 from sglang_plug.contracts.extension.views import SequenceView
 
-Exchanged = tuple[Ordered[SequenceView], Ordered[SequenceView]]
+Preempted = tuple[Ordered[SequenceView], Ordered[SequenceView]]
 
 
 class CheckedPreemption(PreemptionPhase):
-    """Passes calls on to an extension, and checks which sequences it exchanges.
+    """Passes calls on to an extension, and checks which sequences it preempts.
 
     Args:
         extension: the extension.
@@ -24,19 +24,19 @@ class CheckedPreemption(PreemptionPhase):
     def began(self, sequence: SequenceView) -> None:
         self._extension.began(sequence)
 
-    def exchange_due(self) -> bool:
-        is_due = self._extension.exchange_due()
-        assert isinstance(is_due, bool), f"exchange_due() must return True or False, not {is_due!r}"
+    def preemption_due(self) -> bool:
+        is_due = self._extension.preemption_due()
+        assert isinstance(is_due, bool), f"preemption_due() must return True or False, not {is_due!r}"
         return is_due
 
-    def exchange(
+    def preempt(
         self, running: Ordered[SequenceView], waiting: Ordered[SequenceView], *, within_callers: bool
-    ) -> Exchanged:
-        """Ask in turns for places within callers and for all."""
+    ) -> Preempted:
+        """Ask in turns for preemption within callers and for any."""
         self._alternates = not self._alternates
         before = list(running), list(waiting)
-        ended, first = self._extension.exchange(running, waiting, within_callers=self._alternates)
-        assert (list(running), list(waiting)) == before, "exchange() changed the lists that it was given"
+        ended, first = self._extension.preempt(running, waiting, within_callers=self._alternates)
+        assert (list(running), list(waiting)) == before, "preempt() changed the lists that it was given"
         _check_some(ended, running, "the preempted sequences")
         _check_some(first, waiting, "the waiting sequences that are admitted first")
         return ended, first
@@ -44,5 +44,5 @@ class CheckedPreemption(PreemptionPhase):
 
 def _check_some(answer: Ordered[SequenceView], allowed: Ordered[SequenceView], group: str) -> None:
     ids = [id(sequence) for sequence in answer]
-    assert len(set(ids)) == len(ids), f"exchange() names one of {group} twice"
-    assert set(ids) <= {id(sequence) for sequence in allowed}, f"exchange() names another sequence among {group}"
+    assert len(set(ids)) == len(ids), f"preempt() names one of {group} twice"
+    assert set(ids) <= {id(sequence) for sequence in allowed}, f"preempt() names another sequence among {group}"

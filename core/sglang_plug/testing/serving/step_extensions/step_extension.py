@@ -22,7 +22,7 @@ from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points, overrides
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
-from sglang_plug.engine.scheduling.exchanges import Exchanges
+from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
@@ -78,7 +78,7 @@ def check_step_extension(
     no request is said to block. Layouts cover their prompts, states of sequences are taken back, and come back from the
     host as they were, as do tensors of other extensions, the inputs of steps change nothing else of the batch, and a
     step of a sequence that was never admitted can be computed, as in the profiling run. Prompts advance while
-    sequences decode, and places are exchanged between the given sequences. Where the extension surrounds the
+    sequences decode, and only given sequences are preempted and admitted first. Where the extension surrounds the
     forward pass, plain graphs are not used for the step, and worker ranks are told of it. It is built for a vocabulary
     of 16 tokens, and installed in a model if it needs one; it must not refuse the requests, nor end them with errors.
     Memory does not grow with the number of requests that have ended. It is started and closed.
@@ -173,7 +173,7 @@ class _Run:
             chunk_size=CHUNK,
             max_running=6 if max_running is None else min(6, max_running),
             extensions=self._points,
-            exchanges=Exchanges(extension=self._points.preemption),
+            preemption=Preemption(extension=self._points.preemption),
         )
         self._is_tested, self._requests, self._refused = extension is not None, requests, refused
         self._check_profiling_run()

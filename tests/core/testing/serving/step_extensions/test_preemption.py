@@ -10,7 +10,7 @@ from sglang_plug import PreemptionPhase, SequenceView, StepExtension
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.schedule.time_slices import TimeSlices
 
-Exchanged = tuple[Sequence[SequenceView], Sequence[SequenceView]]
+Preempted = tuple[Sequence[SequenceView], Sequence[SequenceView]]
 EVERY = 3
 
 
@@ -23,56 +23,56 @@ class OldestForNewest(StepExtension, PreemptionPhase):
     """Preempts running sequences after every few questions."""
 
     def __init__(self) -> None:
-        self.calls = self.exchanged = 0
+        self.calls = self.preempted = 0
 
-    def exchange_due(self) -> bool:
+    def preemption_due(self) -> bool:
         self.calls += 1
         return self.calls % EVERY == 0
 
-    def exchange(
+    def preempt(
         self, running: Sequence[SequenceView], waiting: Sequence[SequenceView], *, within_callers: bool
-    ) -> Exchanged:
-        self.exchanged += 1
+    ) -> Preempted:
+        self.preempted += 1
         return self.chosen(running, waiting)
 
-    def chosen(self, running: Sequence[SequenceView], waiting: Sequence[SequenceView]) -> Exchanged:
+    def chosen(self, running: Sequence[SequenceView], waiting: Sequence[SequenceView]) -> Preempted:
         return running[:1], waiting[-1:]
 
 
 def test_another_way_to_preempt_keeps_the_contract() -> None:
     extension = OldestForNewest()
     check_step_extension(extension)
-    assert extension.exchanged > 3
+    assert extension.preempted > 3
 
 
 class Twice(OldestForNewest):
-    def chosen(self, running: Sequence[SequenceView], waiting: Sequence[SequenceView]) -> Exchanged:
+    def chosen(self, running: Sequence[SequenceView], waiting: Sequence[SequenceView]) -> Preempted:
         return [*running[:1], *running[:1]], waiting[:1]
 
 
 class Reversed(OldestForNewest):
-    def chosen(self, running: Sequence[SequenceView], waiting: Sequence[SequenceView]) -> Exchanged:
+    def chosen(self, running: Sequence[SequenceView], waiting: Sequence[SequenceView]) -> Preempted:
         return running[:1], running[-1:]
 
 
 class TakesOut(OldestForNewest):
-    def chosen(self, running: Sequence[SequenceView], waiting: Sequence[SequenceView]) -> Exchanged:
+    def chosen(self, running: Sequence[SequenceView], waiting: Sequence[SequenceView]) -> Preempted:
         assert isinstance(waiting, list)
         return running[:1], [waiting.pop()]
 
 
 class SaysNothing(OldestForNewest):
-    def exchange_due(self) -> bool:
+    def preemption_due(self) -> bool:
         return None  # type: ignore[return-value]
 
 
 class Always(OldestForNewest):
     """Preempts all sequences in every step, so that no prompt is computed to its end."""
 
-    def exchange_due(self) -> bool:
+    def preemption_due(self) -> bool:
         return True
 
-    def chosen(self, running: Sequence[SequenceView], waiting: Sequence[SequenceView]) -> Exchanged:
+    def chosen(self, running: Sequence[SequenceView], waiting: Sequence[SequenceView]) -> Preempted:
         return running, waiting
 
 
@@ -80,10 +80,10 @@ class Always(OldestForNewest):
 @pytest.mark.parametrize(
     ("extension", "message"),
     [
-        (Twice(), r"exchange\(\) names one of the preempted sequences twice"),
-        (Reversed(), r"exchange\(\) names another sequence among the waiting sequences that are admitted first"),
-        (TakesOut(), r"exchange\(\) changed the lists that it was given"),
-        (SaysNothing(), r"exchange_due\(\) must return True or False, not None"),
+        (Twice(), r"preempt\(\) names one of the preempted sequences twice"),
+        (Reversed(), r"preempt\(\) names another sequence among the waiting sequences that are admitted first"),
+        (TakesOut(), r"preempt\(\) changed the lists that it was given"),
+        (SaysNothing(), r"preemption_due\(\) must return True or False, not None"),
         (Always(), "the requests do not end"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import PreemptionPhase, SequenceView, StepExtension
-from sglang_plug.engine.scheduling.exchanges import Exchanges
+from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sharing import Sharing
 from sglang_plug_backends.schedule.callers import FairShare
@@ -18,11 +18,11 @@ from .scheduler_bench import Device, expected, finish, make, step, submit
 
 LONG = {"max_new_tokens": 40, "stop_token_ids": ()}
 
-Exchanged = tuple[Ordered[SequenceView], Ordered[SequenceView]]
+Preempted = tuple[Ordered[SequenceView], Ordered[SequenceView]]
 
 
 class NewestFirst(StepExtension, PreemptionPhase):
-    """Gives the first place to the last waiting sequence, when a test says so."""
+    """Preempts the first running sequence in favour of the last waiting one, when a test says so."""
 
     def __init__(self) -> None:
         self.is_due = False
@@ -32,29 +32,29 @@ class NewestFirst(StepExtension, PreemptionPhase):
     def began(self, sequence: SequenceView) -> None:
         self.began_ids.append(sequence.request.id)
 
-    def exchange_due(self) -> bool:
+    def preemption_due(self) -> bool:
         return self.is_due
 
-    def exchange(
+    def preempt(
         self, running: Ordered[SequenceView], waiting: Ordered[SequenceView], *, within_callers: bool
-    ) -> Exchanged:
+    ) -> Preempted:
         self.calls.append(within_callers)
         self.is_due = False
         return running[:1], waiting[-1:]
 
 
 class Wrong(NewestFirst):
-    def exchange(
+    def preempt(
         self, running: Ordered[SequenceView], waiting: Ordered[SequenceView], *, within_callers: bool
-    ) -> Exchanged:
+    ) -> Preempted:
         return waiting[:1], running[:1]
 
 
-def full(places: PreemptionPhase | None, policy: Any = None, callers: str = "aaaa") -> tuple[Scheduler, Device]:
+def full(extension: PreemptionPhase | None, policy: Any = None, callers: str = "aaaa") -> tuple[Scheduler, Device]:
     """Return a scheduler with two running sequences and two waiting ones."""
     chosen = FirstCome() if policy is None else policy
-    exchanges, sharing = Exchanges(policy=policy, extension=places), Sharing(policy, policy)
-    scheduler = make(policy=lambda: chosen, exchanges=exchanges, sharing=sharing, max_running=2)
+    preemption, sharing = Preemption(policy=policy, extension=extension), Sharing(policy, policy)
+    scheduler = make(policy=lambda: chosen, preemption=preemption, sharing=sharing, max_running=2)
     device = Device()
     for number, caller in enumerate(callers):
         submit(scheduler, str(number), [10 + number], params=LONG, caller=caller, arrived=float(number))
@@ -66,50 +66,50 @@ def running(scheduler: Scheduler) -> set[str]:
     return {sequence.request.id for sequence in scheduler.running}
 
 
-def test_sequences_keep_their_places_without_an_extension() -> None:
+def test_no_sequence_is_preempted_without_an_extension() -> None:
     scheduler, device = full(None)
     for _ in range(20):
         step(scheduler, device)
     assert running(scheduler) == {"0", "1"}
 
 
-def test_an_extension_exchanges_places_when_it_is_due() -> None:
-    places = NewestFirst()
-    scheduler, device = full(places)
-    assert places.began_ids == ["0", "1", "2", "3", "0", "1"], "queued, then admitted"
+def test_an_extension_preempts_when_preemption_is_due() -> None:
+    extension = NewestFirst()
+    scheduler, device = full(extension)
+    assert extension.began_ids == ["0", "1", "2", "3", "0", "1"], "queued, then admitted"
     step(scheduler, device)
-    assert running(scheduler) == {"0", "1"} and not places.calls
-    places.is_due = True
+    assert running(scheduler) == {"0", "1"} and not extension.calls
+    extension.is_due = True
     step(scheduler, device)
-    assert running(scheduler) == {"1", "3"} and places.calls == [False]
-    assert places.began_ids[6:] == ["0", "3"]
+    assert running(scheduler) == {"1", "3"} and extension.calls == [False]
+    assert extension.began_ids[6:] == ["0", "3"]
 
 
-def test_outputs_do_not_depend_on_exchanges() -> None:
-    places = NewestFirst()
-    scheduler, device = full(places)
+def test_outputs_do_not_depend_on_preemption() -> None:
+    extension = NewestFirst()
+    scheduler, device = full(extension)
     unchanged, other_device = full(None)
     reference = finish(unchanged, other_device)
     outputs: dict[str, list[int]] = {}
     for number in range(1000):
-        places.is_due = number % 5 == 0
+        extension.is_due = number % 5 == 0
         for output in step(scheduler, device) if scheduler.busy else ():
             outputs.setdefault(output.id, []).extend(output.tokens)
-    assert len(places.calls) > 3
+    assert len(extension.calls) > 3
     assert outputs == reference and outputs["3"] == expected([13], 40)
 
 
-def test_a_policy_that_shares_places_is_asked_first() -> None:
-    places = NewestFirst()
-    scheduler, device = full(places, FairShare(), callers="abab")
-    places.is_due = True
+def test_a_policy_that_shares_the_running_slots_is_asked_first() -> None:
+    extension = NewestFirst()
+    scheduler, device = full(extension, FairShare(), callers="abab")
+    extension.is_due = True
     step(scheduler, device)
-    assert places.calls == [True], "within callers, because the policy shares the places between them"
+    assert extension.calls == [True], "within callers, because the policy shares the running slots between them"
 
 
 def test_another_answer_is_an_error_that_names_the_extension() -> None:
-    places = Wrong()
-    scheduler, device = full(places)
-    places.is_due = True
-    with pytest.raises(RuntimeError, match=r"^Wrong: exchange\(\) must return some of the running sequences"):
+    extension = Wrong()
+    scheduler, device = full(extension)
+    extension.is_due = True
+    with pytest.raises(RuntimeError, match=r"^Wrong: preempt\(\) must return some of the running sequences"):
         step(scheduler, device)

@@ -1,9 +1,9 @@
-"""Preemption: running sequences that give their places to waiting ones, by the policy or by a step extension.
+"""Preemption of running sequences in favour of waiting ones, by the policy or by a step extension.
 
 A preemptive policy is asked first, after arrivals and whenever a waiting sequence has found too few KV slots for a
-while. The extension is asked where the policy changes nothing. While waiting sequences lack neither a place nor slots
-but prompt tokens of a step, only the places of running prompts are exchanged: sequences that decode do not use what
-they lack.
+while. The extension is asked where the policy preempts nothing. While waiting sequences lack neither a running slot nor
+KV slots, but prompt tokens of a step, only running prompts are preempted: sequences that decode do not use what the
+waiting ones lack.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ RETRY_SECONDS, RETRY_STEPS = 0.05, 3
 """A preemptive policy is asked to make room once a waiting sequence has found too few KV slots for so long, and in so
 many steps. Often a running sequence ends meanwhile, and nothing has to be computed again."""
 
-Exchange = tuple[list[Sequence], list[Sequence]]
-"""The running sequences that lose their places, and the waiting ones that are admitted first."""
+Preempted = tuple[list[Sequence], list[Sequence]]
+"""The running sequences that are preempted, and the waiting ones that are admitted first."""
 
 
-class Exchanges:
-    """Asks which running sequences give their places to which waiting requests, and checks the answers.
+class Preemption:
+    """Asks which running sequences are preempted in favour of which waiting ones, and checks the answers.
 
     Args:
         now: the clock, in seconds.
@@ -46,8 +46,8 @@ class Exchanges:
         self._now, self._policy, self._name, self._extension = now, policy, name, extension or PreemptionPhase()
         self._next_retry = 0.0
         self._changed, self._failures = False, 0
-        self.places_are_short = False
-        """True if a place or slots, and not the prompt tokens of a step, are what waiting sequences lack."""
+        self.slots_are_short = False
+        """True if waiting sequences lack a running slot or KV slots, and not the prompt tokens of a step."""
         self._stuck: Sequence | None = None
         """The waiting sequence that found too few KV slots in the last steps."""
 
@@ -59,7 +59,7 @@ class Exchanges:
     @property
     def is_due(self) -> bool:
         """Report whether it is time to look at the queue again."""
-        return self._extension.exchange_due() or ((self._changed or self._is_stuck()) and self.preempts)
+        return self._extension.preemption_due() or ((self._changed or self._is_stuck()) and self.preempts)
 
     def begin(self, sequence: Sequence) -> None:
         """Note that ``sequence`` is queued, or admitted."""
@@ -74,26 +74,27 @@ class Exchanges:
             self._stuck, self._failures, self._next_retry = sequence, 0, self._now() + RETRY_SECONDS
         self._failures += 1
 
-    def exchange(self, running: list[Sequence], waiting: list[Sequence], free: int = 0) -> Exchange:
-        """Return the running sequences that lose their places, and the waiting ones that are admitted first.
+    def preempt(self, running: list[Sequence], waiting: list[Sequence], free_running_slots: int = 0) -> Preempted:
+        """Return the running sequences that are preempted, and the waiting ones that are admitted first.
 
-        ``free`` is the number of free places. Raises ``RuntimeError`` for an answer with other sequences than these.
+        ``free_running_slots`` is the number of further sequences that may run. Raises ``RuntimeError`` for an answer
+        with other sequences than these.
         """
         if not waiting or not self.is_due:
             return [], []
         if preempts := self.preempts:
             assert self._policy is not None
             is_stuck = self._is_stuck()
-            answer = self._policy.exchange(running, waiting, 0 if is_stuck else free)
+            answer = self._policy.preempt(running, waiting, 0 if is_stuck else free_running_slots)
             ended, first = _checked(answer, running, waiting, self._name)
             self._stuck = None if is_stuck else self._stuck
             self._changed = False
-            if ended or not self._extension.exchange_due():
+            if ended or not self._extension.preemption_due():
                 return ended, first
-        if not self.places_are_short:
+        if not self.slots_are_short:
             running = [sequence for sequence in running if sequence.computes_prompt]
-        exchanged = self._extension.exchange(running, waiting, within_callers=preempts)
-        return _checked(exchanged, running, waiting, type(self._extension).__name__)
+        chosen = self._extension.preempt(running, waiting, within_callers=preempts)
+        return _checked(chosen, running, waiting, type(self._extension).__name__)
 
     def _is_stuck(self) -> bool:
         return self._stuck is not None and self._failures >= RETRY_STEPS and self._now() >= self._next_retry
@@ -101,7 +102,7 @@ class Exchanges:
 
 def _checked(
     answer: tuple[Ordered[Any], Ordered[Any]], running: list[Sequence], waiting: list[Sequence], name: str
-) -> Exchange:
+) -> Preempted:
     """Return the engine's own sequences. Raises ``RuntimeError`` if others are named than those that were given."""
     ended, first = answer
     if not ended:
@@ -111,7 +112,7 @@ def _checked(
     leaving, leading = dict.fromkeys(map(id, ended)), dict.fromkeys(map(id, first))
     if not (leaving.keys() <= known.keys() and leading.keys() <= queued.keys()):
         raise RuntimeError(
-            f"{name}: exchange() must return some of the running sequences and some of the waiting ones that it was "
+            f"{name}: preempt() must return some of the running sequences and some of the waiting ones that it was "
             "given, in this order"
         )
     return [known[number] for number in leaving], [queued[number] for number in leading]
