@@ -12,12 +12,12 @@ from sglang_plug.plugins.discovery import DiscoveredPlugin, normalise
 from sglang_plug.plugins.lock import plugin_files
 from sglang_plug_api.contract.changes import Change, compare
 from sglang_plug_api.contract.surface import Surface, read_surface
-from sglang_plug_api.contract.usage import AffectedPlaces, Place, read_usage
+from sglang_plug_api.contract.usage import AffectedLocations, Location, read_usage
 
 IGNORED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages"})
 """Folders whose files are not the plugin's own."""
 LEVELS = ("breaking", "review", "deprecated", "added")
-MAX_PLACES = 5
+MAX_LOCATIONS = 5
 
 
 def add_diff_action(actions: Any) -> None:
@@ -38,13 +38,13 @@ def print_changes(options: argparse.Namespace, plugins: Plugins) -> int:
     old, new = read_surface(options.old), read_surface(options.new)
     changes = compare(old, new)
     print(f"contract {_title(old)} -> {_title(new)}")
-    affected: list[tuple[Change, list[Place]]] = [(change, []) for change in changes]
+    affected: list[tuple[Change, list[Location]]] = [(change, []) for change in changes]
     if options.user is not None:
         usage = read_usage(_files(options.user, plugins))
         for line in usage.unreadable:
             print(f"not read   {line}")
-        places = AffectedPlaces(usage, old)
-        affected = [(change, uses) for change in changes if (uses := places.of(change))]
+        locations = AffectedLocations(usage, old)
+        affected = [(change, uses) for change in changes if (uses := locations.of(change))]
     for level in LEVELS:
         for change, uses in affected:
             if change.level == level:
@@ -57,12 +57,12 @@ def _title(surface: Surface) -> str:
     return f"{surface.contract} ({state}, routes {surface.routes})"
 
 
-def _print_change(change: Change, places: Sequence[Place]) -> None:
+def _print_change(change: Change, locations: Sequence[Location]) -> None:
     print(f"{change.level:<10} {change.title} {change.text}")
-    for place in places[:MAX_PLACES]:
-        print(f"{'':<10}   {place}")
-    if len(places) > MAX_PLACES:
-        print(f"{'':<10}   and {len(places) - MAX_PLACES} more")
+    for location in locations[:MAX_LOCATIONS]:
+        print(f"{'':<10}   {location}")
+    if len(locations) > MAX_LOCATIONS:
+        print(f"{'':<10}   and {len(locations) - MAX_LOCATIONS} more")
 
 
 def _summary(changes: Sequence[Change], plugin: str | None) -> int:

@@ -70,9 +70,9 @@ def breaks_calls(before: str, after: str) -> str:
         if parameter.name not in known and not parameter.has_default:
             return f"new required {parameter.name!r}"
     by_position = (Passing.POSITION, Passing.EITHER)
-    places = [parameter.name for parameter in new if parameter.passing in by_position]
-    for place, parameter in enumerate(parameter for parameter in old if parameter.passing in by_position):
-        if places.index(parameter.name) != place:
+    names_by_position = [parameter.name for parameter in new if parameter.passing in by_position]
+    for position, parameter in enumerate(parameter for parameter in old if parameter.passing in by_position):
+        if names_by_position.index(parameter.name) != position:
             return f"{parameter.name!r} has another position"
     return ""
 

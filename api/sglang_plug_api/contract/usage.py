@@ -16,7 +16,7 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A line of a plugin."""
 
     file: str
@@ -31,7 +31,7 @@ class Place:
 class Call:
     """A call of a public class or function."""
 
-    place: Place
+    location: Location
     keywords: frozenset[str]
 
 
@@ -39,19 +39,19 @@ class Call:
 class DefinedClass:
     """A class that a plugin defines."""
 
-    place: Place
+    location: Location
     bases: tuple[str, ...]
     """Full names of public bases, and plain names of others."""
-    methods: Mapping[str, Place]
+    methods: Mapping[str, Location]
 
 
 @dataclass(slots=True)
 class Usage:
     """Everything that the files of a plugin use, by full or plain name."""
 
-    names: dict[str, list[Place]] = field(default_factory=dict)
+    names: dict[str, list[Location]] = field(default_factory=dict)
     """Full name of what is imported, or of a hook that is implemented."""
-    attributes: dict[str, list[Place]] = field(default_factory=dict)
+    attributes: dict[str, list[Location]] = field(default_factory=dict)
     """Name of an attribute or keyword argument, whatever it belongs to."""
     calls: dict[str, list[Call]] = field(default_factory=dict)
     classes: dict[str, DefinedClass] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class _FileReader:
         elif isinstance(node, ast.Call):
             if (full := self._full_name(node.func)) is not None:
                 keywords = frozenset(keyword.arg for keyword in node.keywords if keyword.arg is not None)
-                self.usage.calls.setdefault(full, []).append(Call(self._place(node), keywords))
+                self.usage.calls.setdefault(full, []).append(Call(self._location(node), keywords))
         elif isinstance(node, ast.ClassDef):
             self._class(node)
         elif isinstance(node, ast.FunctionDef) and any(
@@ -125,16 +125,16 @@ class _FileReader:
 
     def _class(self, node: ast.ClassDef) -> None:
         methods = {
-            statement.name: self._place(statement)
+            statement.name: self._location(statement)
             for statement in node.body
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
         }
         for statement in node.body:
             if isinstance(statement, ast.AnnAssign | ast.Assign):
                 targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                methods |= {target.id: self._place(statement) for target in targets if isinstance(target, ast.Name)}
+                methods |= {target.id: self._location(statement) for target in targets if isinstance(target, ast.Name)}
         bases = tuple(self._full_name(base) or ast.unparse(base).rpartition(".")[2] for base in node.bases)
-        self.usage.classes[node.name] = DefinedClass(self._place(node), bases, methods)
+        self.usage.classes[node.name] = DefinedClass(self._location(node), bases, methods)
 
     def _full_name(self, node: ast.expr) -> str | None:
         if isinstance(node, ast.Name):
@@ -143,15 +143,15 @@ class _FileReader:
             return f"{owner}.{node.attr}"
         return None
 
-    def _place(self, node: ast.AST) -> Place:
-        return Place(self.file, getattr(node, "lineno", 1))
+    def _location(self, node: ast.AST) -> Location:
+        return Location(self.file, getattr(node, "lineno", 1))
 
-    def _add(self, table: dict[str, list[Place]], key: str, node: ast.AST) -> None:
-        table.setdefault(key, []).append(self._place(node))
+    def _add(self, table: dict[str, list[Location]], key: str, node: ast.AST) -> None:
+        table.setdefault(key, []).append(self._location(node))
 
 
-class AffectedPlaces:
-    """Finds the places in a plugin that a change of the contract affects.
+class AffectedLocations:
+    """Finds the locations in a plugin that a change of the contract affects.
 
     Args:
         usage: what the plugin uses.
@@ -167,26 +167,26 @@ class AffectedPlaces:
             for name in self._implemented(defined):
                 self.implementers.setdefault(name, []).append(defined)
 
-    def of(self, change: Change) -> list[Place]:
-        """Return the places in order; none if the change does not concern the plugin."""
+    def of(self, change: Change) -> list[Location]:
+        """Return the locations in order; none if the change does not concern the plugin."""
         if change.is_addition:
             return []
-        places = list(self._naming(change)) if change.member is None else list(self._using(change, change.member))
-        return sorted(set(places), key=lambda place: (place.file, place.line))
+        locations = list(self._naming(change)) if change.member is None else list(self._using(change, change.member))
+        return sorted(set(locations), key=lambda location: (location.file, location.line))
 
-    def _naming(self, change: Change) -> Iterator[Place]:
+    def _naming(self, change: Change) -> Iterator[Location]:
         yield from self.usage.names.get(change.name, ())
         yield from self.usage.names.get(f"{change.name.rpartition('.')[0]}.*", ())
 
-    def _using(self, change: Change, member: str) -> Iterator[Place]:
+    def _using(self, change: Change, member: str) -> Iterator[Location]:
         if change.name not in self.reachable:
             return
         implementers = self.implementers.get(change.name, ())
         if change.is_new_member or "must" in change.text and "implementer" in change.breaks:
             if "implementer" in change.breaks:
-                yield from (implementer.place for implementer in implementers if member not in implementer.methods)
+                yield from (implementer.location for implementer in implementers if member not in implementer.methods)
             if "constructor" in change.breaks:
-                yield from (call.place for call in self._constructions(change.name) if member not in call.keywords)
+                yield from (call.location for call in self._constructions(change.name) if member not in call.keywords)
             return
         if not change.breaks or change.breaks & {"user"}:
             if member not in ("__init__", "__call__"):
@@ -196,11 +196,11 @@ class AffectedPlaces:
         if "constructor" in change.breaks or not change.breaks:
             calls = self._constructions(change.name)
             if member == "__init__":
-                yield from (call.place for call in calls)
+                yield from (call.location for call in calls)
             elif "was removed" in change.text:
-                yield from (call.place for call in calls if member in call.keywords)
+                yield from (call.location for call in calls if member in call.keywords)
             elif change.breaks:
-                yield from (call.place for call in calls if member not in call.keywords)
+                yield from (call.location for call in calls if member not in call.keywords)
 
     def _constructions(self, name: str) -> list[Call]:
         return self.usage.calls.get(name, [])

@@ -6,7 +6,7 @@ import pytest
 
 from sglang_plug_api.contract.changes import compare
 from sglang_plug_api.contract.surface import Member, Surface
-from sglang_plug_api.contract.usage import AffectedPlaces, read_usage
+from sglang_plug_api.contract.usage import AffectedLocations, read_usage
 from tests.api.contract.contracts import OLD, changed, with_member, without, without_member
 
 DERIVED = """\
@@ -64,9 +64,11 @@ CASES = [
 def test_the_lines_that_a_change_affects(source: str, new: Surface, lines: list[int], tmp_path: Path) -> None:
     file = tmp_path / "plugin.py"
     file.write_text(source)
-    places = AffectedPlaces(read_usage([("plugin.py", file)]), OLD)
-    affected = [place for change in compare(OLD, new) for place in places.of(change) if change.level == "breaking"]
-    assert sorted({place.line for place in affected}) == lines
+    locations = AffectedLocations(read_usage([("plugin.py", file)]), OLD)
+    affected = [
+        location for change in compare(OLD, new) for location in locations.of(change) if change.level == "breaking"
+    ]
+    assert sorted({location.line for location in affected}) == lines
 
 
 def test_files_that_are_not_python_are_named(tmp_path: Path) -> None:
