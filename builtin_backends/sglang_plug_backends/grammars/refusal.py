@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class Refusal(ValueError):
-    """A constraint cannot be enforced; the message names the reason and the place."""
+    """A constraint cannot be enforced; the message names the reason and the path."""

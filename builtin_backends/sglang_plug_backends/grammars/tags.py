@@ -95,8 +95,8 @@ def in_schema(form: Form, path: str) -> Iterator[None]:
     try:
         yield
     except Refusal as error:
-        place = field[:MAX_SHOWN] if isinstance(field, str) else f"{path}/json_schema"
-        raise Refusal(f"{place}: {error}") from None
+        location = field[:MAX_SHOWN] if isinstance(field, str) else f"{path}/json_schema"
+        raise Refusal(f"{location}: {error}") from None
 
 
 def text(form: Form, field: str, path: str) -> str:

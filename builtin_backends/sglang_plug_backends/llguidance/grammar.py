@@ -31,8 +31,8 @@ MAX_ITEMS = 500_000
 """Maximum parser items for one mask: about 25 ms."""
 SPECIAL = b"\xff"
 """First byte of a special token in llguidance, which no text contains."""
-PLACE = re.compile(r"^at \d+\(\d+\): ")
-"""Place in a generated grammar, which the caller never saw."""
+LOCATION = re.compile(r"^at \d+\(\d+\): ")
+"""Location in a generated grammar, which the caller never saw."""
 
 
 class LLGuidanceBackend(GrammarBackend):
@@ -71,7 +71,7 @@ class LLGuidanceBackend(GrammarBackend):
     def _matcher(self, grammar: str) -> LLMatcher:
         matcher = LLMatcher(self._tokens, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
-            first, *others = PLACE.sub("", matcher.get_error().strip()).splitlines()
+            first, *others = LOCATION.sub("", matcher.get_error().strip()).splitlines()
             message = " ".join((first, *(line for line in others if line.startswith("error: "))))
             raise ConstraintError(f"the constraint cannot be enforced: {message[:400]}")
         return matcher

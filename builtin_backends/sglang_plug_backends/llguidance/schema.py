@@ -53,8 +53,8 @@ def read_schema(source: str) -> dict[str, Any]:
             _write_times(schema)
             _simplify(schema)
     if endless := unending(plain.schema, references):
-        place = plain.origin(min(endless))
-        raise Refusal(f"$ref to {place[:80]}: infinitely recursive")
+        origin = plain.origin(min(endless))
+        raise Refusal(f"$ref to {origin[:80]}: infinitely recursive")
     if plain.schema is False:
         raise Refusal("no value satisfies the schema false")
     return {} if plain.schema is True else dict(plain.schema)
@@ -74,7 +74,7 @@ def _simplify(schema: dict[str, Any]) -> None:
 
 
 def _schemas(plain: PlainSchema) -> Iterator[tuple[str, Any]]:
-    """Yield all schemas with their places in the original; the caller stops at values that are no schemas."""
+    """Yield all schemas with their paths in the original; the caller stops at values that are no schemas."""
     open_: list[tuple[str, Any]] = [("#", plain.schema)]
     definitions = plain.schema.get("$defs", {}) if isinstance(plain.schema, dict) else {}
     open_ += [(plain.origin(f"{DEFINITIONS}{name}"), definition) for name, definition in definitions.items()]
@@ -83,7 +83,7 @@ def _schemas(plain: PlainSchema) -> Iterator[tuple[str, Any]]:
         path, schema = open_.pop()
         yield path, schema
         if isinstance(schema, dict):
-            open_ += reversed([(f"{path}/{place}", item) for place, _, _, item in subschemas(schema)])
+            open_ += reversed([(f"{path}/{step}", item) for step, _, _, item in subschemas(schema)])
 
 
 def _check(path: str, schema: Any) -> None:

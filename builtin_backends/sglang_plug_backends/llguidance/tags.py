@@ -1,7 +1,7 @@
 """Structural tags as graphs of successive parts.
 
 llguidance's lexer takes the longest token that matches. So free text is one token together with the mark that ends it,
-and ambiguous places are refused.
+and ambiguous ends are refused.
 """
 
 from __future__ import annotations

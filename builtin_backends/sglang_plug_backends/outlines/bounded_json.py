@@ -13,7 +13,7 @@ INNERMOST = Either((Text("{}"), Text("[]")))
 
 
 def with_bounded_values(rules: Rules, depth: int) -> Rules:
-    """Return ``rules`` with copies of the rule for any JSON value in place of itself.
+    """Return ``rules`` with copies of the rule for any JSON value instead of the rule itself.
 
     A value holds others at most ``depth`` levels deep; the containers of the innermost ones are empty.
     """

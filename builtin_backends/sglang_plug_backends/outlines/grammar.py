@@ -58,7 +58,7 @@ class OutlinesBackend(GrammarBackend):
         self._steps: list[int] | None = None
 
     def refuses(self, constraint: Constraint) -> str | None:
-        """Return the keyword, recursion or place in an expression that cannot be enforced."""
+        """Return the keyword, recursion or part of an expression that cannot be enforced."""
         try:
             self._regex(constraint)
         except ConstraintError as error:

@@ -14,7 +14,7 @@ class OutlinesSettings:
     any_whitespace: bool = False
     """Let the model choose blanks and line ends between the tokens of JSON; by default it writes as ``json.dumps``."""
     max_whitespace: int = 4
-    """Maximum characters of white space at one place, with ``any_whitespace``."""
+    """Maximum characters of white space in a row, with ``any_whitespace``."""
     any_depth: int = 2
     """Levels of lists and objects in values that a schema says nothing about. Tables grow fourfold with each."""
 

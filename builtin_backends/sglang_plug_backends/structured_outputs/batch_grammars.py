@@ -77,14 +77,14 @@ class Filling:
         self._rows, self._states = list(states), list(states.values())
         with torch.inference_mode(False):  # other threads write to it
             self._mask = torch.zeros(len(states), vocab_words, dtype=torch.int32)
-        self._quick = [place for place, state in enumerate(self._states) if state.quick]
-        self._others = [place for place, state in enumerate(self._states) if not state.quick]
+        self._quick = [index for index, state in enumerate(self._states) if state.quick]
+        self._others = [index for index, state in enumerate(self._states) if not state.quick]
         self._outcomes: dict[int, RequestError | Filled | None] = {}
-        self._calls = threads.begin([partial(self._fill, place) for place in self._others])
+        self._calls = threads.begin([partial(self._fill, index) for index in self._others])
 
     def fill_quick(self) -> None:
         """Fill the masks of quick grammars."""
-        self._outcomes |= {place: self._fill(place) for place in self._quick}
+        self._outcomes |= {index: self._fill(index) for index in self._quick}
         self._quick = []
 
     def result(self) -> AllowedTokens:
@@ -92,21 +92,21 @@ class Filling:
         self.fill_quick()
         self._outcomes |= zip(self._others, self._calls.results(), strict=True)
         errors = {}
-        for place, outcome in self._outcomes.items():
-            row = self._rows[place]
+        for index, outcome in self._outcomes.items():
+            row = self._rows[index]
             if outcome is None:
-                self._states[place].quick = False
+                self._states[index].quick = False
             if outcome is not FILLED:
                 errors[row] = RequestError(TOO_SLOW) if outcome is None else outcome
         mask = self._mask
         if errors:
             mask = mask.clone()  # an abandoned call may still write to it
-            mask[[place for place, row in enumerate(self._rows) if row in errors]] = 0
+            mask[[index for index, row in enumerate(self._rows) if row in errors]] = 0
         return AllowedTokens(self._rows, mask, errors)
 
-    def _fill(self, place: int) -> RequestError | Filled:
-        sequence = self._sequences[self._rows[place]]
-        return _fill(sequence, self._states[place], self._mask, place, self._limits, guarded=self._guarded)
+    def _fill(self, index: int) -> RequestError | Filled:
+        sequence = self._sequences[self._rows[index]]
+        return _fill(sequence, self._states[index], self._mask, index, self._limits, guarded=self._guarded)
 
 
 class Grammars:
@@ -210,16 +210,16 @@ def _failed(grammar: Grammar, error: BaseException) -> RequestError:
 
 
 def _fill(
-    sequence: SequenceView, state: GrammarState, mask: Tensor, place: int, limits: TimeLimits, *, guarded: bool
+    sequence: SequenceView, state: GrammarState, mask: Tensor, index: int, limits: TimeLimits, *, guarded: bool
 ) -> RequestError | Filled:
     """Fill one row; return ``FILLED`` or the error."""
     grammar, call = state.grammar, CallTimer(limits)
     try:
         if state.remaining_tokens is None:
-            grammar.fill(mask, place)
+            grammar.fill(mask, index)
         else:
-            mask[place] = state.remaining_tokens.allowed
-        row = mask[place].numpy()
+            mask[index] = state.remaining_tokens.allowed
+        row = mask[index].numpy()
         _allow_stops(sequence, grammar, row)
         if call.too_much(sequence, state):
             return RequestError(TOO_SLOW)

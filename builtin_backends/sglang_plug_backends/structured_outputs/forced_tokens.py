@@ -90,13 +90,13 @@ class ForcedTokenizer:
 
     def _ending(self, tokens: list[int], text: bytes) -> list[int] | None:
         """Return the last of ``tokens`` that are exactly ``text``; ``None`` if no token begins at its start."""
-        place, missing = len(tokens), len(text)
-        while missing > 0 and place > 0:
-            place -= 1
-            if tokens[place] >= len(self._pieces):  # the model has fewer tokens than the tokenizer
+        start, missing = len(tokens), len(text)
+        while missing > 0 and start > 0:
+            start -= 1
+            if tokens[start] >= len(self._pieces):  # the model has fewer tokens than the tokenizer
                 return None
-            missing -= len(self._pieces[tokens[place]])
-        ending = tokens[place:]
+            missing -= len(self._pieces[tokens[start]])
+        ending = tokens[start:]
         return ending if missing == 0 and b"".join(self._pieces[token] for token in ending) == text else None
 
 

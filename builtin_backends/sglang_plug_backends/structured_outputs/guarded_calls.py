@@ -163,6 +163,6 @@ class Calls(Generic[Result]):
         if run.error is not None:
             raise run.error
         results = list(run.results)
-        for (place, _), result in zip(run.calls, results, strict=False):
-            self._results[place] = result
+        for (index, _), result in zip(run.calls, results, strict=False):
+            self._results[index] = result
         return len(results)

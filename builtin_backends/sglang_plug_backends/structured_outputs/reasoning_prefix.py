@@ -201,8 +201,8 @@ class DeferredConstraint(Grammar):
         """Return the text at the end of the prefix so far that may be the beginning of its end."""
         longest = max(map(len, self._texts), default=0)
         tail = b""
-        for place in range(len(self._tokens) - 1, len(self._opening) - 1, -1):
-            piece = self._ends.vocabulary.pieces[self._tokens[place]]
+        for position in range(len(self._tokens) - 1, len(self._opening) - 1, -1):
+            piece = self._ends.vocabulary.pieces[self._tokens[position]]
             tail = piece + tail
             if not piece or len(tail) >= longest:
                 break

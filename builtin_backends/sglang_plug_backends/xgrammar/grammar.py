@@ -31,7 +31,7 @@ MAX_CHOICES = 4096
 NO_TEXT = b"\xff"
 MAX_SHOWN = 400
 """Maximum characters of the compiler's message that are passed on."""
-PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
+LOCATION = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
 """Source location of the library in its messages."""
 
 
@@ -50,7 +50,7 @@ class XGrammarBackend(GrammarBackend):
         self._compilers: dict[int, xgrammar.GrammarCompiler] = {}
 
     def refuses(self, constraint: Constraint) -> str | None:
-        """Return the keyword or the place in an expression that cannot be enforced."""
+        """Return the keyword or the part of an expression that cannot be enforced."""
         try:
             self._prepared(constraint)
         except Refusal as error:
@@ -73,7 +73,7 @@ class XGrammarBackend(GrammarBackend):
         except Refusal as error:
             raise ConstraintError(str(error)) from None
         except (RuntimeError, ValueError) as error:
-            message = PLACE.sub("", str(error).strip()).partition("\n")[0]
+            message = LOCATION.sub("", str(error).strip()).partition("\n")[0]
             raise ConstraintError(message[:MAX_SHOWN]) from None
         memory = compiled.memory_size_bytes
         if quick:

@@ -1,9 +1,9 @@
 """Rewriting of repetitions as right recursion, for which xgrammar fills masks many times faster.
 
-xgrammar precomputes which tokens each place of a rule allows, except for tokens that reach beyond the rule's end: these
-it tries anew in every step. It makes a repetition of anything but one character a rule of its own, whose end nearly
-every token reaches beyond: inside a JSON string a mask took 50 ms. Written as ``loop ::= rest | part loop`` it ends
-where the text after the repetition ends, and the same mask takes 5 µs.
+xgrammar precomputes which tokens each position of a rule allows, except for tokens that reach beyond the rule's end,
+which it tries anew in every step. It makes a repetition of anything but one character a rule of its own, whose end
+nearly every token reaches beyond: inside a JSON string a mask took 50 ms. Written as ``loop ::= rest | part loop`` it
+ends where the text after the repetition ends, and the same mask takes 5 µs.
 
 More than 128 repetitions of a character are a chain of rules of at most 128 each: for more, xgrammar 0.2.8 fills masks
 with tokens that its matcher then rejects (the closing quote of a string before its minimum length, for example).
@@ -127,16 +127,16 @@ class _Writer:
 
     def _repeated(self, part: Repeat, continuation: list[Node]) -> Node:
         """Return ``part`` and its continuation up to the end of the rule; equal expressions share one rule."""
-        place = part, tuple(continuation)
-        if place not in self._known:
+        key = part, tuple(continuation)
+        if key not in self._known:
             if self._needs_chain(part):
                 written = self._chain(part, continuation)
             elif part.maximum is None:
                 written = self._endless(part, continuation)
             else:
                 written = self._counted(part, part.maximum, continuation)
-            self._known[place] = written
-        return self._known[place]
+            self._known[key] = written
+        return self._known[key]
 
     def _needs_chain(self, part: Repeat) -> bool:
         """Return True if xgrammar would fill wrong masks for ``part`` and a chain fits into the limits."""
@@ -271,7 +271,7 @@ def _merged(node: Node) -> Node:
 
 
 def _counted_apart(node: Node) -> Node:
-    """Split into a minimum number of repetitions and an unbounded loop of one place."""
+    """Split into a minimum number of repetitions and an unbounded loop of one position."""
     if (
         isinstance(node, Repeat)
         and isinstance(node.body, OneOf)

@@ -14,7 +14,7 @@ class XGrammarSettings:
     any_whitespace: bool = False
     """Let the model choose blanks and line ends between the tokens of JSON; by default it writes as ``json.dumps``."""
     max_whitespace: int = 16
-    """Maximum characters of white space at one place, with ``any_whitespace``."""
+    """Maximum characters of white space in a row, with ``any_whitespace``."""
     threads: int = 4
     """Number of compiling threads."""
 

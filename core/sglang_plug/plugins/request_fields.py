@@ -84,7 +84,7 @@ class ProcessorRequestFields:
             raise
         except (ValueError, TypeError, RecursionError) as error:
             problem = field_error(error, first)
-            raise RequestFieldError(problem.place, str(problem)) from None
+            raise RequestFieldError(problem.path, str(problem)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,21 +256,21 @@ def _names(component: Component) -> tuple[str, ...]:
     return () if fields is None else fields.names
 
 
-def _unknown(kind: types.Type, value: Any, place: str = "") -> str:
+def _unknown(kind: types.Type, value: Any, parent: str = "") -> str:
     """Path of the first key of ``value`` that its type does not have; empty if there is none."""
     if isinstance(kind, types.UnionType):
         objects = [
             item_type for item_type in kind.types if isinstance(item_type, types.DataclassType | types.StructType)
         ]
-        return _unknown(objects[0], value, place) if len(objects) == 1 else ""
+        return _unknown(objects[0], value, parent) if len(objects) == 1 else ""
     if isinstance(kind, types.ListType | types.VarTupleType) and isinstance(value, list):
-        places = (_unknown(kind.item_type, item, f"{place}.{index}") for index, item in enumerate(value))
-        return next(filter(None, places), "")
+        paths = (_unknown(kind.item_type, item, f"{parent}.{index}") for index, item in enumerate(value))
+        return next(filter(None, paths), "")
     if not isinstance(kind, types.DataclassType | types.StructType) or not isinstance(value, Mapping):
         return ""
     known = {field.encode_name: field.type for field in kind.fields}
     for name, inner in value.items():
-        path = f"{place}.{name}" if place else str(name)
+        path = f"{parent}.{name}" if parent else str(name)
         if name not in known:
             return path[:SHOWN]
         if unknown := _unknown(known[name], inner, path):

@@ -65,7 +65,7 @@ def parse_settings(kind: type, values: Mapping[str, Any], component: str) -> Any
 def _explained(error: Exception, component: str, values: Mapping[str, Any]) -> str:
     """Return what is wrong, with the value and the option that sets it."""
     problem = field_error(error)
-    key = re.split(r"[.\[]", problem.place, maxsplit=1)[0]
+    key = re.split(r"[.\[]", problem.path, maxsplit=1)[0]
     if not key:
         return str(problem)
     value = str(values.get(key, "VALUE"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-PLACE = re.compile(r"(?P<text>.*?)(?: - at `(?:key in |key` in `)?\$\.?(?P<place>[^`]*)`)?", re.DOTALL)
-"""How msgspec ends an error: with the place of what is wrong."""
+MESSAGE = re.compile(r"(?P<text>.*?)(?: - at `(?:key in |key` in `)?\$\.?(?P<path>[^`]*)`)?", re.DOTALL)
+"""How msgspec ends an error: with the path of the wrong value."""
 RANGE = re.compile(r"Expected `(?P<type>\w+)` (?P<relation>>=|<=|>|<) (?P<bound>\S+)")
 LENGTH = re.compile(r"Expected `(?P<type>\w+)` of length (?P<relation>>=|<=|==|>|<) (?P<bound>\d+)")
 TYPE = re.compile(r"Expected `(?P<type>[^`]+)`, got `(?P<actual>[^`]+)`")
@@ -28,9 +28,9 @@ UNITS = {"array": "items", "str": "characters", "object": "entries"}
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """The problem of a value, and the place of the value."""
+    """The problem of a value, and the path of the value."""
 
-    place: str
+    path: str
     """The path of the field, such as ``steer.token`` or ``paths[1]``; empty: the whole."""
     problem: str
     """The rest of a sentence that begins with the field: ``must be an integer, not text``."""
@@ -38,20 +38,20 @@ class FieldError:
     """False if ``problem`` is a text of its own, such as that of a class that checks itself."""
 
     def __str__(self) -> str:
-        if not self.place or self.problem.startswith(self.place):
+        if not self.path or self.problem.startswith(self.path):
             return self.problem
-        return f"{self.place} {self.problem}" if self.is_clause else f"{self.place}: {self.problem}"
+        return f"{self.path} {self.problem}" if self.is_clause else f"{self.path}: {self.problem}"
 
 
-def field_error(error: Exception, default_place: str = "") -> FieldError:
-    """Return what an error of ``msgspec.convert`` says; its place is ``default_place`` if it names none."""
-    match = PLACE.fullmatch(str(error))
+def field_error(error: Exception, default_path: str = "") -> FieldError:
+    """Return what an error of ``msgspec.convert`` says; its path is ``default_path`` if it names none."""
+    match = MESSAGE.fullmatch(str(error))
     assert match is not None  # the expression matches every text
-    text, place = match["text"], match["place"] or ""
+    text, path = match["text"], match["path"] or ""
     if missing := MISSING.fullmatch(text):
-        return FieldError(f"{place}.{missing['name']}".removeprefix("."), "is missing")
+        return FieldError(f"{path}.{missing['name']}".removeprefix("."), "is missing")
     clause = _clause(text)
-    return FieldError(place or default_place, clause or text, is_clause=bool(clause))
+    return FieldError(path or default_path, clause or text, is_clause=bool(clause))
 
 
 def _clause(text: str) -> str:

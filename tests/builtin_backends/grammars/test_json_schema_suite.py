@@ -26,7 +26,7 @@ from sglang_plug_backends.llguidance.schema import KEYWORDS
 SUITE = Path(__file__).with_name("json_schema_test_suite")
 DECIDED = Path(__file__).with_name("decided")
 MAX_ORDERS = 400
-PLACES = {  # keywords -> types that a schema without "type" speaks of
+KEYWORDS_BY_TYPES = {  # keywords -> types that a schema without "type" speaks of
     "object": {"properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties"},
     "array": {"items", "prefixItems", "minItems", "maxItems", "uniqueItems"},
     "string": {"minLength", "maxLength", "pattern", "format"},
@@ -76,7 +76,7 @@ def never_written(schema: Any, instance: Any) -> str | None:
     has_point = any(isinstance(value, float) and value.is_integer() for value in (*inside(instance), *inside(schema)))
     if has_point:
         return "a whole number with a point"
-    spoken = {kind for kind, keys in PLACES.items() if keys & schema.keys()}
+    spoken = {kind for kind, keys in KEYWORDS_BY_TYPES.items() if keys & schema.keys()}
     if "format" in schema and type_of(instance) == "string":
         return "a rare form of the format"
     if "type" not in schema and any(type_of(value) not in spoken for value in inside(instance)) and spoken:

@@ -62,7 +62,7 @@ def test_it_keeps_the_contract(make: Callable[..., GrammarBackend]) -> None:
         ({"anyOf": [{"type": "null"}, {"contains": {}}]}, "the keyword 'contains' at #/anyOf/1 cannot be enforced"),
         ({"type": "string", "format": "regex"}, "the format 'regex' at #"),
         ({"type": "string", "format": "time", "pattern": "a"}, "the format 'time' at #"),
-        ({"$ref": "http://example.org/schema"}, "must name a place in the same schema"),
+        ({"$ref": "http://example.org/schema"}, "must point into the same schema"),
         ({"$ref": "#/default", "default": {"not": {}}}, "the keyword 'not' at #/default cannot be enforced"),
         ({"type": "number", "minimum": 2, "exclusiveMinimum": True}, "exclusiveMinimum at # must be a number"),
         ({"type": "integer", "minimum": 3, "maximum": 2}, "minimum|min"),

@@ -71,9 +71,9 @@ FRAGMENTS = [
 texts = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=14).map("".join)
 
 
-def cut(text: str, places: Sequence[int]) -> list[str]:
-    """Cut ``text`` at ``places``, taken modulo its length."""
-    ends = sorted({place % (len(text) + 1) for place in places})
+def cut(text: str, indices: Sequence[int]) -> list[str]:
+    """Cut ``text`` at ``indices``, taken modulo its length."""
+    ends = sorted({index % (len(text) + 1) for index in indices})
     return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
 
 
@@ -99,10 +99,10 @@ def check_order(events: Sequence[Event]) -> None:
 @pytest.mark.parametrize("parser", PARSERS)
 @given(texts, st.lists(st.integers(0, 10_000), max_size=8))
 @settings(max_examples=60, deadline=None)
-def test_how_a_text_is_cut_changes_nothing(parser: type[OutputParser], text: str, places: list[int]) -> None:
+def test_how_a_text_is_cut_changes_nothing(parser: type[OutputParser], text: str, indices: list[int]) -> None:
     whole = parse(parser, [text], FUNCTIONS)
     check_order(whole)
-    assert parse(parser, cut(text, places), FUNCTIONS) == whole
+    assert parse(parser, cut(text, indices), FUNCTIONS) == whole
     assert parse(parser, text, FUNCTIONS) == whole
 
 

@@ -62,7 +62,7 @@ KIMI = (
 
 
 def tagged(call: str, argument: str, *values: tuple[str, str]) -> str:
-    """Return the arguments, and then the call with a place for its name."""
+    """Return the arguments, and then the call with a placeholder for its name."""
     return call % ("%s", "".join(argument % value for value in values))
 
 

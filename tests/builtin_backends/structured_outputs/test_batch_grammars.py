@@ -141,7 +141,7 @@ def test_a_stop_token_is_content_where_the_output_may_not_end() -> None:
     assert result.finish is None and grammar.so_far == (EOS,)
 
 
-def test_a_token_that_has_no_place_is_not_accepted() -> None:
+def test_a_token_beyond_the_limit_is_not_accepted() -> None:
     grammar = Words((5,))
     (result,) = follow(extension(), [sequence(grammar, max_new_tokens=0)], [5]).values()
     assert result.finish is None and grammar.so_far == ()

@@ -17,7 +17,7 @@ LETTERS = Vocabulary(
 
 
 class Process:
-    """In place of a compiling process: says what it was told."""
+    """Instead of a compiling process: says what it was told."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup, self.calls = setup, list[str]()

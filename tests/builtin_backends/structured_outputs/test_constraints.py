@@ -313,7 +313,7 @@ def test_many_quick_constraints_are_helped_when_the_last_has_waited_long(make: M
     assert len(wait(held, 4)) == 4
 
 
-def test_an_aborted_request_frees_its_place_in_the_queue(make: Make, gate: Gate) -> None:
+def test_an_aborted_request_leaves_the_queue(make: Make, gate: Gate) -> None:
     held = make(limits=CompilerLimits(max_waiting=2))
     held.hold(sequence("a", "endless"))
     gate.begun.wait()

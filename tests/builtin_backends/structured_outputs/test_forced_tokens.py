@@ -87,8 +87,8 @@ def test_stable_tokens_are_those_of_the_whole(before: str, text: str, follower: 
     assert b"".join(PIECES[token] for token in cut.whole) in (b"", text.encode())
     whole = encode(b"".join(PIECES[token] for token in output[-4:]).decode(errors="ignore") + text + follower)
     stable = list(cut.whole[: cut.stable])
-    places = [place for place in range(len(whole) + 1) if whole[place : place + len(stable)] == stable]
-    assert places, "the tokenizer cuts the whole in the same way"
+    starts = [start for start in range(len(whole) + 1) if whole[start : start + len(stable)] == stable]
+    assert starts, "the tokenizer cuts the whole in the same way"
 
 
 @pytest.mark.parametrize("text", ['{"name": "', "the name 12", "}\n\n{"])

@@ -265,7 +265,7 @@ def _as_json(backend: XGrammarBackend, constraint: Constraint, source: str) -> s
 def _masks(grammar: Grammar, text: bytes) -> torch.Tensor:
     """Return the mask before each byte of a text, which the grammar accepts."""
     masks = torch.zeros(len(text), 9, dtype=torch.int32)
-    for place, byte in enumerate(text):
-        grammar.fill(masks, place)
+    for index, byte in enumerate(text):
+        grammar.fill(masks, index)
         assert grammar.accept(byte + 1)
     return masks

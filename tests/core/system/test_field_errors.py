@@ -1,4 +1,4 @@
-"""Errors of msgspec in plain words, with the place."""
+"""Errors of msgspec in plain words, with the path."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_each_kind_of_error(values: dict[str, Any], message: str) -> None:
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert(values, Fields)
     assert str(field_error(caught.value)) == message
-    assert field_error(caught.value).place == message.split(" ")[0]
+    assert field_error(caught.value).path == message.split(" ")[0]
 
 
 def test_a_text_of_the_class_itself_is_kept() -> None:

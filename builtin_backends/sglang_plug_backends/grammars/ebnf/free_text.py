@@ -17,7 +17,7 @@ from .regex import regex_to_ebnf
 from .tree import EbnfError, Either, Node, OneOf, Parts, Repeat, Text, read_ebnf
 
 MAX_STATES = 4000
-Place = frozenset[int]
+StateSet = frozenset[int]
 """Set of automaton states that a text may have reached."""
 
 
@@ -41,19 +41,19 @@ def _free_text(excludes: tuple[str, ...], not_beginning: str) -> str:
         return f"root ::= {ALL.ebnf()}*\n"
     if not machine.add(forbidden):
         raise Refusal(f"the excluded texts are too large: at most {MAX_STATES} characters together")
-    first: Place = frozenset(machine.start)
+    first: StateSet = frozenset(machine.start)
     if machine.end in first:
         raise Refusal("the empty text cannot be excluded")
-    names: dict[Place, str] = {first: "root"}
+    names: dict[StateSet, str] = {first: "root"}
     lines = []
-    for place in (order := [first]):
+    for states in (order := [first]):
         branches = ['""']
-        for after, characters in _ways(machine, place).items():
+        for after, characters in _ways(machine, states).items():
             if after not in names:
                 names[after] = f"t{len(names)}"
                 order.append(after)
             branches.append(f"{characters.ebnf()} {names[after]}")
-        lines.append(f"{names[place]} ::= {' | '.join(branches)}\n")
+        lines.append(f"{names[states]} ::= {' | '.join(branches)}\n")
     return "".join(lines)
 
 
@@ -70,10 +70,10 @@ def _forbidden(excludes: Sequence[str], not_beginning: str) -> Node | None:
     return Either(tuple(results)) if results else None
 
 
-def _ways(machine: Machine, place: Place) -> dict[Place, Characters]:
+def _ways(machine: Machine, states: StateSet) -> dict[StateSet, Characters]:
     """Return the transitions by the next character that complete no excluded text."""
-    steps = [(Characters(ranges), after) for state in place for ranges, after in machine.steps.get(state, ())]
-    results: dict[Place, list[Ranges]] = {}
+    steps = [(Characters(ranges), after) for state in states for ranges, after in machine.steps.get(state, ())]
+    results: dict[StateSet, list[Ranges]] = {}
     for part in _parts([characters for characters, _ in steps]):
         probe = chr(part.ranges[0][0])
         after = frozenset(state for characters, next in steps if probe in characters for state in machine.reached(next))

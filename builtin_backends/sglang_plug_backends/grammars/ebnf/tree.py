@@ -34,7 +34,7 @@ LAST = 0x10FFFF
 
 
 class EbnfError(ValueError):
-    """The grammar cannot be parsed or used; the message names the place."""
+    """The grammar cannot be parsed or used; the message names the location."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,8 @@ def select_branches(target: Target, follow: Follow, narrowed: dict[Any, Target])
         return schema
     mapping = discriminator.get("mapping") if isinstance(discriminator, dict) else None
     by = _Discriminator(name, mapping if isinstance(mapping, dict) else {}, follow, narrowed)
-    places = [target.child(item, f"{key}/{index}") for index, item in enumerate(schema[key])]
-    results = [_branch(by, place, 0) for place in places]
+    targets = [target.child(item, f"{key}/{index}") for index, item in enumerate(schema[key])]
+    results = [_branch(by, branch_target, 0) for branch_target in targets]
     members = [item if branch is None else branch.schema for item, branch in zip(schema[key], results, strict=True)]
     selected = [branch for branch in results if branch is not None]
     result = {**schema, key: members}
@@ -67,7 +67,8 @@ def select_branches(target: Target, follow: Follow, narrowed: dict[Any, Target])
     if key == "oneOf" and "anyOf" not in result and _are_apart(selected):
         del result["oneOf"]
         result["anyOf"] = [  # messages name the position in oneOf, which a reference keeps
-            {"$ref": place} if member is place.schema else member for place, member in zip(places, members, strict=True)
+            {"$ref": branch_target} if member is branch_target.schema else member
+            for branch_target, member in zip(targets, members, strict=True)
         ]
     return result
 

@@ -49,7 +49,7 @@ STANDALONE: Mapping[str, str] = {
     "anyOf": "without other keywords next to it",
     "oneOf": "without other keywords next to it; only if types, constants or a constant property keep members apart",
     "allOf": "only with one member, and without other keywords next to it",
-    "$ref": "to places in the same schema, without other keywords next to it",
+    "$ref": "to another part of the same schema, without other keywords next to it",
 }
 """Keywords that alone decide which values their schema allows."""
 

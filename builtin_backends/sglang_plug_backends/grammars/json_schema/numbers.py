@@ -15,7 +15,7 @@ DECIMALS = 4
 MAX_DECIMALS = 12
 
 Digits = tuple[tuple[int, int], ...]
-"""First and last digit of each place."""
+"""First and last digit of each position."""
 
 INTEGER = f'"-"? ("0" | [1-9] [0-9]{{0,{MAX_DIGITS - 1}}})'
 NUMBER = f'{INTEGER} ("." [0-9]{{1,{MAX_DIGITS}}})? ([eE] [+-]? [0-9]{{1,2}})?'
@@ -39,11 +39,13 @@ def integers(bounds: Bounds) -> str:
 
 def decimals(bounds: Bounds) -> str:
     """Return an expression for the numbers within ``bounds``. Raises ``Refusal`` if there are none."""
-    places = max([DECIMALS, *(_places(item) for item in (bounds.minimum, bounds.maximum) if item is not None)])
-    if places > MAX_DECIMALS:
+    decimal_places = max(
+        [DECIMALS, *(_decimal_places(item) for item in (bounds.minimum, bounds.maximum) if item is not None)]
+    )
+    if decimal_places > MAX_DECIMALS:
         raise Refusal(f"a bound with more than {MAX_DECIMALS} digits after the point")
     texts = []
-    for digits in range(places, -1, -1):
+    for digits in range(decimal_places, -1, -1):
         try:
             texts.append(_signed(*_whole(_scaled(bounds, digits)), digits))
         except Refusal:  # there is no number with so few digits
@@ -72,14 +74,14 @@ def _whole(bounds: Bounds) -> tuple[int | None, int | None]:
     return first, last
 
 
-def _places(value: Decimal) -> int:
+def _decimal_places(value: Decimal) -> int:
     exponent = value.normalize().as_tuple().exponent
     return max(0, -exponent) if isinstance(exponent, int) else 0
 
 
-def _signed(minimum: int | None, maximum: int | None, places: int) -> str:
-    """Return an expression for ``n / 10**places``, ``minimum <= n <= maximum``, written with all of their places."""
-    limit = 10 ** (MAX_DIGITS + places) - 1
+def _signed(minimum: int | None, maximum: int | None, decimal_places: int) -> str:
+    """Return an expression for ``n / 10**decimal_places``, ``minimum <= n <= maximum``, with all decimal places."""
+    limit = 10 ** (MAX_DIGITS + decimal_places) - 1
     low = -limit if minimum is None else minimum
     high = limit if maximum is None else maximum
     if low > high or low > limit or high < -limit:
@@ -87,17 +89,17 @@ def _signed(minimum: int | None, maximum: int | None, places: int) -> str:
     low, high = max(low, -limit), min(high, limit)
     results = []
     if low < 0:
-        results += [f'"-" {text}' for text in _texts(max(1, -high), -low, places)]
+        results += [f'"-" {text}' for text in _texts(max(1, -high), -low, decimal_places)]
     if high >= 0:
-        results += _texts(max(0, low), high, places)
+        results += _texts(max(0, low), high, decimal_places)
     return " | ".join(results)
 
 
-def _texts(low: int, high: int, places: int) -> Iterator[str]:
-    for digits in _spans(low, high, places + 1):
+def _texts(low: int, high: int, decimal_places: int) -> Iterator[str]:
+    for digits in _spans(low, high, decimal_places + 1):
         parts = [f"[{first}-{last}]" if first < last else f'"{first}"' for first, last in digits]
-        if places:
-            parts.insert(len(parts) - places, '"."')
+        if decimal_places:
+            parts.insert(len(parts) - decimal_places, '"."')
         yield " ".join(_compressed(parts))
 
 
@@ -113,7 +115,7 @@ def _compressed(parts: list[str]) -> Iterator[str]:
 
 
 def _spans(low: int, high: int, min_width: int) -> Iterator[Digits]:
-    """Cover ``low..high`` with spans whose places vary independently; at least ``min_width`` digits each."""
+    """Cover ``low..high`` with spans whose digits vary independently; at least ``min_width`` digits each."""
     width = max(min_width, len(str(low)))
     while low <= high:
         top = min(high, 10**width - 1)

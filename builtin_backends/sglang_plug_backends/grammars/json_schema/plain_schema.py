@@ -38,10 +38,10 @@ class PlainSchema:
 
     schema: Any
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Pointer of a definition -> the place in the original schema that it was made from."""
+    """Pointer of a definition -> the path in the original schema that it was made from."""
 
     def origin(self, pointer: str) -> str:
-        """Return the place in the original schema that ``pointer`` stands for."""
+        """Return the path in the original schema that ``pointer`` stands for."""
         return self.origins.get(pointer, pointer)
 
 
@@ -93,8 +93,8 @@ class _Rewriter:
             task = self._tasks.pop()
             count += 1
             if task.depth > MAX_DEPTH or count > MAX_NODES:
-                place = task.target.path[:MAX_SHOWN]
-                raise Refusal(f"the schema is too large at {place}: at most {MAX_DEPTH} levels, {MAX_NODES} parts")
+                path = task.target.path[:MAX_SHOWN]
+                raise Refusal(f"the schema is too large at {path}: at most {MAX_DEPTH} levels, {MAX_NODES} parts")
             task.container[task.key] = self._rewritten(task)
         schema = result["root"]
         if self._definitions:

@@ -61,7 +61,7 @@ def resolve(root: Any, pointer: Any, path: str) -> Any:
 def _walk(root: Any, pointer: Any, path: str) -> Iterator[Any]:
     """Yield every value on the path from ``root`` to the target of ``pointer``. Raises ``Refusal``."""
     if not isinstance(pointer, str) or not (pointer == "#" or pointer.startswith("#/")):
-        raise Refusal(f"$ref at {path} must name a place in the same schema (#/...), got {str(pointer)[:MAX_SHOWN]!r}")
+        raise Refusal(f"$ref at {path} must point into the same schema (#/...), got {str(pointer)[:MAX_SHOWN]!r}")
     result = root
     yield result
     for part in pointer.split("/")[1:]:

@@ -85,8 +85,8 @@ class Converter:
 
     def _written(self, body: str) -> str:
         if endless := unending(self._root, set(self._references)):
-            place = self._plain.origin(min(endless))
-            raise Refusal(f"$ref to {place[:80]}: infinitely recursive")
+            origin = self._plain.origin(min(endless))
+            raise Refusal(f"$ref to {origin[:80]}: infinitely recursive")
         self._rules["root"] = body
         return "\n".join(f"{name} ::= {body}" for name, body in self._rules.items()) + "\n"
 
@@ -311,7 +311,7 @@ class Converter:
         return f"({opening}{self._space}({inside}){self._space}{closing})"
 
     def _new(self, body: str) -> str:
-        """Create a rule for an expression that is used in several places."""
+        """Create a rule for an expression that is used more than once."""
         name = f"part{len(self._rules)}"
         self._rules[name] = body
         return name

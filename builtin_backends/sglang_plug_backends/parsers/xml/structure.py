@@ -116,19 +116,19 @@ class _Arguments:
         kind = argument_type({**self._schema, "properties": {}}, "")
         return self._argument(key, schema, kind, "additionalProperties")
 
-    def _argument(self, key: Form, schema: object, kind: ValueType, place: str) -> Form:
+    def _argument(self, key: Form, schema: object, kind: ValueType, path: str) -> Form:
         form = self._form
         common = _common(form)
         before = form.line.join(form.key_end) + form.value_line
         branches = []
-        for is_text, value in self._values(schema, kind, place):
+        for is_text, value in self._values(schema, kind, path):
             typed = "" if form.typed is None else form.typed[0 if is_text else 1]
             line = "" if value["type"] == "any_text" else form.value_line  # free text ends at the mark
             after = literal(f"{line}{form.value_end}{form.line}{common}")
             branches.append(sequence(literal(typed + before), value, after))
         return sequence(literal(form.parameter.removeprefix(common)), key, either(*branches))
 
-    def _values(self, schema: object, kind: ValueType, place: str) -> Iterator[tuple[bool, Form]]:
+    def _values(self, schema: object, kind: ValueType, path: str) -> Iterator[tuple[bool, Form]]:
         """Yield the notations of a value, and whether each is text that means itself."""
         form = self._form
         members = kind.members or ()
@@ -140,16 +140,16 @@ class _Arguments:
             if not is_json:
                 yield True, either(*map(literal, sorted(members)))
         if is_json:
-            yield False, arguments(self._within(schema, place))
+            yield False, arguments(self._within(schema, path))
 
-    def _within(self, schema: Any, place: str) -> Mapping[str, Any]:
+    def _within(self, schema: Any, path: str) -> Mapping[str, Any]:
         """Return a schema from within the arguments' one with everything that it refers to."""
         definitions: Any = dict(self._plain.get("$defs", {}))
         schema = {} if schema is True else schema
         if _refers_to_root([schema, definitions]):
             definitions[ROOT] = {key: value for key, value in self._plain.items() if key != "$defs"}
             definitions, schema = _redirected(definitions), _redirected(schema)
-        return {**schema, **({"$defs": definitions} if definitions else {}), SCHEMA_FIELD: f"{self._field}.{place}"}
+        return {**schema, **({"$defs": definitions} if definitions else {}), SCHEMA_FIELD: f"{self._field}.{path}"}
 
     def _error(self, message: str) -> ConstraintError:
         return ConstraintError(f"{self._field}: {message}")

@@ -69,7 +69,7 @@ def test_rules_span_lines_and_comments_are_passed_over() -> None:
         ('root ::= TagDispatch(("a", b))', "cannot be read|unexpected|which is not defined"),
     ],
 )
-def test_unreadable_grammars_are_refused_with_their_place(source: str, message: str) -> None:
+def test_unreadable_grammars_are_refused_with_the_location(source: str, message: str) -> None:
     with pytest.raises(EbnfError, match=message):
         read_ebnf(source)
 

@@ -42,8 +42,8 @@ def test_integers(minimum: int, more: int, above: bool, below: bool) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(-3000, 3000), st.integers(1, 2000), st.sampled_from([0, 1, 3]), st.booleans(), st.booleans())
-def test_decimals(minimum: int, more: int, places: int, above: bool, below: bool) -> None:
-    low, high = Decimal(minimum).scaleb(-places), Decimal(minimum + more).scaleb(-places)
+def test_decimals(minimum: int, more: int, decimal_places: int, above: bool, below: bool) -> None:
+    low, high = Decimal(minimum).scaleb(-decimal_places), Decimal(minimum + more).scaleb(-decimal_places)
     meant = matcher(decimals(Bounds(minimum=low, maximum=high, above=above, below=below)))
     steps = [Decimal(step).scaleb(-4) for step in range(-15, 15)]
     for item in {edge + step for edge in (low, high) for step in steps} | {

@@ -30,7 +30,7 @@ def a_object(**properties: Any) -> dict[str, Any]:
     }
 
 
-PLACES: list[tuple[Callable[[Any], Any], str]] = [  # a schema around another one, and where that stands
+CONTEXTS: list[tuple[Callable[[Any], Any], str]] = [  # a schema around another one, and where that stands
     (lambda item: item, "#"),
     (lambda item: a_object(a=item), "#/properties/a"),
     (lambda item: {"type": "array", "items": item, "maxItems": 1}, "#/items"),
@@ -46,9 +46,9 @@ PLACES: list[tuple[Callable[[Any], Any], str]] = [  # a schema around another on
 ]
 
 
-@pytest.mark.parametrize(("around", "place"), PLACES, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(("around", "path"), CONTEXTS, ids=lambda value: value if isinstance(value, str) else "")
 def test_unknown_keywords_are_ignored_wherever_they_stand(
-    backend: Any, around: Callable[[Any], Any], place: str
+    backend: Any, around: Callable[[Any], Any], path: str
 ) -> None:
     names = [name for name in ANNOTATIONS if name != "nullable"]
     noise = {name: ANNOTATIONS[name] for name in names}
@@ -62,12 +62,12 @@ def _constraint(schema: Any) -> Constraint:
     return Constraint("json_schema", json.dumps(schema))
 
 
-@pytest.mark.parametrize(("around", "place"), PLACES, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(("around", "path"), CONTEXTS, ids=lambda value: value if isinstance(value, str) else "")
 def test_assertions_that_cannot_be_enforced_are_refused_wherever_they_stand(
-    backend: Any, around: Callable[[Any], Any], place: str
+    backend: Any, around: Callable[[Any], Any], path: str
 ) -> None:
     reason = backend.refusal("json_schema", around({"type": "array", "contains": INTEGER}))
-    assert reason == f"the keyword 'contains' at {place} cannot be enforced"
+    assert reason == f"the keyword 'contains' at {path} cannot be enforced"
 
 
 VALUES: dict[str, Any] = {
@@ -108,12 +108,15 @@ def test_assertions_of_every_draft_are_refused(backend: Any, keyword: str) -> No
         ({"type": "array", "items": [INTEGER]}, "#/items must be a schema; a list of schemas is called prefixItems"),
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
         ({"type": "string", "format": "regex"}, "the format 'regex' at #"),
-        ({"$ref": "#here", "$defs": {"a": {"$anchor": "here"}}}, "$ref at #/$ref must name a place"),
-        ({"properties": {"a": {"$ref": "other.json#/a"}}}, "$ref at #/properties/a/$ref must name a place"),
+        ({"$ref": "#here", "$defs": {"a": {"$anchor": "here"}}}, "$ref at #/$ref must point into the same schema"),
+        (
+            {"properties": {"a": {"$ref": "other.json#/a"}}},
+            "$ref at #/properties/a/$ref must point into the same schema",
+        ),
         ({"$ref": "#/x-parts/a", "x-parts": {"a": {"items": {"not": {}}}}}, "'not' at #/x-parts/a/items"),
     ],
 )
-def test_malformed_or_unenforceable_tags_name_their_place(backend: Any, schema: Any, words: str) -> None:
+def test_errors_of_malformed_or_unenforceable_tags_name_the_path(backend: Any, schema: Any, words: str) -> None:
     assert words in backend.refusal("json_schema", schema)
 
 
@@ -357,13 +360,13 @@ def test_branches_that_a_discriminator_does_not_tell_apart_are_refused(backend: 
     assert "oneOf" in backend.refusal("json_schema", schema)
 
 
-def test_refusals_in_a_branch_name_the_original_place(backend: Any) -> None:
+def test_refusals_in_a_branch_name_the_original_path(backend: Any) -> None:
     schema = union(BY_KIND, A=shape({"const": "a"}, x={"items": {"not": {}}}), B=shape({"const": "b"}))
     reason = backend.refusal("json_schema", schema)
     assert reason == "the keyword 'not' at #/components/schemas/A/properties/x/items cannot be enforced"
 
 
-def test_refusals_in_an_inline_branch_name_the_original_place(backend: Any) -> None:
+def test_refusals_in_an_inline_branch_name_the_original_path(backend: Any) -> None:
     branches = [a_object(kind={"const": "a"}), a_object(kind={"const": "b"}, x={"not": {}})]
     reason = backend.refusal("json_schema", {"discriminator": BY_KIND, "oneOf": branches})
     assert reason == "the keyword 'not' at #/oneOf/1/properties/x cannot be enforced"

@@ -192,7 +192,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "words"), REFUSED, ids=lambda value: name(value))
-def test_unenforceable_schemas_are_refused_with_their_place(converter: Any, schema: Any, words: str) -> None:
+def test_unenforceable_schemas_are_refused_with_the_path(converter: Any, schema: Any, words: str) -> None:
     assert re.search(words, converter.refusal("json_schema", schema))
 
 
