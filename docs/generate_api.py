@@ -278,13 +278,13 @@ def refused_table() -> Iterator[str]:
     """Fields that are refused by name, those of all bodies first."""
     yield "| field of | field | passes | instead |\n|---|---|---|---|"
     rows: set[tuple[str, str]] = set()
-    for place, remedies in {"all": misplaced.EVERYWHERE, **REFUSED}.items():
+    for body, remedies in {"all": misplaced.EVERYWHERE, **REFUSED}.items():
         for field, remedy in remedies.items():
             if (field, remedy) in rows:
                 continue
             rows.add((field, remedy))
             neutral = ", ".join(f"`{json.dumps(value)}`" for value in misplaced.NEUTRAL.get(field, ()))
-            yield row(place, f"`{field}`", neutral, remedy)
+            yield row(body, f"`{field}`", neutral, remedy)
     yield ""
 
 

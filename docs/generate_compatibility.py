@@ -124,22 +124,22 @@ def verdict(request: Any, field: str, body: Body) -> tuple[str, str]:
     fields, notes = data("fields_of_others"), data("differences")
     harmless = {name: reason for reason, names in fields.HARMLESS.items() for name in names.split()}
     alias = fields.ALIASES.get(field, "") if request.schema == "ScoreBody" else ""
-    if reason := notes.REFUSED_VALUES.get(request.place, {}).get(field):
+    if reason := notes.REFUSED_VALUES.get(request.location, {}).get(field):
         return REFUSED, reason
     if field in body.fields or alias in body.fields:
-        return WORKS, notes.DIFFERENCES.get(request.place, {}).get(field, "")
+        return WORKS, notes.DIFFERENCES.get(request.location, {}).get(field, "")
     if field in body.remedies:
         return REFUSED, body.remedies[field]
     if field in harmless:
         return NO_EFFECT, harmless[field]
-    raise LookupError(f"{request.place}: {field!r} is neither known, nor refused, nor listed as harmless")
+    raise LookupError(f"{request.location}: {field!r} is neither known, nor refused, nor listed as harmless")
 
 
 def field_sections(known: Mapping[str, Body]) -> Iterator[str]:
     """Yield a table for each request."""
     for request in data("fields_of_others").REQUESTS:
         sglang, vllm = set(request.sglang.split()), set(request.vllm.split())
-        yield f"### {'' if request.place.startswith('/') else '/generate: '}{request.place}\n"
+        yield f"### {'' if request.location.startswith('/') else '/generate: '}{request.location}\n"
         yield "| field | SGLang | vLLM | here | |\n|---|---|---|---|---|"
         for name in request.names:
             yield row(

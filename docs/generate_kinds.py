@@ -139,13 +139,13 @@ def example(kind: str) -> Iterator[str]:
     """Yield the files of the plugin that ``plugins new`` creates, but for those that are the same for all kinds."""
     yield f"`sglang-plug plugins new {kind} example` writes a distribution with these files, and the tests of"
     yield f"sglang-plug install it and run its tests. The component is `{kind}:{component_name(kind, EXAMPLE)}`."
-    for path, text in sorted(render_plugin(kind, EXAMPLE).items(), key=lambda item: _place(item[0])):
+    for path, text in sorted(render_plugin(kind, EXAMPLE).items(), key=lambda item: _file_order(item[0])):
         if path.endswith(tuple(LANGUAGES)):
             language = LANGUAGES[Path(path).suffix]
             yield f'\n```{language} title="{path}"\n{text.rstrip()}\n```'
 
 
-def _place(path: str) -> tuple[int, str]:
+def _file_order(path: str) -> tuple[int, str]:
     """Sort the declaring module first, then the package, samples and tests."""
     names = ("__init__.py", "settings.py", "example.py")
     if path.startswith("tests/"):

@@ -71,7 +71,7 @@ SETTLED = 3
 class StripedMasks(StepExtension, SamplingPhase):
     """Allows constrained sequences only tokens with a certain remainder, which depends on the number of tokens so far.
 
-    It is set up in place of structured outputs, so that no tokenizer is needed.
+    It is set up instead of structured outputs, so that no tokenizer is needed.
     """
 
     def __init__(self, vocabulary: int) -> None:
@@ -231,7 +231,7 @@ def _agreement(kind: object, outputs: list[Output], others: list[Output]) -> tup
         if item[-1].finish is None or item[-1].finish.reason == "error":
             raise AssertionError(f"{kind}: {item[-1].finish}")
     first, second = ([token for output in entry for token in output.tokens] for entry in (outputs, others))
-    same = next((place for place, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), None)
+    same = next((index for index, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), None)
     if same is None and (len(first) != len(second) or outputs[-1].finish != others[-1].finish):
         raise AssertionError(f"{kind}: {outputs[-1].finish} after {len(first)} became {others[-1].finish}")
     return len(first) if same is None else same, max(len(first), len(second))

@@ -228,7 +228,7 @@ def run_all(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def instead(part: tuple[str, ...], backends: Sequence[str], broken: Collection[str]) -> tuple[str, ...]:
-    """Return ``part`` with the first working backend in place of a failing one, if there is any."""
+    """Return ``part`` with the first working backend instead of a failing one, if there is any."""
     working = next((backend for backend in backends if backend not in broken), None)
     return part if working is None else tuple(working if item in broken else item for item in part)
 

@@ -1,6 +1,6 @@
 """Checks of checkpoint files: regular files only, up to a size limit.
 
-A checkpoint comes from a third party. A pipe in the place of a file would block the start forever, and a device would
+A checkpoint comes from a third party. A pipe instead of a file would block the start forever, and a device would
 never end. Links are followed because the hub's cache consists of them.
 """
 
@@ -31,8 +31,8 @@ def check_folder(folder: Path) -> None:
 
     Raises ``ConfigError``, which names the file, for one that is not regular or is larger than any that is served.
     """
-    for place in (folder, *(entry for entry in _entries(folder) if entry.is_dir())):
-        for file in _entries(place):
+    for directory in (folder, *(entry for entry in _entries(folder) if entry.is_dir())):
+        for file in _entries(directory):
             if file.suffix in TEXTS + BINARIES:
                 check_file(file, _max_bytes(file))
 
@@ -49,7 +49,7 @@ def check_file(file: Path, max_bytes: float) -> None:
 def read_file(file: Path, max_bytes: int) -> bytes:
     """Return the content of a regular file of at most ``max_bytes`` bytes.
 
-    The file is checked after it is opened, so that nothing can be put in its place meanwhile. Raises ``ConfigError``,
+    The file is checked after it is opened, so that nothing can replace it meanwhile. Raises ``ConfigError``,
     and ``OSError`` if there is no such file or it cannot be read.
     """
     descriptor = os.open(

@@ -17,8 +17,8 @@ INNER = frozenset(
 def warn_deprecated(text: str, *, owner: Any = None) -> None:
     """Warn that something is deprecated; ``text`` says what, since when, and what to use instead.
 
-    The ``DeprecationWarning`` names the module that uses it, and has the place of its use, so that filters for the
-    plugin apply to it, and each place warns once. The place is the innermost caller outside of sglang-plug.
+    The ``DeprecationWarning`` names the module that uses it, and has the location of its use, so that filters for the
+    plugin apply to it, and each location warns once. The location is the innermost caller outside of sglang-plug.
 
     Args:
         text: a sentence without punctuation at its end.

@@ -1,4 +1,4 @@
-"""Deprecation warnings name the plugin and the place of the use."""
+"""Deprecation warnings name the plugin and the location of the use."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def plugin(folder: Path, source: str) -> Iterator[ModuleType]:
         del sys.modules[spec.name]
 
 
-def test_the_place_is_that_of_the_import(tmp_path: Path) -> None:
+def test_the_location_is_that_of_the_import(tmp_path: Path) -> None:
     with pytest.warns(DeprecationWarning) as caught, plugin(tmp_path, "\n\nfrom sglang_plug import Team\n"):
         warning = caught[0]
     assert (Path(warning.filename).name, warning.lineno) == ("sglang_plug_example.py", 3)
     assert str(warning.message) == "sglang_plug_example: sglang_plug.Team is now sglang_plug.RankGroup"
 
 
-def test_a_class_with_an_old_form_is_the_place(tmp_path: Path) -> None:
+def test_a_class_with_an_old_form_is_the_location(tmp_path: Path) -> None:
     with plugin(tmp_path, "VALUE = 1\n\n\nclass Policy:\n    def rank(self): ...\n") as module:
         with pytest.warns(DeprecationWarning, match="^sglang_plug_example: rename rank") as caught:
             warn_deprecated("rename rank", owner=module.Policy)
@@ -58,7 +58,7 @@ def test_filters_for_the_plugin_apply(tmp_path: Path) -> None:
             assert module.Team.__name__ == "RankGroup"
 
 
-def test_each_place_warns_once(tmp_path: Path) -> None:
+def test_each_location_warns_once(tmp_path: Path) -> None:
     with (
         plugin(tmp_path, "import sglang_plug\n\n\ndef use():\n    return sglang_plug.Team\n") as module,
         warnings.catch_warnings(record=True) as caught,

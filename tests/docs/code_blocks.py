@@ -36,7 +36,7 @@ class Block:
     line: int
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where it is, for messages."""
         return f"{self.page}:{self.line}"
 

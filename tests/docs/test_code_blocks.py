@@ -98,7 +98,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
 
 @pytest.fixture(scope="module")
 def addresses(launcher: Launcher) -> Callable[[str], str]:
-    """Put the addresses of servers, which are started when they are needed, in the place of those of the pages."""
+    """Put the addresses of servers, which are started when they are needed, instead of those of the pages."""
     started: dict[str, int] = {}
 
     def start(address: str) -> int:
@@ -143,7 +143,7 @@ def run(command: list[str], home: Path) -> subprocess.CompletedProcess[str]:
 
 def test_every_block_says_what_it_is() -> None:
     known = {*SHELL, *DATA, *NOT_CODE, "python"}
-    unknown = [block.place for block in blocks() if block.language not in known and block.exemption() is None]
+    unknown = [block.location for block in blocks() if block.language not in known and block.exemption() is None]
     assert unknown == []
 
 
@@ -161,13 +161,13 @@ def test_the_tests_that_exemptions_name_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "block", [block for block in blocks() if block.language == "python"], ids=lambda block: block.place
+    "block", [block for block in blocks() if block.language == "python"], ids=lambda block: block.location
 )
 def test_python_can_be_parsed(block: Block) -> None:
     ast.parse(block.text)
 
 
-@pytest.mark.parametrize("block", checked(DATA), ids=lambda block: block.place)
+@pytest.mark.parametrize("block", checked(DATA), ids=lambda block: block.location)
 def test_data_can_be_parsed(block: Block) -> None:
     assert PARSERS[block.language](block.text)
 

@@ -46,7 +46,7 @@ def test_every_field_and_endpoint_of_the_others_is_on_the_compatibility_page() -
         assert f"| `{path}` |" in endpoints
     sections = dict(re.findall(r"^### (.*?)\n(.*?)(?=^### |\Z)", fields, re.MULTILINE | re.DOTALL))
     for request in REQUESTS:
-        (section,) = (rows for title, rows in sections.items() if title.split(": ")[-1] == request.place)
+        (section,) = (rows for title, rows in sections.items() if title.split(": ")[-1] == request.location)
         assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == request.names
 
 

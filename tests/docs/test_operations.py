@@ -121,9 +121,9 @@ def test_rates_are_of_counters_and_quantiles_of_histograms(dashboard: Any) -> No
 def test_panels_do_not_overlap_and_have_their_own_ids(dashboard: Any) -> None:
     cells = [
         (x, y)
-        for place in (panel["gridPos"] for panel in dashboard["panels"])
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
+        for position in (panel["gridPos"] for panel in dashboard["panels"])
+        for x in range(position["x"], position["x"] + position["w"])
+        for y in range(position["y"], position["y"] + position["h"])
     ]
     assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])

@@ -31,9 +31,9 @@ def faster_interpreter() -> Iterator[None]:
 
 @pytest.fixture
 def without_gpu() -> None:
-    """Skip where there is a device: its place is taken."""
+    """Skip where there is a device, which the fake would hide."""
     if torch.cuda.is_available():
-        pytest.skip("there is a GPU: its place is taken")
+        pytest.skip("there is a GPU, which the fake would hide")
 
 
 @pytest.fixture

@@ -117,6 +117,6 @@ def test_captured_steps_find_adapters_that_come_later(
         if serving.tables is not None:
             assert clock.executed["shrink_kernel"] > 0 and clock.executed["graph"] >= 2
             assert serving.tables.grown == 1, "64 ranks of one layer do not suffice"
-            assert all(serving.find(name).place for name in ("y", "large"))
+            assert all(serving.find(name).slot for name in ("y", "large"))
     assert results[0] == results[1]
     assert len(set(map(tuple, chain(*results[0].values())))) == 3

@@ -83,8 +83,8 @@ def _low_rank(kernels: Kernels, device: str, dtype: torch.dtype, bound: float) -
     ):
         starts = [0, *accumulate(widths)]
         columns = [slice(*pair) for pair in pairwise(starts)]
-        table = LowRankTable(columns, size, places=4, dtype=dtype, device=torch.device(device))
-        for place in (1, 2, 4):
+        table = LowRankTable(columns, size, slots=4, dtype=dtype, device=torch.device(device))
+        for slot in (1, 2, 4):
             down = (torch.randn(rank * len(widths), size, device=device) / size**0.5).to(dtype)
             parts = [
                 LowRankPart(
@@ -95,7 +95,7 @@ def _low_rank(kernels: Kernels, device: str, dtype: torch.dtype, bound: float) -
                 )
                 for number, own in enumerate(columns)
             ]
-            table.put(place, LowRank(down=down, parts=tuple(parts)))
+            table.put(slot, LowRank(down=down, parts=tuple(parts)))
         x, slots = torch.randn(rows, size, device=device).to(dtype), torch.arange(1, rows + 1, device=device) % 5
         mine = torch.zeros(rows, starts[-1], device=device, dtype=dtype)
         theirs = mine.to(torch.float32, copy=True)

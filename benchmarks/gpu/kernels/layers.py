@@ -84,8 +84,8 @@ def layers(device: str, *shapes: str) -> dict[str, Any]:
 def launches(device: str) -> dict[str, Any]:
     """Check that steps with overlapping launches always compute the same bits as others; raises otherwise."""
     rounds = {}
-    for place, name in enumerate(_ways_of_multiplying(device)):
-        apart, overlapping = (build(CHECKED, device, overlap, _with_products(place)) for overlap in (False, True))
+    for index, name in enumerate(_ways_of_multiplying(device)):
+        apart, overlapping = (build(CHECKED, device, overlap, _with_products(index)) for overlap in (False, True))
         for kind, count in (("replays", REPLAYS), ("steps", STEPS)):
             runs = [item.captured() if kind == "replays" else item.step for item in (apart, overlapping)]
             if wrong := _differences(apart, overlapping, runs, count):
@@ -147,7 +147,7 @@ def _ways_of_multiplying(device: str) -> list[str]:
     return [str(tiles) for tiles in TILES]
 
 
-def _with_products(place: int) -> TagContext:
+def _with_products(index: int) -> TagContext:
     """Return the kernels of ``served`` with one kind of product, because the fastest may vary."""
 
     def surroundings(shape: Shape, device: str, overlap: bool) -> tuple[AttentionBackend, Kernels]:
@@ -158,7 +158,7 @@ def _with_products(place: int) -> TagContext:
 
         def time(products: Ordered[Callable[[], Tensor]]) -> float:
             tiles = getattr(products[0], "keywords", {}).get("tiles")
-            return 1.0 if tiles is None else 0.5 if tiles == TILES[place] else 2.0
+            return 1.0 if tiles is None else 0.5 if tiles == TILES[index] else 2.0
 
         rows = RowProducts(kernels.silu_mul, time, overlap=overlap)
         return backend, replace(kernels, pack_linear=rows.pack_linear, pack_gated=rows.pack_gated)

@@ -117,7 +117,7 @@ class TokenRecording(OperationRecording):
             raise CannotCaptureError(f"the result has {len(result)} rows for {RECORDED_TOKENS} tokens")
         if (buffer := self._buffers.get(storage_of(result))) is not None:
             buffer.last = self._time + 1
-        block = torch.empty(place(list(self._buffers.values())), dtype=torch.uint8)
+        block = torch.empty(assign_offsets(list(self._buffers.values())), dtype=torch.uint8)
         replay = CallReplay(self._library, block, self._moved(result, block), inputs)
         rowwise = self._rowwise_buffers()
         for index, action in enumerate(self._actions):
@@ -154,7 +154,7 @@ class TokenRecording(OperationRecording):
         return buffer if pointer < buffer.address + buffer.size else None
 
     def _moved(self, leaf: Any, block: Tensor) -> Any:
-        """Return the tensor in ``block`` that takes the place of ``leaf``, if that is an intermediate result."""
+        """Return the tensor in ``block`` that replaces ``leaf``, if that is an intermediate result."""
         if not isinstance(leaf, Tensor) or (buffer := self._buffers.get(storage_of(leaf))) is None:
             return leaf
         first = buffer.offset // leaf.itemsize + leaf.storage_offset()
@@ -265,21 +265,21 @@ def first_tokens(leaf: Any, tokens: int) -> Any:
     return leaf
 
 
-def place(buffers: list[Buffer]) -> int:
+def assign_offsets(buffers: list[Buffer]) -> int:
     """Give each buffer an offset at which no other is in use at the same time; return the bytes of all.
 
-    Each is placed in the first gap that is large enough, in the order of allocation.
+    Each gets the first gap that is large enough, in the order of allocation.
     """
-    placed: list[Buffer] = []
+    assigned: list[Buffer] = []
     end = 0
     for buffer in sorted(buffers, key=lambda item: item.first):
-        placed = [other for other in placed if other.last >= buffer.first]
+        assigned = [other for other in assigned if other.last >= buffer.first]
         offset = 0
-        for other in sorted(placed, key=lambda item: item.offset):
+        for other in sorted(assigned, key=lambda item: item.offset):
             if other.offset - offset >= buffer.size:
                 break
             offset = max(offset, -(-(other.offset + other.size) // LINE) * LINE)
         buffer.offset = offset
-        placed.append(buffer)
+        assigned.append(buffer)
         end = max(end, offset + buffer.size)
     return -(-end // LINE) * LINE

@@ -240,7 +240,7 @@ class DecodeGraphs(StepExecutor):
             self.ranks.send(encode_command(command))
         self._inputs.apply(captured.batch, fresh)
         if device_tokens is not None:
-            self._inputs.give(device_tokens.tokens, [rows[place] for place in device_tokens.places])
+            self._inputs.give(device_tokens.tokens, [rows[index] for index in device_tokens.chunk_indices])
             if self.ranks is not None:
                 self.collectives.broadcast(captured.batch.input_ids)
         self._replay(captured)

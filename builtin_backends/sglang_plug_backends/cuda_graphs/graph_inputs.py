@@ -14,8 +14,8 @@ from sglang_plug import ChunkView, ForwardBatch, SequenceView, StaticInputPhase,
 
 from .graph_variants import NO_NUMBERS, StepNumbers
 
-TOKENS, POSITIONS, SLOTS, PLACES = range(4)
-"""Rows of a step's inputs."""
+TOKENS, POSITIONS, SLOTS, INDICES = range(4)
+"""Rows of a step's inputs. The indices of tokens in their sequences are their positions, except with M-RoPE."""
 KINDS = 4
 """Number of those rows. One for each step extension with a static input follows, then one for each in ``GraphPhase``;
 steps on several ranks do not use them."""
@@ -93,23 +93,23 @@ class GraphInputs:
     ) -> list[tuple[int, array[int]]]:
         """Write the step's inputs to host memory; return the tables that must be copied as a whole."""
         held: list[Held | None] = [None] * self.max_size
-        tokens, positions, slots, places = self._host[:KINDS]
+        tokens, positions, slots, indices = self._host[:KINDS]
         self._host[:] = 0
         fresh: list[tuple[int, array[int]]] = []
         for chunk, row in zip(chunks, rows, strict=True):
-            sequence, place = chunk.sequence, chunk.start
+            sequence, index = chunk.sequence, chunk.start
             known = self._held[row]
             if known is None or not known.precedes(chunk):
-                fresh.append((row, sequence.slots[: place + 1]))
-                known = Held(ref(sequence), sequence.slot_version, place)
-            known.length = place + 1
+                fresh.append((row, sequence.slots[: index + 1]))
+                known = Held(ref(sequence), sequence.slot_version, index)
+            known.length = index + 1
             held[row] = known
-            places[row], slots[row] = place, sequence.slots[place]
-            positions[row] = place
+            indices[row], slots[row] = index, sequence.slots[index]
+            positions[row] = index
             if sequence.layout is not None:
                 (positions[row],) = chunk.positions
             if not chunk.pending_on_device:
-                tokens[row] = sequence.tokens[place]
+                tokens[row] = sequence.tokens[index]
         for kind, extension in enumerate(self.static_inputs, KINDS):
             self._host[kind, rows] = list(map(extension.static_input, chunks))
         for index in numbers.variant:
@@ -132,10 +132,10 @@ class GraphInputs:
         for row, slots in fresh:
             whole = torch.frombuffer(slots, dtype=torch.int64)
             self.tables[row, : len(slots)].copy_(pinned(whole, self.device), non_blocking=True)
-        batch.kv_lens[:] = [place + 1 for place in self._host[PLACES, :size].tolist()]
+        batch.kv_lens[:] = [index + 1 for index in self._host[INDICES, :size].tolist()]
         self.tensors.copy_(pinned(self._staged, self.device), non_blocking=True)
         # padding rows write slot 0 to the start of their tables, which no sequence holds
-        self.tables[self.every_row[:size], self.tensors[PLACES, :size]] = batch.slots
+        self.tables[self.every_row[:size], self.tensors[INDICES, :size]] = batch.slots
 
     def give(self, tokens: Tensor, rows: Ordered[int]) -> None:
         """Set the rows' input tokens to ``tokens``, which only the device knows."""

@@ -74,13 +74,13 @@ def unowned(tensor: Tensor) -> Tensor:
     if tensor.numel() == 0:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
     extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    place = {
+    interface = {
         "shape": (extent * tensor.itemsize,),
         "typestr": "|u1",
         "data": (tensor.data_ptr(), False),
         "version": 3,
     }
-    flat = torch.as_tensor(SimpleNamespace(__cuda_array_interface__=place))
+    flat = torch.as_tensor(SimpleNamespace(__cuda_array_interface__=interface))
     return flat.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
 
 

@@ -126,11 +126,11 @@ class ProcessExecutor(Executor):
 
     def join(self, rank: int, size: int, device: torch.device, rendezvous: str) -> RankEndpoint:
         """Run as a worker rank of the group that created the rendezvous address."""
-        place = _Rendezvous.read(rendezvous)
+        address = _Rendezvous.read(rendezvous)
         socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PULL)
         socket.set_hwm(0)
-        socket.bind(_address(Path(place.folder), rank))
-        return RankEndpoint(_collectives(rank, size, device, place, self.settings), socket.recv)
+        socket.bind(_address(Path(address.folder), rank))
+        return RankEndpoint(_collectives(rank, size, device, address, self.settings), socket.recv)
 
 
 @dataclass(frozen=True, slots=True)

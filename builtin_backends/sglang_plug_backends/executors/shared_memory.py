@@ -55,7 +55,7 @@ def is_offered() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class BufferViews:
     """Buffer views for tensors of one dtype and length."""
 
     ranks: tuple[Tensor, ...]
@@ -91,7 +91,7 @@ class SharedCollectives(Collectives):
         self._others = [other * WORDS for other in range(size) if other != rank]
         self._count = self._before = self._half = 0
         self._sleep = Sleep(self._memory)
-        self._places: dict[tuple[int, torch.dtype, int], Places] = {}
+        self._views: dict[tuple[int, torch.dtype, int], BufferViews] = {}
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """Sum ``x`` in place in the order of the ranks; 16-bit numbers are summed in float32."""
@@ -109,24 +109,24 @@ class SharedCollectives(Collectives):
         for left in range(0, width, columns):
             for top in range(0, rows, each := max(1, max_elements // columns)):
                 part = x[top : top + each, left : left + columns]
-                places = self._enter(part.dtype, part.numel())
-                places.ranks[self.rank].view(part.shape).copy_(part)
+                views = self._enter(part.dtype, part.numel())
+                views.ranks[self.rank].view(part.shape).copy_(part)
                 self._tell_and_wait()
-                for rank, brought in enumerate(places.ranks):
+                for rank, brought in enumerate(views.ranks):
                     result[top : top + each, rank, left : left + columns].copy_(brought.view(part.shape))
         return result.view(rows, self.size * width)
 
     def broadcast(self, x: Tensor) -> None:
         """Copy the tensor of rank 0 to all ranks in place."""
         for part in self._pieces(x.view(-1)):
-            places = self._enter(part.dtype, part.numel())
+            views = self._enter(part.dtype, part.numel())
             if self.rank == 0:
-                places.ranks[0].copy_(part)
+                views.ranks[0].copy_(part)
                 self._tell()
             else:
                 self._tell()
                 self._wait_for(0, self._count)
-                part.copy_(places.ranks[0])
+                part.copy_(views.ranks[0])
 
     def close(self) -> None:
         """Close the buffers. A rank that still waits raises ``ConnectionError``."""
@@ -137,37 +137,37 @@ class SharedCollectives(Collectives):
         return (flat,) if flat.numel() <= max_elements else torch.split(flat, max_elements)
 
     def _sum(self, x: Tensor) -> None:
-        places = self._enter(x.dtype, x.numel())
-        brought = places.ranks
+        views = self._enter(x.dtype, x.numel())
+        brought = views.ranks
         brought[self.rank].copy_(x)
         self._tell_and_wait()
         if x.numel() * x.element_size() < SHARED_SUM:
             _add(brought, x)
             return
-        own = places.cuts[self.rank]
+        own = views.cuts[self.rank]
         _add([tensor[own] for tensor in brought], x[own])
         brought[self.rank][own].copy_(x[own])  # no other rank reads the old content
         self._tell_and_wait()
-        for rank, cut in enumerate(places.cuts):
+        for rank, cut in enumerate(views.cuts):
             if rank != self.rank:
                 x[cut].copy_(brought[rank][cut])
 
-    def _enter(self, dtype: torch.dtype, length: int) -> Places:
+    def _enter(self, dtype: torch.dtype, length: int) -> BufferViews:
         """Return the buffer views of the next exchange once no rank reads them any more."""
         for other in self._others:
             self._wait_for(other, self._before)
         self._before, self._half = self._count + 1, 1 - self._half
         key = self._half, dtype, length
-        if (result := self._places.get(key)) is None:
-            if len(self._places) >= VIEWS:
-                self._places.clear()
-            result = self._places[key] = self._find(*key)
+        if (result := self._views.get(key)) is None:
+            if len(self._views) >= VIEWS:
+                self._views.clear()
+            result = self._views[key] = self._find(*key)
         return result
 
-    def _find(self, half: int, dtype: torch.dtype, length: int) -> Places:
+    def _find(self, half: int, dtype: torch.dtype, length: int) -> BufferViews:
         size = length * dtype.itemsize
         each = -(-length // self.size)
-        return Places(
+        return BufferViews(
             tuple(self._data[rank, half, :size].view(dtype) for rank in range(self.size)),
             tuple(slice(min(rank * each, length), min((rank + 1) * each, length)) for rank in range(self.size)),
         )

@@ -44,7 +44,7 @@ class ExpertRecorder:
         self._active = False
 
     def use(self, routers: list[Router]) -> None:
-        """Record ``routers``, those of all layers that have one, in place of earlier ones with the same layers."""
+        """Record ``routers``, those of all layers that have one, instead of earlier ones with the same layers."""
         self._watch(None)
         self._routers = routers
         if self._active and self._record is not None:

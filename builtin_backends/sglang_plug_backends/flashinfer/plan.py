@@ -90,9 +90,9 @@ def _first_slots(batch: ForwardBatch, rows: Sequence[int], counts: Sequence[int]
     # number i of a row that starts at number s is entry (i - s) * size of the row's table
     first = [row * width - start * size for row, start in zip(rows, starts, strict=True)]
     index = send(torch.tensor([first, list(counts)], dtype=torch.int64), device)
-    places = index[0].repeat_interleave(index[1], output_size=total)
-    places += torch.arange(0, total * size, size, device=device)
-    return batch.tables.flatten().index_select(0, places)
+    indices = index[0].repeat_interleave(index[1], output_size=total)
+    indices += torch.arange(0, total * size, size, device=device)
+    return batch.tables.flatten().index_select(0, indices)
 
 
 def _token_rows(batch: ForwardBatch, rows: Sequence[int], device: torch.device) -> slice | Tensor:

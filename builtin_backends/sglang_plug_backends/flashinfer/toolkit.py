@@ -81,8 +81,8 @@ def _link(link: Path, target: Path) -> None:
 def packaged_headers() -> Path | None:
     """Return the folder of cuRAND's headers among NVIDIA's Python packages, which torch installs."""
     package = importlib.util.find_spec("nvidia")
-    for place in (package.submodule_search_locations or ()) if package is not None else ():
-        for header in sorted(Path(place).glob(f"*/include/{HEADER}")):
+    for directory in (package.submodule_search_locations or ()) if package is not None else ():
+        for header in sorted(Path(directory).glob(f"*/include/{HEADER}")):
             return header.parent
     return None
 

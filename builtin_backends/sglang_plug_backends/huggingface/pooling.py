@@ -60,12 +60,12 @@ def read_pooling(folder: Path) -> Pooling | None:
     projections: list[Projection] = []
     normalize = False
     for module in modules if isinstance(modules, list) else ():
-        place = folder / str(module.get("path", ""))
+        directory = folder / str(module.get("path", ""))
         match str(module.get("type", "")).rpartition(".")[2]:
             case "Pooling":
-                mode = _mode(place / "config.json")
+                mode = _mode(directory / "config.json")
             case "Dense" if mode is not None and not normalize:
-                projections.append(_projection(place))
+                projections.append(_projection(directory))
             case "Normalize":
                 normalize = True
             case "Transformer":

@@ -94,7 +94,7 @@ class Tier:
     def load(self, keys: Sequence[bytes], deadline: float, size: int | None) -> list[memoryview | None]:
         """Return the blocks with ``keys``, of ``size`` bytes each; ``None``: of any size.
 
-        ``None`` is in place of those that are missing, late or not what was stored.
+        ``None`` replaces those that are missing, late or not what was stored.
         """
         if self._is_left_alone:
             return [None] * len(keys)

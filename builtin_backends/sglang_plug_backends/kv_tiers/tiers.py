@@ -62,35 +62,35 @@ class Tiers:
 
     def find(self, keys: Sequence[bytes]) -> list[Tier | None]:
         """Return the fastest tier that has each block; ``None`` if none has it."""
-        places: list[Tier | None] = [None] * len(keys)
+        tiers: list[Tier | None] = [None] * len(keys)
         for tier in self._tiers:
-            missing = [number for number, place in enumerate(places) if place is None]
+            missing = [number for number, tier in enumerate(tiers) if tier is None]
             if not missing:
                 break
             for number, present in zip(missing, tier.lookup([keys[number] for number in missing]), strict=True):
                 if present:
-                    places[number] = tier
-        return places
+                    tiers[number] = tier
+        return tiers
 
     def locate(self, keys: Sequence[bytes]) -> list[Tier]:
         """Return the tier of each of the first blocks, up to the first that no tier has."""
-        return [tier for tier in takewhile(lambda place: place is not None, self.find(keys)) if tier is not None]
+        return [tier for tier in takewhile(lambda tier: tier is not None, self.find(keys)) if tier is not None]
 
     def min_seconds(self, size: int) -> float:
         """Return how long it takes at least to look for blocks of ``size`` bytes together, and to load them."""
         lookups = sum(tier.lookup_seconds for tier in self._tiers if not tier.index_in_memory)
         return lookups + min(tier.load_seconds(size) for tier in self._tiers)
 
-    def begin_trial(self, places: Collection[Tier] | None) -> bool:
+    def begin_trial(self, tiers: Collection[Tier] | None) -> bool:
         """Report whether it is time to measure the rate of one of these tiers again; of any, if they are not known."""
-        return any([tier.begin_trial() for tier in set(self._tiers if places is None else places)])
+        return any([tier.begin_trial() for tier in set(self._tiers if tiers is None else tiers)])
 
     def load(
-        self, keys: Sequence[bytes], places: Sequence[Tier], deadline: float, size: int | None
+        self, keys: Sequence[bytes], tiers: Sequence[Tier], deadline: float, size: int | None
     ) -> list[LoadedBlock]:
-        """Return the first blocks with ``keys``, of ``size`` bytes, up to the first that ``places`` cannot load."""
+        """Return the first blocks with ``keys``, of ``size`` bytes, up to the first that ``tiers`` cannot load."""
         blocks: list[LoadedBlock] = []
-        for tier, run in groupby(zip(keys, places, strict=True), key=lambda pair: pair[1]):
+        for tier, run in groupby(zip(keys, tiers, strict=True), key=lambda pair: pair[1]):
             run_keys = [key for key, _ in run]
             for data in tier.load(run_keys, deadline, size):
                 if data is None:

@@ -44,12 +44,12 @@ class AllowedBatch(LogitsBatch):
     """Positions of allowed tokens in the logits of all rows, one row after the other."""
 
     def __init__(self, allowed: Sequence[Sequence[int]], width: int, device: torch.device) -> None:
-        places = [row * width + token for row, tokens in enumerate(allowed) for token in tokens]
-        self._places = upload(places, torch.int64, device)
+        offsets = [row * width + token for row, tokens in enumerate(allowed) for token in tokens]
+        self._offsets = upload(offsets, torch.int64, device)
 
     def apply(self, logits: Tensor, generated: Sequence[int]) -> Tensor:
         """Return logits that are minus infinity but for allowed tokens."""
-        kept = logits.view(-1).index_select(0, self._places)
+        kept = logits.view(-1).index_select(0, self._offsets)
         masked = torch.full_like(logits, -torch.inf)
-        masked.view(-1).index_copy_(0, self._places, kept)
+        masked.view(-1).index_copy_(0, self._offsets, kept)
         return masked

@@ -29,12 +29,12 @@ class BiasBatch(LogitsBatch):
     """Biases and their positions in the logits of all rows, one row after the other."""
 
     def __init__(self, biases: Sequence[Mapping[int, float]], width: int, device: torch.device) -> None:
-        places = [row * width + token for row, bias in enumerate(biases) for token in bias]
+        offsets = [row * width + token for row, bias in enumerate(biases) for token in bias]
         values = [max(-LARGEST, min(value, LARGEST)) for bias in biases for value in bias.values()]
-        self._places = upload(places, torch.int64, device)
+        self._offsets = upload(offsets, torch.int64, device)
         self._values = upload(values, torch.float32, device)
 
     def apply(self, logits: Tensor, generated: Sequence[int]) -> Tensor:
         """Add the biases to the logits."""
-        logits.view(-1).index_add_(0, self._places, self._values)
+        logits.view(-1).index_add_(0, self._offsets, self._values)
         return logits

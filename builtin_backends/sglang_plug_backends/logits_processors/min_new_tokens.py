@@ -40,19 +40,19 @@ class MinNewTokens(LogitsProcessor):
 
 
 class MinimumBatch(LogitsBatch):
-    """Places of forbidden tokens, brought to the device when a row gets its minimum."""
+    """Offsets of forbidden tokens in the logits, brought to the device when a row gets its minimum."""
 
     def __init__(self, minimums: Sequence[Minimum], width: int, device: torch.device) -> None:
         self._minimums, self._width, self._device = minimums, width, device
         self._rows: list[int] = []
-        self._places: Tensor | None = None
+        self._offsets: Tensor | None = None
 
     def apply(self, logits: Tensor, generated: Sequence[int]) -> Tensor:
         """Forbid the stop tokens of rows that have not reached their minimum."""
         rows = [row for row, minimum in enumerate(self._minimums) if generated[row] < minimum.tokens]
         if rows != self._rows:
-            places = [row * self._width + token for row in rows for token in self._minimums[row].stops]
-            self._rows, self._places = rows, upload(places, torch.int64, self._device)
-        if rows and self._places is not None:
-            logits.view(-1).index_fill_(0, self._places, -torch.inf)
+            offsets = [row * self._width + token for row in rows for token in self._minimums[row].stops]
+            self._rows, self._offsets = rows, upload(offsets, torch.int64, self._device)
+        if rows and self._offsets is not None:
+            logits.view(-1).index_fill_(0, self._offsets, -torch.inf)
         return logits

@@ -71,9 +71,9 @@ class PenaltyBatch(LogitsBatch):
         tokens = tokens[:, None]
         self._counts[:, 0].scatter_add_(1, tokens.clamp(min=0), (tokens >= 0).to(self._counts.dtype))
 
-    def regroup(self, places: Sequence[int], joining: LogitsBatch | None) -> LogitsBatch:
-        """Return the rows at ``places``, then those of ``joining``, with their counts."""
-        index = upload(places, torch.int64, self._counts.device)
+    def regroup(self, rows: Sequence[int], joining: LogitsBatch | None) -> LogitsBatch:
+        """Return ``rows``, then those of ``joining``, with their counts."""
+        index = upload(rows, torch.int64, self._counts.device)
         numbers, counts = self._numbers.index_select(1, index), self._counts.index_select(0, index)
         if joining is None:
             return PenaltyBatch(numbers, counts)

@@ -10,13 +10,13 @@ from sglang_plug import SequenceView
 from .lora_batch import AdapterUse
 
 MAX_OVERTAKEN = 256
-"""Steps for which sequences with a place may overtake one whose adapter has no place."""
+"""Steps in which other sequences may overtake one whose adapter would exceed the limit of a step."""
 
 
 class AdapterLimit:
     """Leaves out waiting sequences whose adapter would be one too many.
 
-    A sequence that was overtaken for long blocks all others with adapters, so that a place becomes free in the end.
+    A sequence that was overtaken for long blocks all others with adapters, until one of the running adapters ends.
 
     Args:
         max_adapters: largest number of different adapters in one step.

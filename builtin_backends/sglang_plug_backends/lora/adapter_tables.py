@@ -1,4 +1,4 @@
-"""Adapter tables for captured steps: a table per layer, with the same place for an adapter in all of them."""
+"""Adapter tables for captured steps: a table per layer, with the same slot for an adapter in all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 AddLowRank = Callable[[Tensor, Tensor, LowRankTable, Tensor], None]
 """The type of ``Kernels.add_low_rank``."""
-PLACES = 128
+SLOTS = 128
 """Number of adapters in the tables; steps with further adapters are computed without graphs."""
 
 
@@ -27,7 +27,7 @@ class AdapterTables:
         layers: the model's layers.
         dtype: dtype of the adapters' matrices.
         device: device of the tables.
-        places: number of adapters that there is room for.
+        slots: number of adapters that there is room for.
     """
 
     def __init__(
@@ -37,19 +37,19 @@ class AdapterTables:
         *,
         dtype: torch.dtype,
         device: torch.device,
-        places: int = PLACES,
+        slots: int = SLOTS,
     ) -> None:
         self._add = add
-        self._free = list(range(places, 0, -1))
+        self._free = list(range(slots, 0, -1))
         self._tables = {
-            layer.name: LowRankTable(segments_of(layer.parts), layer.size_in, places=places, dtype=dtype, device=device)
+            layer.name: LowRankTable(segments_of(layer.parts), layer.size_in, slots=slots, dtype=dtype, device=device)
             for layer in layers
         }
         self.grown = 0
         """Number of times that an adapter had more ranks than all before; graphs captured earlier are invalid."""
 
     def put(self, name: str, layers: Mapping[str, LayerAdapter]) -> int:
-        """Add the adapter ``name``; return its place, or 0 if steps with it cannot be captured."""
+        """Add the adapter ``name``; return its slot, or 0 if steps with it cannot be captured."""
         matrices: dict[str, LowRank] = {}
         for layer, adapter in layers.items():
             own = adapter.low_rank if isinstance(adapter, LowRankAdapter) else None
@@ -60,20 +60,20 @@ class AdapterTables:
         if not self._free:
             logger.info("Steps with adapter %r run without graphs: there are too many adapters", name)
             return 0
-        place, before = self._free.pop(), self._room()
+        slot, before = self._free.pop(), self._room()
         try:
-            for layer, table in self._tables.items():  # the previous adapter at the place may be in any of the tables
-                table.put(place, matrices.get(layer))
+            for layer, table in self._tables.items():  # the previous adapter of the slot may be in any of the tables
+                table.put(slot, matrices.get(layer))
         except Exception:
-            self._return(place)
+            self._return(slot)
             raise
         finally:
             self.grown += self._room() != before
-        return place
+        return slot
 
-    def keep(self, place: int, adapter: object) -> None:
-        """Free the place as soon as ``adapter`` is no longer referenced."""
-        weakref.finalize(adapter, self._return, place).atexit = False
+    def keep(self, slot: int, adapter: object) -> None:
+        """Free the slot as soon as ``adapter`` is no longer referenced."""
+        weakref.finalize(adapter, self._return, slot).atexit = False
 
     def add(self, name: str, x: Tensor, y: Tensor, which: Tensor) -> None:
         """Apply the adapters of the layer ``name``; see ``Kernels.add_low_rank``."""
@@ -82,10 +82,10 @@ class AdapterTables:
     def _room(self) -> list[tuple[int, int]]:
         return [(table.max_ranks, table.max_part_ranks) for table in self._tables.values()]
 
-    def _return(self, place: int) -> None:
+    def _return(self, slot: int) -> None:
         for table in self._tables.values():
-            table.forget(place)
-        self._free.append(place)
+            table.forget(slot)
+        self._free.append(slot)
 
 
 def segments_of(parts: Mapping[str, slice]) -> list[slice]:

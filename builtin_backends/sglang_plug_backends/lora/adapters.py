@@ -79,7 +79,7 @@ class Adapters:
         return {name: adapter.path for name, adapter in self._loaded.items()}
 
     def install(self, model: Model, add: AddLowRank | None = None) -> Model:
-        """Attach the adapters to ``model``, whose weights are loaded, in place of the previous model; return it.
+        """Attach the adapters to ``model``, whose weights are loaded, instead of to the previous model; return it.
 
         With ``add``, which applies adapters to rows on the device, steps with adapters can be captured from now on.
         Raises ``ConfigError`` if the model has no layer that adapters could change.
@@ -174,7 +174,7 @@ class Adapters:
             product.forget()
 
     def capturing(self, tables: AdapterTables, which: Tensor) -> AbstractContextManager[None]:
-        """Apply the adapters at the places ``which`` of each token to the step captured in the context."""
+        """Apply the adapters in the slots ``which`` of each token to the step captured in the context."""
         return self._current.being(CapturedStep(which, tables))
 
     def _read_together(self, number: int, path: str) -> Adapter:
@@ -201,16 +201,16 @@ class Adapters:
         self.ranks.send(json.dumps([FORGET, number]).encode())
 
     def _entered(self, name: str, path: str, adapter: Adapter, number: int) -> LoadedAdapter:
-        """Return an adapter that all ranks have read, with its place in the tables; the ranks drop it if that fails."""
+        """Return an adapter that all ranks have read, with its slot in the tables; the ranks drop it if that fails."""
         try:
             salt = adapter_salt(adapter, whole=self.ranks.size == 1)
-            place = 0 if self.tables is None else self.tables.put(name, adapter.layers)
+            slot = 0 if self.tables is None else self.tables.put(name, adapter.layers)
         except Exception:
             self._forget_on_ranks(number)
             raise
-        loaded = LoadedAdapter(name, path, salt, adapter.layers, adapter.facts, place, number)
-        if self.tables is not None and place:
-            self.tables.keep(place, loaded)
+        loaded = LoadedAdapter(name, path, salt, adapter.layers, adapter.facts, slot, number)
+        if self.tables is not None and slot:
+            self.tables.keep(slot, loaded)
         return loaded
 
     def _product(self, name: str, multiply: Any) -> AdaptedProduct:

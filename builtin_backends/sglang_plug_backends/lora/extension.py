@@ -118,9 +118,9 @@ class Lora(StepExtension, AdmissionPhase, PlanningPhase, ModelPhase, GraphPhase,
         return 0 if tables is None else tables.grown
 
     def graph_input(self, chunk: ChunkView) -> int | None:
-        """Return the place of the chunk's adapter in the tables; ``None`` if it has no place there."""
+        """Return the slot of the chunk's adapter in the tables; ``None`` if it has no slot there."""
         adapter = self._adapter(chunk.sequence)
-        return 0 if adapter is None else adapter.place or None
+        return 0 if adapter is None else adapter.slot or None
 
     def capturing(self, numbers: Tensor) -> AbstractContextManager[None] | None:
         """Let the captured step read the adapter of each row from the tables."""

@@ -26,8 +26,8 @@ class LoadedAdapter:
     """Separates the adapter's prefixes from all others in the prefix cache and in KV stores; see ``adapter_salt``."""
     layers: Mapping[str, LayerAdapter]
     facts: Mapping[str, Any] = field(default_factory=dict)
-    place: int = 0
-    """The adapter's place in the tables that captured steps read; 0: none."""
+    slot: int = 0
+    """The adapter's slot in the tables that captured steps read; 0: none."""
     number: int = 0
     """The adapter's number in messages to other ranks."""
 
@@ -38,7 +38,7 @@ class AdapterUse:
 
     adapter: LoadedAdapter
     overtaken: int = 0
-    """Number of steps planned without the sequence because its adapter had no place."""
+    """Number of steps planned without the sequence because its adapter exceeded the limit of a step."""
 
 
 Joint = tuple[LoadedAdapter, ...]
@@ -77,10 +77,10 @@ class AdaptedStep:
     def which(self, joint: Joint) -> Tensor:
         """Return ``[T]`` int64: the index in ``joint`` of each token's adapter; ``len(joint)``: none of them."""
         if joint not in self._which:
-            places = {adapter: place for place, adapter in enumerate(joint)}
+            indices = {adapter: index for index, adapter in enumerate(joint)}
             numbers: list[int] = []
             for owner, count in zip(self._owners, self._counts, strict=True):
-                numbers += [len(joint) if owner is None else places.get(owner, len(joint))] * count
+                numbers += [len(joint) if owner is None else indices.get(owner, len(joint))] * count
             self._which[joint] = upload(numbers, torch.int64, self._device)
         return self._which[joint]
 
@@ -97,7 +97,7 @@ class CapturedStep:
     """A step that is being captured, or warmed up before the capture."""
 
     which: Tensor
-    """``[T]`` int64: the place of each token's adapter in the tables, read by each replay; 0: none."""
+    """``[T]`` int64: the slot of each token's adapter in the tables, read by each replay; 0: none."""
     tables: AdapterTables
 
 

@@ -25,7 +25,7 @@ ROOTS = frozenset({"model", "language_model", "transformer"})
 """Names of the modules around a decoder's layers, which differ between classes of transformers."""
 SHOWN = 3
 Number = TypeVar("Number", int, float)
-Place = tuple[AdaptableLayer, slice, OwnPart | None, OwnPart | None]
+Target = tuple[AdaptableLayer, slice, OwnPart | None, OwnPart | None]
 """A layer, columns of its output, and this rank's slices of the matrix's input and output."""
 
 REFUSED: Mapping[str, str] = {
@@ -135,8 +135,8 @@ def _is_number(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _matrices(request: AdapterRequest) -> Iterator[tuple[str, Place, Tensor, Tensor]]:
-    """Yield each adapted matrix: PEFT's name, its place in the model, ``lora_A`` and ``lora_B``."""
+def _matrices(request: AdapterRequest) -> Iterator[tuple[str, Target, Tensor, Tensor]]:
+    """Yield each adapted matrix: PEFT's name, its target in the model, ``lora_A`` and ``lora_B``."""
     tensors = _tensors(request.path)
     sides: dict[str, dict[str, Tensor]] = {}
     others = []
@@ -148,14 +148,14 @@ def _matrices(request: AdapterRequest) -> Iterator[tuple[str, Place, Tensor, Ten
     where = request.path / WEIGHTS
     if others:
         raise ConfigError(f"{where} holds what is neither lora_A nor lora_B of a matrix: {_some(others)}")
-    places = {
+    targets = {
         _short(name): (layer, columns, layer.inputs, layer.outputs.get(name))
-        for name, (layer, columns) in request.places().items()
+        for name, (layer, columns) in request.target_modules().items()
     }
-    if unknown := [name for name in sides if _short(name) not in places]:
+    if unknown := [name for name in sides if _short(name) not in targets]:
         raise ConfigError(
             f"{where} adapts what cannot be adapted in this model: {_some(unknown)}; only matrices of its layers can, "
-            f"such as {_some(list(request.places()))}"
+            f"such as {_some(list(request.target_modules()))}"
         )
     for name, pair in sides.items():
         if missing := {"A", "B"} - set(pair):
@@ -163,7 +163,7 @@ def _matrices(request: AdapterRequest) -> Iterator[tuple[str, Place, Tensor, Ten
         for side, tensor in pair.items():
             if not tensor.is_floating_point() or not tensor.isfinite().all():
                 raise ConfigError(f"{where}: lora_{side} of {name!r} has numbers that are not finite, or no fractions")
-        yield name, places[_short(name)], pair["A"], pair["B"]
+        yield name, targets[_short(name)], pair["A"], pair["B"]
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:

@@ -131,7 +131,7 @@ def _whole(chunks: Ordered[ChunkView], met: Ordered[tuple[ChunkView, int, int]])
             media = chunk.sequence.request.media[index]
             row = first + media.start - chunk.start
             images.append(
-                BidirectionalImage(sequence=numbers[id(chunk)], row=row, place=media.start, count=media.count)
+                BidirectionalImage(sequence=numbers[id(chunk)], row=row, position=media.start, count=media.count)
             )
     return tuple(images)
 
@@ -148,7 +148,7 @@ def _look(model: Model, met: Ordered[tuple[ChunkView, int, int]], store: TensorS
         if len(states) != image.count:
             raise RuntimeError(
                 f"{type(model).__name__}.encode_images returned {len(states)} states for an image of "
-                f"{image.count} places"
+                f"{image.count} tokens"
             )
         _layout(chunk).states[index] = states
         if store is not None:
@@ -192,13 +192,13 @@ def _take_given(met: Ordered[tuple[ChunkView, int, int]], device: torch.device) 
 
 def _groups(media: Ordered[Media]) -> Iterator[list[Media]]:
     """Yield the groups of images that are encoded in one call, in order."""
-    group, places = list[Media](), 0
+    group, tokens = list[Media](), 0
     for item in media:
-        if group and places + item.count > AT_ONCE:
+        if group and tokens + item.count > AT_ONCE:
             yield group
-            group, places = [], 0
+            group, tokens = [], 0
         group.append(item)
-        places += item.count
+        tokens += item.count
     yield group
 
 

@@ -18,15 +18,15 @@ class WorkerRankMultimodal(StepExtension, RankPhase):
 def encode_inputs(inputs: MultimodalInputs) -> RankStep:
     """Return ``inputs`` as data for the worker ranks."""
     tensors = (inputs.rows, inputs.states, inputs.mrope_positions)
-    images = [(image.sequence, image.row, image.place, image.count) for image in inputs.whole]
+    images = [(image.sequence, image.row, image.position, image.count) for image in inputs.whole]
     return RankStep(json.dumps(images).encode(), tuple(tensor for tensor in tensors if tensor is not None))
 
 
 def decode_inputs(step: RankStep) -> MultimodalInputs:
     """Return the inputs from which ``encode_inputs`` made ``step``."""
     images = (
-        BidirectionalImage(sequence=sequence, row=row, place=place, count=count)
-        for sequence, row, place, count in json.loads(step.data)
+        BidirectionalImage(sequence=sequence, row=row, position=position, count=count)
+        for sequence, row, position, count in json.loads(step.data)
     )
     rows, states, *mrope_positions = step.tensors
     return MultimodalInputs(rows, states, mrope_positions[0] if mrope_positions else None, tuple(images))

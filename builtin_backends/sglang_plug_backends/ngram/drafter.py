@@ -41,41 +41,41 @@ class NGramIndex(SequenceDrafter):
         """Return the tokens after the longest match; a match that reaches the end continues as a loop."""
         self._tokens += tokens
         self._enter()
-        place = self._longest_match()
-        if place is None:
+        position = self._longest_match()
+        if position is None:
             return ()
         known = self._tokens
-        distance = len(known) - place
+        distance = len(known) - position
         if distance >= max_draft_tokens:
-            return known[place : place + max_draft_tokens]
-        return [known[place + step % distance] for step in range(max_draft_tokens)]
+            return known[position : position + max_draft_tokens]
+        return [known[position + step % distance] for step in range(max_draft_tokens)]
 
     def _enter(self) -> None:
         """Index the new positions except the end, whose continuation is the question."""
         size, known, last, earlier = self._size, self._tokens, self._last, self._earlier
-        for place in range(size + len(earlier), len(known)):
-            key = hash(tuple(known[place - size : place]))
+        for position in range(size + len(earlier), len(known)):
+            key = hash(tuple(known[position - size : position]))
             earlier.append(last.get(key, 0))
-            last[key] = place
+            last[key] = position
 
     def _longest_match(self) -> int | None:
         """Return the position with the longest match before it; of equal ones the latest."""
         size, known = self._size, self._tokens
         if len(known) < size:
             return None
-        place, best, longest = self._last.get(hash(tuple(known[-size:])), 0), None, size - 1
+        position, best, longest = self._last.get(hash(tuple(known[-size:])), 0), None, size - 1
         for _ in range(CANDIDATES):
-            if not place or longest >= self._longest:
+            if not position or longest >= self._longest:
                 break
-            if (length := self._matching(place)) > longest:
-                best, longest = place, length
-            place = self._earlier[place - size]
+            if (length := self._matching(position)) > longest:
+                best, longest = position, length
+            position = self._earlier[position - size]
         return best
 
-    def _matching(self, place: int) -> int:
-        """Count the last tokens that also precede ``place``, up to the comparison limit."""
+    def _matching(self, position: int) -> int:
+        """Count the last tokens that also precede ``position``, up to the comparison limit."""
         known = self._tokens
-        length, limit = 0, min(self._longest, place)
-        while length < limit and known[place - 1 - length] == known[-1 - length]:
+        length, limit = 0, min(self._longest, position)
+        while length < limit and known[position - 1 - length] == known[-1 - length]:
             length += 1
         return length

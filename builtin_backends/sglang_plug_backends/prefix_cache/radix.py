@@ -132,17 +132,17 @@ class RadixCache(PrefixCache):
             (None, root) for root in itertools.islice(_ends(self._roots), max_runs)
         ]
         while True:
-            for place, parent in parents:
+            for index, parent in parents:
                 for node in itertools.islice(_ends(parent.children), min(max_runs, budget)):
-                    heapq.heappush(frontier, (-node.stats.used, node.serial, place, node))
+                    heapq.heappush(frontier, (-node.stats.used, node.serial, index, node))
                     budget -= 1
             if not frontier or len(runs) >= max_runs:
                 return runs
-            _, _, place, node = heapq.heappop(frontier)
+            _, _, index, node = heapq.heappop(frontier)
             stats = node.stats
             runs.append(
                 CachedRun(
-                    place, stats.tokens, stats.hits, max(0.0, now - stats.used), node.locks > 0, len(node.children)
+                    index, stats.tokens, stats.hits, max(0.0, now - stats.used), node.locks > 0, len(node.children)
                 )
             )
             parents = [(len(runs) - 1, node)]

@@ -61,7 +61,7 @@ def _scheme(matrix: Matrix, group_size: int, request: QuantizationRequest) -> Li
     for size, multiple, side in ((size_in, group, "columns"), *((size, EACH, "rows") for size in matrix.parts)):
         if size % multiple:
             raise ConfigError(f"{matrix.name!r} has {size} {side}: in AWQ they must be a multiple of {multiple}")
-    groups, words = size_in // group, matrix.places(EACH)
+    groups, words = size_in // group, matrix.row_block_count(EACH)
     pieces = partial(_pieces, group=group)
     return LinearScheme(
         pack=lambda held, bias: pack_pieces(pieces(held), bias, matrix.dtype, request.kernels),

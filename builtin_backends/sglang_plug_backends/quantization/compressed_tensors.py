@@ -125,7 +125,7 @@ def _scheme(matrix: Matrix, layout: Layout, request: QuantizationRequest) -> Lin
         ),
     }
     if not layout.symmetric:
-        rows = matrix.places(each)
+        rows = matrix.row_block_count(each)
         stored["weight_zero_point"] = StoredTensor(
             shape=(rows, groups),
             dtype=dtype,

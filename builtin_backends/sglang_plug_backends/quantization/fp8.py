@@ -75,7 +75,7 @@ def _stored(matrix: Matrix, stored: Fp8Format, request: QuantizationRequest) -> 
             f"{matrix.name!r} is {matrix.size_out} by {matrix.size_in}: in FP8 both must be multiples of {MULTIPLE}"
         )
     rows, columns = stored.block or (1, matrix.size_in)
-    shape = (matrix.places(rows), -(-matrix.size_in // columns))
+    shape = (matrix.row_block_count(rows), -(-matrix.size_in // columns))
     scale = StoredTensor(
         shape=shape, dtype=torch.float32, rows=rows, one_per_part=stored.one_scale, inner=1, columns=columns
     )

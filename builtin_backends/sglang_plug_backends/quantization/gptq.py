@@ -102,7 +102,7 @@ def _scheme(matrix: Matrix, layout: Layout, request: QuantizationRequest) -> Lin
     stored = {
         "qweight": StoredTensor(shape=(size_in // each, size_out), dtype=torch.int32, axis=1, inner=0, columns=each),
         "qzeros": StoredTensor(
-            shape=(groups, matrix.places(each)), dtype=torch.int32, axis=1, rows=each, inner=0, columns=group
+            shape=(groups, matrix.row_block_count(each)), dtype=torch.int32, axis=1, rows=each, inner=0, columns=group
         ),
         "scales": StoredTensor(shape=(groups, size_out), dtype=torch.float32, axis=1, inner=0, columns=group),
     }

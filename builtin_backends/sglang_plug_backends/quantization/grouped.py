@@ -67,7 +67,7 @@ def pack_pieces(pieces: Sequence[Piece], bias: Tensor | None, dtype: torch.dtype
 
 def dense(pieces: Sequence[Piece], dtype: torch.dtype) -> Tensor:
     """Dequantize to the matrix ``[out, in]``."""
-    return torch.cat([_in_place(piece, piece.weight.dense(dtype)) for piece in pieces])
+    return torch.cat([_in_column_order(piece, piece.weight.dense(dtype)) for piece in pieces])
 
 
 def _piece(codes: Tensor, scale: Tensor, zero: Tensor, bits: Literal[4, 8], group: int, index: Tensor | None) -> Piece:
@@ -87,5 +87,5 @@ def _pack_piece(piece: Piece, bias: Tensor | None, dtype: torch.dtype, kernels: 
     return product if order is None else lambda x: product(x.index_select(1, order))
 
 
-def _in_place(piece: Piece, values: Tensor) -> Tensor:
+def _in_column_order(piece: Piece, values: Tensor) -> Tensor:
     return values if piece.order is None else torch.empty_like(values).index_copy_(1, piece.order, values)

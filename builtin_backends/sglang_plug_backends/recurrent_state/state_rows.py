@@ -191,12 +191,12 @@ class StateRows(StatePhase):
         if cached < 0:
             return ()
         length = len(sequence.tokens)
-        places = {(length - 1) // self.grain * self.grain // self.page_size * self.page_size}
+        positions = {(length - 1) // self.grain * self.grain // self.page_size * self.page_size}
         if cached - start >= self.min_tokens:
-            places.add(cached)
+            positions.add(cached)
             if self._stores:
-                places.add(cached // self.grain * self.grain)
-        return tuple(sorted(place for place in places if start < place < length))
+                positions.add(cached // self.grain * self.grain)
+        return tuple(sorted(position for position in positions if start < position < length))
 
     def _take(self, spared: Key | None = None) -> int | None:
         """Take a free row, or that of the least recently used prefix other than ``spared``; ``None``: there is none."""

@@ -22,8 +22,8 @@ class RoundRobin:
 
     def choose(self, request: Request, replicas: Sequence[ReplicaLoad]) -> int:
         """Return the next replica that serves."""
-        place = bisect_right(replicas, self._last, key=_number)
-        self._last = replicas[place % len(replicas)].replica
+        index = bisect_right(replicas, self._last, key=_number)
+        self._last = replicas[index % len(replicas)].replica
         return self._last
 
 

@@ -158,9 +158,9 @@ def _of_numbers(replicas: Sequence[ReplicaLoad], numbers: Iterable[int]) -> list
     """Return those of ``replicas``, which are in the order of their numbers, that have one of ``numbers``."""
     loads, count = [], len(replicas)
     for number in numbers:
-        place = number  # where it is if all replicas serve
-        if place >= count or replicas[place].replica != number:
-            place = bisect_left(replicas, number, key=_number)
-        if place < count and replicas[place].replica == number:
-            loads.append(replicas[place])
+        index = number  # where it is if all replicas serve
+        if index >= count or replicas[index].replica != number:
+            index = bisect_left(replicas, number, key=_number)
+        if index < count and replicas[index].replica == number:
+            loads.append(replicas[index])
     return loads

@@ -129,14 +129,14 @@ class LeastSquares:
         self._solved = False
         scale = weight / expected**2
         for row, feature in zip(self._moments, features, strict=True):
-            for place, other in enumerate(features):
-                row[place] = self._keep * row[place] + scale * feature * other
-        for place, feature in enumerate(features):
-            self._products[place] = self._keep * self._products[place] + scale * feature * value
+            for column, other in enumerate(features):
+                row[column] = self._keep * row[column] + scale * feature * other
+        for column, feature in enumerate(features):
+            self._products[column] = self._keep * self._products[column] + scale * feature * value
 
     def _solve(self) -> None:
         """Fit the coefficients; one that is out of range gets the nearest value, and the others are fitted again."""
-        used = [place for place, row in enumerate(self._moments) if row[place] > 0]
+        used = [column for column, row in enumerate(self._moments) if row[column] > 0]
         self._fit(used)
         if 0 in used and self.coefficients[0] > self._first_limit:
             self.coefficients[0] = self._first_limit
@@ -146,7 +146,7 @@ class LeastSquares:
     def _fit(self, used: list[int], fixed: int | None = None) -> None:
         """Fit the coefficients ``used``, given that of ``fixed``; none becomes negative."""
         while used:
-            matrix = [[self._moments[row][place] for place in used] for row in used]
+            matrix = [[self._moments[row][column] for column in used] for row in used]
             right = [self._products[row] for row in used]
             if fixed is not None:
                 right = [self._products[row] - self._moments[row][fixed] * self.coefficients[fixed] for row in used]
@@ -155,14 +155,14 @@ class LeastSquares:
                 matrix[index][index] += inertia + (self._shrinkage * self._moments[row][row] if row else 0.0)
                 right[index] += inertia * self.coefficients[row]
             solution = _solution(matrix, right)
-            negative = [place for place, value in zip(used, solution, strict=True) if value < 0]
+            negative = [column for column, value in zip(used, solution, strict=True) if value < 0]
             if not negative:
-                for place, value in zip(used, solution, strict=True):
-                    self.coefficients[place] = value
+                for column, value in zip(used, solution, strict=True):
+                    self.coefficients[column] = value
                 break
-            for place in negative:
-                self.coefficients[place] = 0.0
-            used = [place for place in used if place not in negative]
+            for column in negative:
+                self.coefficients[column] = 0.0
+            used = [column for column in used if column not in negative]
 
 
 def _solution(matrix: list[list[float]], right: list[float]) -> list[float]:
@@ -171,11 +171,11 @@ def _solution(matrix: list[list[float]], right: list[float]) -> list[float]:
     for pivot in range(size):
         for row in range(pivot + 1, size):
             factor = matrix[row][pivot] / matrix[pivot][pivot]
-            for place in range(pivot, size):
-                matrix[row][place] -= factor * matrix[pivot][place]
+            for column in range(pivot, size):
+                matrix[row][column] -= factor * matrix[pivot][column]
             right[row] -= factor * right[pivot]
     for row in reversed(range(size)):
-        known = sum(matrix[row][place] * right[place] for place in range(row + 1, size))
+        known = sum(matrix[row][column] * right[column] for column in range(row + 1, size))
         right[row] = (right[row] - known) / matrix[row][row]
     return right
 

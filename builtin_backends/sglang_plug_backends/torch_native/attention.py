@@ -65,11 +65,11 @@ class TorchAttention(AttentionBackend, StoredCapable, WeighingCapable):
             assert part.weight is not None
             out[rows], weights[rows] = part.out[0].transpose(0, 1), part.weight[0, ..., 0].T
         if result.decode is not None:
-            places = slice(None) if result.decode.rows is None else result.decode.rows
-            part = _decode_weighed(layer, q[places], batch, result.decode)
+            decode_rows = slice(None) if result.decode.rows is None else result.decode.rows
+            part = _decode_weighed(layer, q[decode_rows], batch, result.decode)
             assert part.weight is not None
-            out[places] = part.out.reshape(-1, *out.shape[1:])
-            weights[places] = part.weight.reshape(-1, weights.shape[1])
+            out[decode_rows] = part.out.reshape(-1, *out.shape[1:])
+            weights[decode_rows] = part.weight.reshape(-1, weights.shape[1])
         return out[..., :width], weights
 
     def _run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:

@@ -60,11 +60,11 @@ class DecodePlan:
     def _mask(self, window: int | None, dtype: torch.dtype, before: int) -> Tensor | None:
         if not self.ragged and window is None:
             return None
-        places = torch.arange(before + self.longest, device=self.lengths.device)
+        positions = torch.arange(before + self.longest, device=self.lengths.device)
         lengths = self.lengths[:, None] + before
-        hidden = places >= lengths
+        hidden = positions >= lengths
         if window is not None:
-            hidden |= places < lengths - window
+            hidden |= positions < lengths - window
         mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
         return mask.masked_fill_(hidden, NEVER)[:, None, None]
 

@@ -23,13 +23,13 @@ class Blocks:
     """Pairs of token and expert, sorted by expert, in blocks of one expert each. Tensors are int32."""
 
     order: Tensor
-    """``[P]``: the pair (``token * k + choice``) at each place of the sorted order."""
+    """``[P]``: the pair (``token * k + choice``) at each position of the sorted order."""
     experts: Tensor
     """``[blocks]``; the number of experts where a block is not needed."""
     starts: Tensor
-    """``[blocks]``, the block's first place."""
+    """``[blocks]``, the block's first position."""
     ends: Tensor
-    """``[blocks]``, the place after the last of the block's expert."""
+    """``[blocks]``, the position after the last of the block's expert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +98,9 @@ def multiply(
     out: Tensor,
     overlap: bool = False,
 ) -> Tensor:
-    """Compute ``out[place] = weight[expert] @ x[token]``.
+    """Compute ``out[position] = weight[expert] @ x[token]``.
 
-    With ``factors`` it is ``out[pair] = factor * weight[expert] @ x[place]``. ``weight`` is ``[E, columns, depth]``.
+    With ``factors`` it is ``out[pair] = factor * weight[expert] @ x[position]``. ``weight`` is ``[E, columns, depth]``.
     """
     count, columns, depth = weight.shape
     grid = (-(-columns // tiles.columns), len(blocks.experts))

@@ -23,9 +23,9 @@ class DecodePlan:
 
     index: Tensor
     tokens: Tensor
-    """``[rows]``, the row's place among the step's tokens."""
+    """``[rows]``, the row's index among the step's tokens."""
     sequences: Tensor
-    """``[rows]``, the row's place in ``batch.tables``."""
+    """``[rows]``, the row's index in ``batch.tables``."""
     lengths: Tensor
     """``[rows]``, contexts."""
     splits: int

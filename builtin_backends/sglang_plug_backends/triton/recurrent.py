@@ -145,14 +145,14 @@ def _recur(
     q, k, v, decay = _dense(q), _dense(k), _dense(v), decay.contiguous()
     rate = None if rate is None else rate.float().contiguous()
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    short = [place for place, length in enumerate(step.lengths) if length < LONG]
+    short = [index for index, length in enumerate(step.lengths) if length < LONG]
     if short:
         _short(q, k, v, decay, rate, states, step, short, out, overlap)
     end = 0
-    for place, length in enumerate(step.lengths):
+    for index, length in enumerate(step.lengths):
         start, end = end, end + length
         if length >= LONG:
-            own, part = _alone(step, place), slice(start, end)
+            own, part = _alone(step, index), slice(start, end)
             inputs = (q[part], k[part], v[part], decay[part])
             if rate is None:
                 out[part] = DEFINITIONS.linear_attention(*inputs, states, own)
@@ -161,10 +161,10 @@ def _recur(
     return out
 
 
-def _alone(step: Runs, place: int) -> Runs:
-    """Return the runs of only the sequence at ``place``."""
-    starts = step.starts[place : place + 2]
-    return Runs(step.rows[place : place + 1], [step.lengths[place]], starts - starts[:1])
+def _alone(step: Runs, index: int) -> Runs:
+    """Return the runs of only the sequence at ``index``."""
+    starts = step.starts[index : index + 2]
+    return Runs(step.rows[index : index + 1], [step.lengths[index]], starts - starts[:1])
 
 
 def _short(
@@ -175,16 +175,16 @@ def _short(
     rate: Tensor | None,
     states: Tensor,
     step: Runs,
-    places: list[int],
+    indices: list[int],
     out: Tensor,
     overlap: bool,
 ) -> None:
-    """Compute the runs of the sequences at ``places``: outputs are written to ``out``, states in place."""
+    """Compute the runs of the sequences at ``indices``: outputs are written to ``out``, states in place."""
     heads, dim, value_dim = states.shape[1:]
-    chosen = len(places) < len(step.lengths)
+    chosen = len(indices) < len(step.lengths)
     block = min(VALUE_BLOCK, power_of_two(value_dim))
     with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
-        recurrence_kernel[(len(places), heads, -(-value_dim // block))](
+        recurrence_kernel[(len(indices), heads, -(-value_dim // block))](
             q,
             k,
             v,
@@ -193,7 +193,7 @@ def _short(
             states,
             step.rows,
             step.starts,
-            upload(places, torch.int64, q.device) if chosen else step.rows,
+            upload(indices, torch.int64, q.device) if chosen else step.rows,
             out,
             heads,
             heads // k.shape[1],

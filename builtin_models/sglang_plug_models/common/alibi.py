@@ -48,7 +48,7 @@ class Alibi(nn.Module):
 
     Args:
         slopes: by how much each token that a key is nearer raises its logit, ``[heads]``, before ``Attention.scale``.
-        rounded: places and biases are rounded to bfloat16, as Falcon does whatever its dtype.
+        rounded: positions and biases are rounded to bfloat16, as Falcon does whatever its dtype.
     """
 
     slopes: Tensor

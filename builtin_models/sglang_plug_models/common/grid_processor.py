@@ -33,5 +33,5 @@ class GridProcessor:
     def _look(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
         result = self._images(images=[image], return_tensors="np")
         grid = result[GRID]
-        places = int(grid.prod()) // self._images.merge_size**2
-        return places, {PATCHES: as_array(result[PATCHES].astype("float32")), GRID: as_array(grid.astype("int64"))}
+        count = int(grid.prod()) // self._images.merge_size**2
+        return count, {PATCHES: as_array(result[PATCHES].astype("float32")), GRID: as_array(grid.astype("int64"))}

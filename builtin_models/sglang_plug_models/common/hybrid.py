@@ -42,7 +42,7 @@ class Hybrid(CausalLM):
     def attention_shape(cls, config: Any) -> AttentionShape:
         """Return the geometry of the attention layers."""
         text = cls.text_config(config)
-        return replace(super().attention_shape(config), layers=cls.kv_place(text, text.num_hidden_layers))
+        return replace(super().attention_shape(config), layers=cls.kv_layer_index(text, text.num_hidden_layers))
 
     @classmethod
     def state_shapes(cls, config: Any) -> Sequence[StateShape]:
@@ -51,12 +51,12 @@ class Hybrid(CausalLM):
         return cls.layer_states(text) * sum(cls.recurs(text, index) for index in range(text.num_hidden_layers))
 
     @classmethod
-    def kv_place(cls, config: Any, index: int) -> int:
+    def kv_layer_index(cls, config: Any, index: int) -> int:
         """Return the index in the KV pool of layer ``index``."""
         return sum(cls.attends(config, other) for other in range(index))
 
     @classmethod
-    def state_place(cls, config: Any, index: int) -> int:
+    def state_index(cls, config: Any, index: int) -> int:
         """Return the index in ``state_shapes`` of the first state of layer ``index``."""
         return len(cls.layer_states(config)) * sum(cls.recurs(config, other) for other in range(index))
 

@@ -144,9 +144,9 @@ def put_images(
     """
     if len(images) > limits.count:
         raise MediaError(f"the prompt has {len(images)} images; the maximum is {limits.count}")
-    places = sum(token == placeholder for token in tokens)
-    if places != len(images):
-        raise MediaError(f"the prompt has places for {places} images, and {len(images)} were sent")
+    placeholders = sum(token == placeholder for token in tokens)
+    if placeholders != len(images):
+        raise MediaError(f"the prompt has placeholders for {placeholders} images, and {len(images)} were sent")
     pixels = _checked(images, limits)
     result = zip(count(), images, pixels, strict=False)
     expanded, media, taken = list[int](), list[Media](), 0
@@ -179,11 +179,11 @@ def _checked(images: Sequence[bytes], limits: MediaLimits) -> list[int]:
 
 
 def _looked(
-    placed: tuple[int, bytes, int],
+    image: tuple[int, bytes, int],
     limits: MediaLimits,
     look: Callable[[Image.Image], tuple[int | Sequence[int], Arrays]],
 ) -> tuple[int | Sequence[int], Arrays]:
-    index, data, pixels = placed
+    index, data, pixels = image
     try:
         with DECODING.taking(pixels):
             return look(open_image(data, limits))

@@ -135,15 +135,15 @@ class MRopeVL(CausalLM, SupportsImages):
 
     def mrope_positions(self, media: Sequence[Media], length: int) -> Tensor:
         """Return the M-RoPE positions ``[3, length]``: time, row and column."""
-        position_rows, place, position = [], 0, 0
+        position_rows, index, position = [], 0, 0
         for image in media:
             rows, columns = self._grid(image)
-            position_rows.append(_text(position, image.start - place))
-            position += image.start - place
+            position_rows.append(_text(position, image.start - index))
+            position += image.start - index
             grid = torch.stack([torch.zeros(image.count, dtype=torch.int64), *_meshed(rows, columns)])
             position_rows.append(position + grid)
-            place, position = image.end, position + max(rows, columns)
-        return torch.cat([*position_rows, _text(position, length - place)], dim=1)
+            index, position = image.end, position + max(rows, columns)
+        return torch.cat([*position_rows, _text(position, length - index)], dim=1)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load weights like ``CausalLM``, with the names of any version."""
@@ -160,7 +160,7 @@ class MRopeVL(CausalLM, SupportsImages):
             or rows * columns != media.count
             or math.prod((time, height, width)) != media.arrays[PATCHES].shape[0]
         ):
-            raise media_error(f"a grid of {time}, {height}, {width} patches has {media.count} places")
+            raise media_error(f"a grid of {time}, {height}, {width} patches has {media.count} tokens")
         return rows, columns
 
 

@@ -24,7 +24,7 @@ class VisionEncoder(nn.Module):
         super().__init__()
         self.body = body
 
-    def place(self, rest: str) -> tuple[str, str | None]:
+    def map_weight_name(self, rest: str) -> tuple[str, str | None]:
         """Return our name and shard for a checkpoint's name below this module."""
         return f"body.{rest}", None
 

@@ -70,15 +70,15 @@ class ProjectedVL(Model, SupportsImages):
             result = image.arrays.get(PIXELS)
             if result is None or len(result.shape) != 4:
                 raise media_error(f"there are {', '.join(sorted(image.arrays)) or 'no arrays'}")
-            if image.count != (places := self.places(image.arrays)):
+            if image.count != (count := self.num_image_tokens(image.arrays)):
                 raise media_error(
-                    f"an image of {result.shape[3]} x {result.shape[2]} has {places} places, not {image.count}"
+                    f"an image of {result.shape[3]} x {result.shape[2]} has {count} tokens, not {image.count}"
                 )
 
     def example(self, tokens: int) -> Media | None:
         """Return an image as large as any of at most ``tokens`` positions; ``None`` if all have more."""
         arrays = self.largest(tokens)
-        count = self.places(arrays)
+        count = self.num_image_tokens(arrays)
         return Media(start=0, count=count, digest=b"", arrays=arrays) if 0 < count <= tokens else None
 
     def largest(self, tokens: int) -> Mapping[str, MediaArray]:
@@ -91,9 +91,9 @@ class ProjectedVL(Model, SupportsImages):
         shape = (tiles, int(self.config.vision_config.num_channels), height, width)
         return MediaArray("float32", shape, bytes(4 * math.prod(shape)))
 
-    def places(self, arrays: Mapping[str, MediaArray]) -> int:
+    def num_image_tokens(self, arrays: Mapping[str, MediaArray]) -> int:
         """Return the number of tokens of an image from its arrays. Raises ``RequestError`` for an impossible size."""
-        raise NotImplementedError(f"{type(self).__name__} does not define places(arrays)")
+        raise NotImplementedError(f"{type(self).__name__} does not define num_image_tokens(arrays)")
 
     def pixels(self, media: Sequence[Media]) -> Tensor:
         """Stack images of one size as ``[tiles, colours, height, width]`` in the vision encoder's device and dtype."""

@@ -122,7 +122,7 @@ class Dbrx(TransformerLM):
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
-        """Return the geometry; the numbers of heads are in two places of the configuration."""
+        """Return the geometry; the numbers of heads are in two parts of the configuration."""
         heads = config.n_heads
         dim = config.d_model // heads
         return AttentionShape(heads=heads, kv_heads=config.attn_config.kv_n_heads, dim=dim, layers=config.n_layers)

@@ -15,8 +15,8 @@ from sglang_plug.layers import Embedding, Linear, Rope, activation
 from sglang_plug_models.common.alibi import Alibi, BiasedAttention, alibi_shape, slopes
 from sglang_plug_models.common.blocks import Angles, TransformerLM
 
-Places = Angles | Tensor
-"""Position data of the layers: angles, or ALiBi's biases."""
+PositionEncoding = Angles | Tensor
+"""What the layers need of positions: rotary angles, or ALiBi's biases."""
 
 
 def key_heads(config: Any) -> int:
@@ -43,19 +43,19 @@ class SelfAttention(nn.Module):
         else:
             self.attention = Attention(env, index, scale=scale)
 
-    def forward(self, x: Tensor, places: Places, batch: ForwardBatch) -> Tensor:
+    def forward(self, x: Tensor, encoding: PositionEncoding, batch: ForwardBatch) -> Tensor:
         """Map ``[T, hidden]`` to ``[T, hidden]``."""
         parts = self.query_key_value(x).view(-1, self.kv_heads, self.group + 2, self.dim)
         q, k, v = parts[:, :, :-2].flatten(1, 2), parts[:, :, -2], parts[:, :, -1]
-        return self.dense(self._attended(q, k, v, places, batch).flatten(1))
+        return self.dense(self._attended(q, k, v, encoding, batch).flatten(1))
 
-    def _attended(self, q: Tensor, k: Tensor, v: Tensor, places: Places, batch: ForwardBatch) -> Tensor:
+    def _attended(self, q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding, batch: ForwardBatch) -> Tensor:
         if isinstance(self.attention, Attention):
-            cos, sin = places
+            cos, sin = encoding
             return self.attention.rotary(q, k, v, cos, sin, batch)
-        assert isinstance(places, Tensor)
+        assert isinstance(encoding, Tensor)
         k, v = (tensor.repeat_interleave(self.group, dim=1) for tensor in (k, v))  # each head has biases of its own
-        result: Tensor = self.attention(q, k, v, places, batch)
+        result: Tensor = self.attention(q, k, v, encoding, batch)
         return result
 
 
@@ -92,13 +92,13 @@ class Layer(nn.Module):
             self.input_layernorm = norm()
             self.post_attention_layernorm = None if self.parallel else norm()
 
-    def forward(self, x: Tensor, places: Places, batch: ForwardBatch) -> Tensor:
+    def forward(self, x: Tensor, encoding: PositionEncoding, batch: ForwardBatch) -> Tensor:
         """Map ``[T, hidden]`` to ``[T, hidden]``."""
         if self.ln_attn is not None and self.ln_mlp is not None:
-            return x + self.self_attention(self.ln_attn(x), places, batch) + self.mlp(self.ln_mlp(x))
+            return x + self.self_attention(self.ln_attn(x), encoding, batch) + self.mlp(self.ln_mlp(x))
         assert self.input_layernorm is not None
         normed = self.input_layernorm(x)
-        attended = x + self.self_attention(normed, places, batch)
+        attended = x + self.self_attention(normed, encoding, batch)
         after = self.post_attention_layernorm
         return attended + self.mlp(normed if after is None else after(attended))
 
@@ -112,18 +112,18 @@ class Decoder(nn.Module):
         self.h = nn.ModuleList(Layer(config, env, index) for index in range(config.num_hidden_layers))
         self.ln_f = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
         heads = config.num_attention_heads
-        self.places: nn.Module
+        self.position_encoding: nn.Module
         if config.alibi:
-            self.places = Alibi(slopes(heads), rounded=True)
+            self.position_encoding = Alibi(slopes(heads), rounded=True)
         else:
-            self.places = Rope.of(config, config.hidden_size // heads, env.context_length, whole=True)
+            self.position_encoding = Rope.of(config, config.hidden_size // heads, env.context_length, whole=True)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Return the hidden states of every new token, ``[T, hidden]``."""
         x = self.word_embeddings(batch.input_ids)
-        places = self.places(batch.positions, x.dtype)
+        encoding = self.position_encoding(batch.positions, x.dtype)
         for layer in self.h:
-            x = layer(x, places, batch)
+            x = layer(x, encoding, batch)
         result: Tensor = self.ln_f(x)
         return result
 

@@ -25,7 +25,7 @@ class Gemma3VL(ProjectedVL):
     projector = Gemma3MultiModalProjector
     bidirectional_images: ClassVar[bool] = True
 
-    def places(self, arrays: Mapping[str, MediaArray]) -> int:
+    def num_image_tokens(self, arrays: Mapping[str, MediaArray]) -> int:
         """Return the number of tokens, which is the same for all images."""
         square(arrays[PIXELS], self.config.vision_config.image_size)
         return int(self.config.mm_tokens_per_image)

@@ -82,7 +82,7 @@ class BiasedExperts(nn.Module):
         gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
         return (up + 1) * (gate * torch.sigmoid(gate * self.alpha))
 
-    def place(self, rest: str) -> tuple[str, str | None]:
+    def map_weight_name(self, rest: str) -> tuple[str, str | None]:
         """Return our parameter and shard for a checkpoint's name below this module."""
         number, _, matrix = rest.partition(".")
         if number.isdecimal():

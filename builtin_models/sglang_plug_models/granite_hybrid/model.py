@@ -32,7 +32,7 @@ NAMES: Mapping[str, str] = {
 class Experts(SparseMLP):
     """All experts' matrices in two tensors."""
 
-    def place(self, rest: str) -> tuple[str, str | None]:
+    def map_weight_name(self, rest: str) -> tuple[str, str | None]:
         """Return our parameter for a checkpoint's name below this module."""
         return NAMES.get(rest, rest), None
 
@@ -116,12 +116,12 @@ class GraniteHybrid(Hybrid):
         """Build the attention of layer ``index``."""
         kind = SelfAttention if config.position_embedding_type == "rope" else NoRopeAttention
         bias = config.attention_bias
-        place, scale = self.kv_place(config, index), config.attention_multiplier
-        return kind(config, env, place, qkv_bias=bias, out_bias=bias, scale=scale)
+        layer_index, scale = self.kv_layer_index(config, index), config.attention_multiplier
+        return kind(config, env, layer_index, qkv_bias=bias, out_bias=bias, scale=scale)
 
     def mamba(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build the mixer of layer ``index``."""
-        return mamba2_of(config, env, self.state_place(config, index))
+        return mamba2_of(config, env, self.state_index(config, index))
 
     def head(self, hidden: Tensor) -> Tensor:
         """Compute logits ``[rows, vocabulary]``."""

@@ -49,7 +49,7 @@ class Idefics3(ProjectedVL):
         self.of_tile = int((config.vision_config.image_size // config.vision_config.patch_size) ** 2)
         self.of_tile //= int(config.scale_factor**2)
 
-    def places(self, arrays: Mapping[str, MediaArray]) -> int:
+    def num_image_tokens(self, arrays: Mapping[str, MediaArray]) -> int:
         """Return the number of tokens: the same for each tile, and one for each token between them."""
         pixels, tokens = arrays[PIXELS], arrays.get(TOKENS)
         square(pixels, self.config.vision_config.image_size, pixels.shape[0])
@@ -57,7 +57,7 @@ class Idefics3(ProjectedVL):
             raise media_error("the tokens of one are missing")
         placeholders = int((self._tokens(tokens) == self.config.image_token_id).sum())
         if placeholders != pixels.shape[0] * self.of_tile:
-            raise media_error(f"one has {pixels.shape[0]} tiles and {placeholders} places for them")
+            raise media_error(f"one has {pixels.shape[0]} tiles and {placeholders} placeholders for them")
         return tokens.shape[0]
 
     def largest(self, tokens: int) -> Mapping[str, MediaArray]:

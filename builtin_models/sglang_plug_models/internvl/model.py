@@ -45,7 +45,7 @@ class InternVL(ProjectedVL):
             )
         self.skipped = 1 if config.vision_feature_select_strategy == "default" else 0
 
-    def places(self, arrays: Mapping[str, MediaArray]) -> int:
+    def num_image_tokens(self, arrays: Mapping[str, MediaArray]) -> int:
         """Return the number of tokens, which is the same for each tile."""
         tiles = arrays[PIXELS].shape[0]
         square(arrays[PIXELS], self.height, tiles)
@@ -65,7 +65,7 @@ class InternVL(ProjectedVL):
         return self.multi_modal_projector.body(joined).flatten(0, 1).split_with_sizes([image.count for image in media])
 
     def _joined(self, states: Tensor) -> Tensor:
-        """Merge squares of ``[tiles, patches, width]`` to ``[tiles, places, joined * joined * width]``, row by row."""
+        """Merge squares of ``[tiles, patches, width]`` to ``[tiles, tokens, joined * joined * width]``, row by row."""
         side, by = self.patches // self.joined, self.joined
         grid = states.reshape(len(states), side, by, side, by, -1)
         return grid.permute(0, 1, 3, 2, 4, 5).flatten(3).flatten(1, 2)

@@ -90,7 +90,7 @@ class SparseMLP(nn.Module):
         result: Tensor = self.experts(x, *self._choose(x)) + self.bias
         return result
 
-    def place(self, rest: str) -> tuple[str, str | None]:
+    def map_weight_name(self, rest: str) -> tuple[str, str | None]:
         """Return our parameter for a checkpoint's name, which differs for the experts' matrices."""
         names = {
             "input_linear.weight": "experts.gate_up_proj.weight",

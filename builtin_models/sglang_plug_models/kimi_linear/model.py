@@ -51,7 +51,7 @@ class DeltaAttention(SSMDecay):
         conv = ShortConv.shape(3 * heads * dim, config.linear_conv_kernel_dim)
         return conv, StateShape(shape=(heads, dim, dim), dtype=torch.float32)
 
-    def place(self, rest: str) -> tuple[str, str | None]:
+    def map_weight_name(self, rest: str) -> tuple[str, str | None]:
         """Return our parameter and shard for a checkpoint's name below this module."""
         rest = rest.removeprefix("forget_gate.")
         name, _, parameter = rest.partition(".")
@@ -101,7 +101,7 @@ class KimiLinear(Hybrid):
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:
         """Return the geometry of the attention layers: one key head, which caches a latent."""
-        return replace(latent_shape(config), layers=cls.kv_place(config, config.num_hidden_layers))
+        return replace(latent_shape(config), layers=cls.kv_layer_index(config, config.num_hidden_layers))
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
         """Build the decoder without the head."""
@@ -110,8 +110,8 @@ class KimiLinear(Hybrid):
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build latent or delta attention."""
         if self.attends(config, index):
-            return LatentAttention(config, env, self.kv_place(config, index))
-        return DeltaAttention(config, env, self.state_place(config, index))
+            return LatentAttention(config, env, self.kv_layer_index(config, index))
+        return DeltaAttention(config, env, self.state_index(config, index))
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build experts and shared ones, or an MLP."""

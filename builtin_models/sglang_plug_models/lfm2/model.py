@@ -113,9 +113,9 @@ class Lfm2(Hybrid):
         """Build layer ``index`` of the kind in ``layer_types``."""
         mixer: nn.Module
         if self.attends(config, index):
-            mixer = SelfAttention(config, env, self.kv_place(config, index), qk_norm=True)
+            mixer = SelfAttention(config, env, self.kv_layer_index(config, index), qk_norm=True)
         else:
-            mixer = GatedConv(config, env, self.state_place(config, index))
+            mixer = GatedConv(config, env, self.state_index(config, index))
         return Layer(config, env, mixer, self.mlp(config, env, index))
 
     def mlp(self, config: Any, env: BuildEnv, index: int) -> nn.Module:

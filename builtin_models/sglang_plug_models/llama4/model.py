@@ -35,7 +35,7 @@ def chunk_of(config: Any) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class PositionEncoding:
     """Position data of this step for the layers."""
 
     cos: Tensor
@@ -64,8 +64,8 @@ class SelfAttention(nn.Module):
         window = chunk_of(config) if self.chunked else None
         self.attention = Attention(env, index, scale=self.dim**-0.5, window=window)
 
-    def forward(self, x: Tensor, places: Any, batch: ForwardBatch) -> Tensor:
-        """Map ``[T, hidden]`` to ``[T, hidden]``; ``places`` are ``Places``."""
+    def forward(self, x: Tensor, encoding: Any, batch: ForwardBatch) -> Tensor:
+        """Map ``[T, hidden]`` to ``[T, hidden]``; ``encoding`` is a ``PositionEncoding``."""
         qkv = self.qkv_proj(x).view(-1, self.heads + 2 * self.kv_heads, self.dim)
         qk, v = qkv.tensor_split((self.heads + self.kv_heads,), dim=1)
         if self.normalised:
@@ -73,12 +73,12 @@ class SelfAttention(nn.Module):
         if self.turned:
             qk = split_pairs(qk, self.dim)
         q, k = qk.tensor_split((self.heads,), dim=1)
-        q = q * places.growth if self.grows else q
-        if places.parities is not None:
-            of_queries, of_keys = places.parities if self.chunked else zero_parities(x)
+        q = q * encoding.growth if self.grows else q
+        if encoding.parities is not None:
+            of_queries, of_keys = encoding.parities if self.chunked else zero_parities(x)
             q, k = append_dims(q, of_queries), append_dims(k, of_keys)
         if self.turned:
-            return self.o_proj(self.attention.rotary(q, k, v, places.cos, places.sin, batch).flatten(1))
+            return self.o_proj(self.attention.rotary(q, k, v, encoding.cos, encoding.sin, batch).flatten(1))
         return self.o_proj(self.attention(q, k, v, batch).flatten(1))
 
 
@@ -120,12 +120,12 @@ class Body(Decoder):
             rope: Any = self.rope
             rope.factor = 1.0  # normalised vectors have a fixed length
 
-    def angles(self, positions: Tensor, dtype: torch.dtype) -> Places:
+    def angles(self, positions: Tensor, dtype: torch.dtype) -> PositionEncoding:
         """Return the position data of ``positions`` ``[T]``."""
         cos, sin = self.rope(positions, dtype)
         growth = 1.0 + self.growth * torch.log1p(torch.floor((positions.float() + 1.0) / self.floor))
         chunk_parities = None if self.chunk is None else parities(positions, self.chunk, self.scale, dtype)
-        return Places(cos, sin, growth.to(dtype)[:, None, None], chunk_parities)
+        return PositionEncoding(cos, sin, growth.to(dtype)[:, None, None], chunk_parities)
 
 
 class Llama4(CausalLM):

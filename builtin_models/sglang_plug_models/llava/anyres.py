@@ -17,7 +17,7 @@ from sglang_plug_models.common.vision_encoder import media_error
 from sglang_plug_models.common.vision_projector import PIXELS, square
 
 from .model import Llava
-from .tiles import SIZES, max_tiles, patches, pinpoints, places, tiling
+from .tiles import SIZES, max_tiles, num_image_tokens, patches, pinpoints, tiling
 
 
 class LlavaNext(Llava):
@@ -35,7 +35,7 @@ class LlavaNext(Llava):
             )
         self.image_newline = nn.Parameter(torch.empty(config.text_config.hidden_size))
 
-    def places(self, arrays: Mapping[str, MediaArray]) -> int:
+    def num_image_tokens(self, arrays: Mapping[str, MediaArray]) -> int:
         """Return the tokens of the whole image and of its tiles; an image of one tile has the whole, and one more."""
         pixels, side = arrays[PIXELS], self.config.vision_config.image_size
         if pixels.shape[0] == 1:
@@ -47,7 +47,7 @@ class LlavaNext(Llava):
         except ValueError as error:
             raise media_error(str(error)) from error
         square(pixels, side, tiles)
-        return places(self.config, height, width)
+        return num_image_tokens(self.config, height, width)
 
     def largest(self, tokens: int) -> Mapping[str, MediaArray]:
         """Return an image of the resolution with the most tiles."""
@@ -55,7 +55,7 @@ class LlavaNext(Llava):
         sizes = [
             pinpoint
             for pinpoint in pinpoints(self.config.image_grid_pinpoints)
-            if places(self.config, *pinpoint) <= tokens
+            if num_image_tokens(self.config, *pinpoint) <= tokens
         ]
         if not sizes:
             return {PIXELS: self.blank(side, side)}

@@ -43,7 +43,7 @@ class Llava(ProjectedVL):
         self.skipped = 1 if config.vision_feature_select_strategy == "default" else 0
         self.extra = int(config.vision_config.model_type.startswith("clip"))  # the class token
 
-    def places(self, arrays: Mapping[str, MediaArray]) -> int:
+    def num_image_tokens(self, arrays: Mapping[str, MediaArray]) -> int:
         """Return one token for each patch, and one for the class token if it is kept."""
         vision = self.config.vision_config
         square(arrays[PIXELS], vision.image_size)

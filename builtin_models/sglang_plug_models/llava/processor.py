@@ -13,7 +13,7 @@ from sglang_plug import ConfigError, MediaArray, MediaLimits, MediaPrompt, Media
 from sglang_plug_models.common.checkpoint_components import from_checkpoint
 from sglang_plug_models.common.images import as_array, put_images
 
-from .tiles import SIZES, patches, pinpoints, places
+from .tiles import SIZES, num_image_tokens, patches, pinpoints
 
 PIXELS = "pixel_values"
 SINGLE = "llava_onevision"
@@ -73,7 +73,7 @@ class TilesProcessor:
         return put_images(tokens, images, int(self._config.image_token_index), self._limits, look)
 
     def _look(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
-        count = places(self._config, image.height, image.width)
+        count = num_image_tokens(self._config, image.height, image.width)
         pixels = self._images(images=[image], return_tensors="np")[PIXELS][0].astype("float32")
         size = np.array([image.height, image.width], dtype="int64")
         return count, {PIXELS: as_array(pixels), SIZES: as_array(size)}

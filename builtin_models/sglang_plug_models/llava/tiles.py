@@ -71,7 +71,7 @@ def max_tiles(config: Any) -> int | None:
     return None if ratio is None else int(str(ratio).removeprefix("anyres_max_"))
 
 
-def places(config: Any, height: int, width: int) -> int:
+def num_image_tokens(config: Any, height: int, width: int) -> int:
     """Return the tokens of an image of this size: the whole image, each row of tiles, and one that ends each row."""
     side = patches(config)
     rows, columns = tiling(config, height, width).shrunk(side, max_tiles(config))

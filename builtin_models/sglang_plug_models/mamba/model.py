@@ -67,7 +67,7 @@ class MambaLM(AttentionFree):
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build layer ``index``."""
         norm = RMSNorm(config.hidden_size, config.layer_norm_epsilon, env)
-        return SingleLayer(norm, self.mixer(config, env, self.state_place(config, index)))
+        return SingleLayer(norm, self.mixer(config, env, self.state_index(config, index)))
 
     def mixer(self, config: Any, env: BuildEnv, state: int) -> nn.Module:
         """Build a layer's mixer, whose first state is ``state``."""

@@ -137,7 +137,7 @@ class FalconH1(Hybrid):
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build layer ``index``."""
-        return Layer(config, env, index, self.state_place(config, index))
+        return Layer(config, env, index, self.state_index(config, index))
 
     def head(self, hidden: Tensor) -> Tensor:
         """Compute logits ``[rows, vocabulary]``."""

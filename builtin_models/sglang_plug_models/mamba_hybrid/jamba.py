@@ -45,12 +45,12 @@ class Jamba(Bamba):
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build attention or a mixer."""
         if self.attends(config, index):
-            return NoRopeAttention(config, env, self.kv_place(config, index))
+            return NoRopeAttention(config, env, self.kv_layer_index(config, index))
         return Mamba(
             config.hidden_size,
             shape_of(config),
             env,
-            self.state_place(config, index),
+            self.state_index(config, index),
             norm=partial(RMSNorm, eps=config.rms_norm_eps, env=env),
             activation_name=config.hidden_act,
             bias=config.mamba_proj_bias,

@@ -33,18 +33,21 @@ def shape_of(config: Any) -> Mamba2Shape:
     )
 
 
-def adapters(config: Any, env: BuildEnv, places: list[int], size_in: int, size_out: int) -> nn.ModuleDict:
+def adapters(config: Any, env: BuildEnv, kv_layers: list[int], size_in: int, size_out: int) -> nn.ModuleDict:
     """Build a low-rank adapter for each use of a block."""
     rank = config.adapter_rank
     return nn.ModuleDict(
-        {str(place): nn.Sequential(Linear(size_in, rank, env), Linear(rank, size_out, env)) for place in places}
+        {
+            str(kv_layer): nn.Sequential(Linear(size_in, rank, env), Linear(rank, size_out, env))
+            for kv_layer in kv_layers
+        }
     )
 
 
 class SharedAttention(nn.Module):
     """Attention with several indices in the KV pool, on states twice as wide as the model's."""
 
-    def __init__(self, config: Any, env: BuildEnv, places: list[int]) -> None:
+    def __init__(self, config: Any, env: BuildEnv, kv_layers: list[int]) -> None:
         super().__init__()
         wide, self.dim = config.attention_hidden_size, config.attention_head_dim
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -52,21 +55,23 @@ class SharedAttention(nn.Module):
         self.qkv_proj = Packed(wide, parts, env)
         self.o_proj = Row(heads * self.dim, config.hidden_size, env)
         scale = (self.dim / 2) ** -0.5
-        self.attentions = nn.ModuleDict({str(place): Attention(env, place, scale=scale) for place in places})
-        adapted = places if config.use_shared_attention_adapter else []
+        self.attentions = nn.ModuleDict(
+            {str(kv_layer): Attention(env, kv_layer, scale=scale) for kv_layer in kv_layers}
+        )
+        adapted = kv_layers if config.use_shared_attention_adapter else []
         self.linear_q_adapter_list = adapters(config, env, adapted, wide, parts["q"])
         self.linear_k_adapter_list = adapters(config, env, adapted, wide, parts["k"])
         self.linear_v_adapter_list = adapters(config, env, adapted, wide, parts["v"])
 
-    def forward(self, x: Tensor, place: str, angles: Angles | None, batch: ForwardBatch) -> Tensor:
+    def forward(self, x: Tensor, kv_layer: str, angles: Angles | None, batch: ForwardBatch) -> Tensor:
         """Map ``[T, 2 * hidden]`` to ``[T, hidden]``."""
         q, k, v = self.qkv_proj.split(x)
-        if place in self.linear_q_adapter_list:
-            q = q + self.linear_q_adapter_list[place](x)
-            k = k + self.linear_k_adapter_list[place](x)
-            v = v + self.linear_v_adapter_list[place](x)
+        if kv_layer in self.linear_q_adapter_list:
+            q = q + self.linear_q_adapter_list[kv_layer](x)
+            k = k + self.linear_k_adapter_list[kv_layer](x)
+            v = v + self.linear_v_adapter_list[kv_layer](x)
         q, k, v = (part.unflatten(-1, (-1, self.dim)) for part in (q, k, v))  # type: ignore[no-untyped-call]
-        attention = self.attentions[place]
+        attention = self.attentions[kv_layer]
         assert isinstance(attention, Attention)
         result = attention(q, k, v, batch) if angles is None else attention.rotary(q, k, v, *angles, batch)
         return self.o_proj(result.flatten(1))
@@ -75,33 +80,33 @@ class SharedAttention(nn.Module):
 class SharedMLP(nn.Module):
     """A gated MLP."""
 
-    def __init__(self, config: Any, env: BuildEnv, places: list[int]) -> None:
+    def __init__(self, config: Any, env: BuildEnv, kv_layers: list[int]) -> None:
         super().__init__()
         width, bias = config.intermediate_size, config.add_bias_linear
         self.gate_up_proj = Packed(config.hidden_size, {"gate": width, "up": width}, env, bias=bias)
-        self.gate_up_proj_adapter_list = adapters(config, env, places, config.hidden_size, 2 * width)
+        self.gate_up_proj_adapter_list = adapters(config, env, kv_layers, config.hidden_size, 2 * width)
         self.down_proj = Row(width, config.hidden_size, env, bias=bias)
         self._activate = gated_activation(config.hidden_act, env)
 
-    def forward(self, x: Tensor, place: str) -> Tensor:
+    def forward(self, x: Tensor, kv_layer: str) -> Tensor:
         """Map ``[T, hidden]`` to ``[T, hidden]``."""
-        return self.down_proj(self._activate(self.gate_up_proj(x) + self.gate_up_proj_adapter_list[place](x)))
+        return self.down_proj(self._activate(self.gate_up_proj(x) + self.gate_up_proj_adapter_list[kv_layer](x)))
 
 
 class SharedBlock(nn.Module):
     """Attention and an MLP, without a residual stream."""
 
-    def __init__(self, config: Any, env: BuildEnv, places: list[int]) -> None:
+    def __init__(self, config: Any, env: BuildEnv, kv_layers: list[int]) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.attention_hidden_size, config.rms_norm_eps, env)
-        self.self_attn = SharedAttention(config, env, places)
+        self.self_attn = SharedAttention(config, env, kv_layers)
         self.pre_ff_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, env)
-        self.feed_forward = SharedMLP(config, env, places)
+        self.feed_forward = SharedMLP(config, env, kv_layers)
 
-    def forward(self, x: Tensor, first: Tensor, place: str, angles: Angles | None, batch: ForwardBatch) -> Tensor:
+    def forward(self, x: Tensor, first: Tensor, kv_layer: str, angles: Angles | None, batch: ForwardBatch) -> Tensor:
         """Map ``[T, hidden]`` to ``[T, hidden]``; ``first`` are the embeddings."""
-        attended = self.self_attn(self.input_layernorm(torch.cat((x, first), -1)), place, angles, batch)
-        return self.feed_forward(self.pre_ff_layernorm(attended), place)
+        attended = self.self_attn(self.input_layernorm(torch.cat((x, first), -1)), kv_layer, angles, batch)
+        return self.feed_forward(self.pre_ff_layernorm(attended), kv_layer)
 
 
 class MambaLayer(nn.Module):
@@ -133,9 +138,9 @@ class MambaLayer(nn.Module):
 class HybridLayer(nn.Module):
     """A shared block and a mixer, which also receives the block's output."""
 
-    def __init__(self, config: Any, env: BuildEnv, state: int, block: SharedBlock, place: int) -> None:
+    def __init__(self, config: Any, env: BuildEnv, state: int, block: SharedBlock, kv_layer: int) -> None:
         super().__init__()
-        self.shared_transformer, self.key = block, str(place)
+        self.shared_transformer, self.key = block, str(kv_layer)
         self.linear = Linear(config.hidden_size, config.hidden_size, env)
         self.mamba_decoder = MambaLayer(config, env, state)
 
@@ -205,13 +210,15 @@ class Zamba2(Hybrid):
             raise ConfigError(
                 "tie_word_embeddings is false, which in Zamba2 means blocks of each layer's own: not served"
             )
-        places, count = self.kv_place(config, config.num_hidden_layers), config.num_mem_blocks
-        blocks = [SharedBlock(config, env, list(range(first, places, count))) for first in range(min(count, places))]
+        kv_layers, count = self.kv_layer_index(config, config.num_hidden_layers), config.num_mem_blocks
+        blocks = [
+            SharedBlock(config, env, list(range(first, kv_layers, count))) for first in range(min(count, kv_layers))
+        ]
         layers: list[nn.Module] = []
         for index in range(config.num_hidden_layers):
-            state, place = self.state_place(config, index), self.kv_place(config, index)
+            state, kv_layer = self.state_index(config, index), self.kv_layer_index(config, index)
             if self.attends(config, index):
-                layers.append(HybridLayer(config, env, state, blocks[place % count], place))
+                layers.append(HybridLayer(config, env, state, blocks[kv_layer % count], kv_layer))
             else:
                 layers.append(MambaLayer(config, env, state))
         return layers

@@ -91,8 +91,8 @@ class MiniMax(Hybrid):
         """Build layer ``index`` of the kind in ``layer_types``."""
         mixer: nn.Module
         if self.attends(config, index):
-            mixer = SelfAttention(config, env, self.kv_place(config, index), window=config.sliding_window)
+            mixer = SelfAttention(config, env, self.kv_layer_index(config, index), window=config.sliding_window)
         else:
-            mixer = LightningAttention(config, env, index, self.state_place(config, index))
+            mixer = LightningAttention(config, env, index, self.state_index(config, index))
         gate = router(config, env, index, experts=config.num_local_experts, normalise=True)
         return Layer(config, env, mixer, SparseMLP(config, env, gate, width=config.intermediate_size, names=NAMES))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sglang_plug import BuildEnv, ForwardBatch
 from sglang_plug_models.common.blocks import CausalLM, Decoder, SelfAttention, window_of
 
-Places = tuple[Tensor, Tensor, Tensor]
+PositionEncoding = tuple[Tensor, Tensor, Tensor]
 """Cosines and sines of this step's positions, and the factors on queries ``[T, 1, 1]``."""
 
 
@@ -18,7 +18,7 @@ class ScaledQueryAttention(SelfAttention):
     """Attention whose queries are multiplied by a factor of their position."""
 
     def forward(self, x: Tensor, angles: Any, batch: ForwardBatch) -> Tensor:
-        """Map ``[T, hidden]`` to ``[T, hidden]``; ``angles`` are ``Places``."""
+        """Map ``[T, hidden]`` to ``[T, hidden]``; ``angles`` is a ``PositionEncoding``."""
         cos, sin, factors = angles
         qkv = self.qkv_proj(x).view(-1, self.heads + 2 * self.kv_heads, self.dim)
         q, k, v = qkv.tensor_split((self.heads, self.heads + self.kv_heads), dim=1)
@@ -34,7 +34,7 @@ class ScaledQueryDecoder(Decoder):
         self.growth = float(parameters["llama_4_scaling_beta"])
         self.original = float(parameters["original_max_position_embeddings"])
 
-    def angles(self, positions: Tensor, dtype: torch.dtype) -> Places:
+    def angles(self, positions: Tensor, dtype: torch.dtype) -> PositionEncoding:
         """Return cosines, sines and factors of ``positions`` ``[T]``."""
         cos, sin = self.rope(positions, dtype)
         factors = 1 + self.growth * torch.log1p(torch.floor(positions.float() / self.original))

@@ -43,7 +43,7 @@ class Mistral3(ProjectedVL):
         self.layers: list[int] = [layers] if isinstance(layers, int) else list(layers)
         self.side = int(config.vision_config.patch_size) * int(config.spatial_merge_size)
 
-    def places(self, arrays: Mapping[str, MediaArray]) -> int:
+    def num_image_tokens(self, arrays: Mapping[str, MediaArray]) -> int:
         """Return one token for each square of patches, and one after each row."""
         tiles, _, height, width = arrays[PIXELS].shape
         if tiles != 1 or height % self.side or width % self.side:

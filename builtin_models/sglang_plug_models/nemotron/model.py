@@ -108,7 +108,7 @@ class NemotronH(Hybrid):
             case "linear_attention":
                 return SingleLayer(before, self.mamba(config, env, index))
             case "full_attention":
-                return SingleLayer(before, NoRopeAttention(config, env, self.kv_place(config, index)))
+                return SingleLayer(before, NoRopeAttention(config, env, self.kv_layer_index(config, index)))
             case "moe":
                 return SingleLayer(before, SparseMLP(config, env, index), alone=True)
             case "mlp":
@@ -122,7 +122,7 @@ class NemotronH(Hybrid):
             config.hidden_size,
             shape,
             env,
-            self.state_place(config, index),
+            self.state_index(config, index),
             norm=GatedRMSNorm(shape.inner, config.layer_norm_epsilon, groups=shape.groups, gate_first=True),
             activation_name=config.mamba_hidden_act,
             bias=config.use_bias,

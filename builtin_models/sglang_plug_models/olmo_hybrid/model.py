@@ -53,7 +53,7 @@ class OlmoDeltaNet(DeltaNet):
         """Compute the rates like ``DeltaNet``, but up to 2 if negative eigenvalues are allowed."""
         return x.sigmoid() * self.max_rate
 
-    def place(self, rest: str) -> tuple[str, str | None]:
+    def map_weight_name(self, rest: str) -> tuple[str, str | None]:
         """Return our parameter and shard for a checkpoint's name below this module."""
         name, _, parameter = rest.partition(".")
         part = name[:1]
@@ -123,8 +123,8 @@ class OlmoHybrid(Hybrid):
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build layer ``index`` of the kind in ``layer_types``."""
         if not self.attends(config, index):
-            net = OlmoDeltaNet(config, env, self.state_place(config, index))
+            net = OlmoDeltaNet(config, env, self.state_index(config, index))
             return RecurrentLayer(config, env, net, self.mlp(config, env, index))
         layer = Layer(config, env, index)
-        layer.self_attn = OptionalRopeAttention(config, env, self.kv_place(config, index))
+        layer.self_attn = OptionalRopeAttention(config, env, self.kv_layer_index(config, index))
         return layer

@@ -210,9 +210,9 @@ class QwenHybrid(Hybrid):
         """Build layer ``index`` of the kind in ``layer_types``."""
         mixer: nn.Module
         if self.attends(config, index):
-            mixer = GatedAttention(config, env, self.kv_place(config, index))
+            mixer = GatedAttention(config, env, self.kv_layer_index(config, index))
         else:
-            mixer = self.net(config, env, self.state_place(config, index))
+            mixer = self.net(config, env, self.state_index(config, index))
         return Layer(config, env, mixer, self.mlp(config, env, index))
 
 

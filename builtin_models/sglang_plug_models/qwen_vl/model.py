@@ -66,7 +66,7 @@ class DeepstackVL(MRopeVL):
         return DeepstackLayer(config, env, self.attention(config, env, index), self.mlp(config, env, index))
 
     def states(self, output: Any) -> Tensor:
-        """Return the states as ``[places, 1 + n, hidden]``."""
+        """Return the states as ``[tokens, 1 + n, hidden]``."""
         return torch.stack([output.pooler_output, *output.deepstack_features], dim=1)
 
 

@@ -153,10 +153,10 @@ class RecurrentGemma(Hybrid):
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build layer ``index`` of the kind in ``layer_types``."""
         if not self.attends(config, index):
-            return Layer(config, env, RecurrentBlock(config, env, self.state_place(config, index)))
-        place, bias = self.kv_place(config, index), config.attention_bias
+            return Layer(config, env, RecurrentBlock(config, env, self.state_index(config, index)))
+        layer_index, bias = self.kv_layer_index(config, index), config.attention_bias
         window = config.sliding_window
-        return Layer(config, env, SelfAttention(config, env, place, qkv_bias=bias, out_bias=True, window=window))
+        return Layer(config, env, SelfAttention(config, env, layer_index, qkv_bias=bias, out_bias=True, window=window))
 
     def head(self, hidden: Tensor) -> Tensor:
         """Compute logits ``[rows, vocabulary]``."""

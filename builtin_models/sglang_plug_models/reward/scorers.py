@@ -20,7 +20,7 @@ LAST = Pooling(mode="last", normalize=False)
 
 
 class Scorer(CausalLM):
-    """A decoder with ``score`` in place of the language-model head."""
+    """A decoder with ``score`` instead of the language-model head."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__(config, env)

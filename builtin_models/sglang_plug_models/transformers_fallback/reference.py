@@ -30,7 +30,7 @@ SINKS = "s_aux"
 
 
 def attend(module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Any, **options: Any) -> tuple[Tensor, None]:
-    """Attend in place of transformers' function: ``[1, heads, T, dim]`` to ``[1, T, heads, value_dim]``."""
+    """Attend instead of transformers' function: ``[1, heads, T, dim]`` to ``[1, T, heads, value_dim]``."""
     return getattr(module, HANDLER)(q, k, v, attention_mask, options), None
 
 
@@ -128,7 +128,7 @@ def filled(
 
     ``optional`` are name prefixes of parts that may be unused, or missing and then stay random.
 
-    Raises ``WeightError`` if the checkpoint lacks a tensor, or has one that the model has no place for.
+    Raises ``WeightError`` if the checkpoint lacks a tensor, or has one that the model does not have.
     """
     progress = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()

@@ -369,7 +369,7 @@ class Packed(Linear):
         return self._sizes
 
     def _slice(self, stored: StoredTensor | None, shard: str) -> slice | tuple[int | slice, ...]:
-        return self._rows[shard] if stored is None else stored.place(self.shards.index(shard), self._sizes)
+        return self._rows[shard] if stored is None else stored.part_index(self.shards.index(shard), self._sizes)
 
 
 class Column(Packed):

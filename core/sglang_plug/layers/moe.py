@@ -240,7 +240,7 @@ class Experts(nn.Module):
         wide = torch.cat([self.gate_up_proj.products[f"{number}.{part}"](rows) for part in self._parts], dim=-1)
         return self.down_proj.products[f"{number}.down"](self._gated(wide))
 
-    def place(self, rest: str) -> tuple[str, str | None]:
+    def map_weight_name(self, rest: str) -> tuple[str, str | None]:
         """Return parameter and shard for a checkpoint's name below this module; an unknown name stays as it is."""
         if rest in ("gate_up_proj", "down_proj"):
             return f"{rest}.weight", None

@@ -15,7 +15,7 @@ from sglang_plug.contracts.model.quantization import LinearScheme, StoredTensor
 class Unpacking:
     """Collects the stored tensors of one or several matrices; a matrix is complete with its last tensor.
 
-    Until ``finish`` the layer has parameters without memory in place of its ``weight``, which receive the stored
+    Until ``finish`` the layer has parameters without memory instead of its ``weight``, which receive the stored
     tensors.
 
     Args:

@@ -53,13 +53,13 @@ class LowRankTable:
     Args:
         segments: columns of the product that are adapted together, in order and without overlap.
         size_in: columns of the layer's matrix.
-        places: number of adapter slots, without slot 0, which has no adapter.
+        slots: number of adapter slots, without slot 0, which has no adapter.
         dtype: dtype of all matrices.
         device: device of all tensors.
     """
 
     def __init__(
-        self, segments: Sequence[slice], size_in: int, *, places: int, dtype: torch.dtype, device: torch.device
+        self, segments: Sequence[slice], size_in: int, *, slots: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.segments, self.size_in, self.dtype, self.device = tuple(segments), size_in, dtype, device
         self.width = max(segment.stop - segment.start for segment in segments)
@@ -67,12 +67,12 @@ class LowRankTable:
         """Powers of two: the greatest number of ranks of an adapter, and of one of its segments."""
         self.held: dict[int, LowRank] = {}
         width = HEADER + FIELDS * len(self.segments)
-        self._host_entries = torch.zeros(1 + places, width, dtype=torch.int64)
-        self._host_scales = torch.zeros(1 + places, len(self.segments), dtype=torch.float32)
-        self.entries = torch.zeros(1 + places, width, dtype=torch.int64, device=device)
-        """``[places + 1, 2 + 4 * segments]``; keeps its address."""
-        self.scales = torch.zeros(1 + places, len(self.segments), dtype=torch.float32, device=device)
-        """``[places + 1, segments]`` float32; keeps its address."""
+        self._host_entries = torch.zeros(1 + slots, width, dtype=torch.int64)
+        self._host_scales = torch.zeros(1 + slots, len(self.segments), dtype=torch.float32)
+        self.entries = torch.zeros(1 + slots, width, dtype=torch.int64, device=device)
+        """``[slots + 1, 2 + 4 * segments]``; keeps its address."""
+        self.scales = torch.zeros(1 + slots, len(self.segments), dtype=torch.float32, device=device)
+        """``[slots + 1, segments]`` float32; keeps its address."""
         bounds = [[segment.start for segment in segments], [segment.stop for segment in segments]]
         self.bounds = torch.tensor(bounds, dtype=torch.int32).to(device)
         """``[2, segments]`` int32: begin and end of each segment."""
@@ -89,21 +89,21 @@ class LowRankTable:
             return False
         starts = [segment.start * self.dtype.itemsize for segment in self.segments]
         rows = [matrix.shape[1] * self.dtype.itemsize for matrix in matrices]
-        if any(place % ALIGNMENT for place in (*starts, *rows, *(matrix.data_ptr() for matrix in matrices))):
+        if any(offset % ALIGNMENT for offset in (*starts, *rows, *(matrix.data_ptr() for matrix in matrices))):
             return False
         own = [segment for part in adapter.parts for segment in self._segments(part)]
         covered = sum(self.segments[index].stop - self.segments[index].start for index in own)
         adapted = sum(part.columns.stop - part.columns.start for part in adapter.parts)
         return len(set(own)) == len(own) and covered == adapted
 
-    def put(self, place: int, adapter: LowRank | None) -> None:
-        """Use ``adapter``, or none, for rows with slot ``place``, from 1 on. Work that is already queued is not
+    def put(self, slot: int, adapter: LowRank | None) -> None:
+        """Use ``adapter``, or none, for rows with slot ``slot``, from 1 on. Work that is already queued is not
         affected. ``adapter`` must fit.
         """
-        entry, scales = self._host_entries[place].zero_(), self._host_scales[place].zero_()
-        self.held.pop(place, None)
+        entry, scales = self._host_entries[slot].zero_(), self._host_scales[slot].zero_()
+        self.held.pop(slot, None)
         if adapter is not None:
-            self.held[place] = adapter
+            self.held[slot] = adapter
             entry[DOWN], entry[RANKS] = adapter.down.data_ptr(), len(adapter.down)
             self.max_ranks = max(self.max_ranks, _power_of_two(len(adapter.down)))
             for part in adapter.parts:
@@ -111,12 +111,12 @@ class LowRankTable:
         self.entries.copy_(pinned(self._host_entries, self.device), non_blocking=True)
         self.scales.copy_(pinned(self._host_scales, self.device), non_blocking=True)
 
-    def forget(self, place: int) -> None:
-        """Drop the adapter of slot ``place``, which no row may use before the next ``put`` there.
+    def forget(self, slot: int) -> None:
+        """Drop the adapter of slot ``slot``, which no row may use before the next ``put`` there.
 
         Queues no work on the device, so any thread may call it at any time.
         """
-        self.held.pop(place, None)
+        self.held.pop(slot, None)
 
     def _enter(self, entry: Tensor, scales: Tensor, part: LowRankPart) -> None:
         ranks, width = part.ranks.stop - part.ranks.start, part.columns.stop - part.columns.start
@@ -151,8 +151,8 @@ def add_low_rank(x: Tensor, y: Tensor, table: LowRankTable, which: Tensor) -> No
         which: ``[N]`` int64, the slot of each row's adapter; 0: none.
     """
     wide = x.float()
-    for place, adapter in table.held.items():
-        own = (which == place)[:, None]
+    for slot, adapter in table.held.items():
+        own = (which == slot)[:, None]
         for part in adapter.parts:
             inner = part.scale * (wide @ adapter.down[part.ranks].float().T)
             columns = y[:, part.columns]

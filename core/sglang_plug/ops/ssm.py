@@ -2,7 +2,7 @@
 selective scan.
 
 Each operates on a step's tokens of all sequences, one sequence after the other. It starts from the sequences' states
-and writes the new states in their place. A sequence may be divided into steps anywhere: the results are equal except
+and writes the new states over them. A sequence may be divided into steps anywhere: the results are equal except
 for rounding.
 """
 
@@ -224,15 +224,15 @@ def _over_runs(
         out, state = one_token(states.index_select(0, runs.rows), slice(None))
         states.index_copy_(0, runs.rows, state)
         return out.to(like.dtype)
-    single = [place for place, length in enumerate(runs.lengths) if length == 1]
+    single = [index for index, length in enumerate(runs.lengths) if length == 1]
     if single:
-        places = upload(single, torch.int64, like.device)
-        rows, at = runs.rows[places], runs.starts[places]
+        indices = upload(single, torch.int64, like.device)
+        rows, at = runs.rows[indices], runs.starts[indices]
         out, state = one_token(states.index_select(0, rows), at)
         states.index_copy_(0, rows, state)
         outputs[at] = out.to(like.dtype)
-    for place, start, end in _longer(runs.lengths):
-        row = runs.rows[place : place + 1]
+    for index, start, end in _longer(runs.lengths):
+        row = runs.rows[index : index + 1]
         out, state = many_tokens(states.index_select(0, row)[0], start, end)
         states.index_copy_(0, row, state[None])
         outputs[start:end] = out.to(like.dtype)
@@ -242,10 +242,10 @@ def _over_runs(
 def _longer(lengths: list[int]) -> Iterator[tuple[int, int, int]]:
     """Yield index, start and end of each run of more than one token."""
     end = 0
-    for place, length in enumerate(lengths):
+    for index, length in enumerate(lengths):
         start, end = end, end + length
         if length > 1:
-            yield place, start, end
+            yield index, start, end
 
 
 def _normalized(x: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ def call_order(calls: Sequence[pluggy.HookImpl], loaded: Sequence[DiscoveredPlug
     Files and folders that the user named come first, the last named one before the others; then installed
     distributions by name; then sglang-plug itself. ``tryfirst`` and ``trylast`` come before and after all others.
     """
-    order = {f"{plugin.distribution}:{plugin.name}": _place(index, plugin) for index, plugin in enumerate(loaded)}
+    order = {f"{plugin.distribution}:{plugin.name}": _load_order(index, plugin) for index, plugin in enumerate(loaded)}
     last = (3, 0)
     return sorted(
         calls, key=lambda call: (not call.opts["tryfirst"], call.opts["trylast"], order.get(call.plugin_name, last))
@@ -98,7 +98,7 @@ def disagreement(kind: str, chosen: Answer, others: Sequence[Answer]) -> str:
     )
 
 
-def _place(index: int, plugin: DiscoveredPlugin) -> tuple[int, int]:
+def _load_order(index: int, plugin: DiscoveredPlugin) -> tuple[int, int]:
     if plugin.explicit:
         return 0, -index
     return (2, index) if plugin.distribution == DISTRIBUTION else (1, index)

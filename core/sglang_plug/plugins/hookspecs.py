@@ -134,7 +134,7 @@ def register_executors() -> Iterable[ExecutorSpec]:  # type: ignore[empty-body]
 
 @hookspec
 def register_deployments() -> Iterable[DeploymentSpec]:  # type: ignore[empty-body]
-    """Places where engines run, selectable with ``--deployment``: a process of this machine, or another platform.
+    """Ways to run engines, selectable with ``--deployment``: a process of this machine, or another platform.
 
     The target is called in the API process, once for each of ``--replicas`` and again for each restart.
     """

@@ -77,14 +77,14 @@ def _of_groups(proc: Path, groups: Path) -> Iterator[int]:
 def _folders(proc: Path, groups: Path) -> Iterator[tuple[Path, GroupFiles]]:
     """Yield the folder of each group that this process is in, from the innermost on."""
     for line in _text(proc / "self" / "cgroup").splitlines():
-        _, controllers, place = line.split(":", 2)
+        _, controllers, path = line.split(":", 2)
         if controllers == "":
             root, files = groups, VERSION_2
         elif "memory" in controllers.split(","):
             root, files = groups / "memory", VERSION_1
         else:
             continue
-        folder = root / place.lstrip("/")
+        folder = root / path.lstrip("/")
         for directory in [folder, *folder.parents]:
             yield directory, files
             if directory == root:

@@ -29,6 +29,6 @@ def is_error(error: BaseException) -> bool:
 
 
 def refuse_panic(error: BaseException, where: str) -> None:
-    """Raise ``ComponentPanic`` in place of a panic or of ``StopIteration``; its message contains ``where``."""
+    """Raise ``ComponentPanic`` instead of a panic or of ``StopIteration``; its message contains ``where``."""
     if is_panic(error) or isinstance(error, STOPS):
         raise ComponentPanic(f"{where} failed: {type(error).__name__}: {error}") from error

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 FRONTEND = "sglang_plug_lang"
 MOVED = {"sglang.api": f"{FRONTEND}.lang.api"}
-"""Modules whose counterpart has another place in the frontend language."""
+"""Modules whose counterpart has another path in the frontend language."""
 OTHERS = {
     "sglang.Engine",
     "sglang.__version__",

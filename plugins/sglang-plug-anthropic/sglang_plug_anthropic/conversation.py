@@ -21,7 +21,7 @@ from .blocks import (
 )
 
 Message = dict[str, Any]
-Placed = tuple[str, AnthropicBlock]
+LocatedBlock = tuple[str, AnthropicBlock]
 """A block and its path in the request."""
 
 
@@ -39,7 +39,7 @@ class Conversation:
     messages: list[Message] = field(default_factory=list)
     images: list[RequestImage] = field(default_factory=list)
 
-    def add(self, role: str, blocks: Sequence[Placed]) -> None:
+    def add(self, role: str, blocks: Sequence[LocatedBlock]) -> None:
         """Add one turn. Tool results precede the rest of a turn, and their images follow all results."""
         if role == "assistant":
             self.messages.append(_of_assistant([block for _, block in blocks]))
@@ -47,12 +47,12 @@ class Conversation:
         if role == "system":
             self._add_system(text_of([block for _, block in blocks]))
             return
-        user_blocks: list[Placed] = []
-        for place, block in blocks:
+        user_blocks: list[LocatedBlock] = []
+        for path, block in blocks:
             if isinstance(block, AnthropicToolResult):
                 result = {"role": "tool", "tool_call_id": block.tool_use_id, "content": text_of(block.content)}
                 self.messages.append(result)
-                user_blocks += [item for item in _placed(place, block.content) if isinstance(item[1], AnthropicImage)]
+                user_blocks += [item for item in _located(path, block.content) if isinstance(item[1], AnthropicImage)]
         user_blocks += [item for item in blocks if not isinstance(item[1], AnthropicToolResult)]
         if user_blocks:
             self.messages.append({"role": "user", "content": _plain(self._parts(user_blocks))})
@@ -64,13 +64,13 @@ class Conversation:
         elif text:
             self.messages.append({"role": "system", "content": text})
 
-    def _parts(self, blocks: Sequence[Placed]) -> list[Message]:
+    def _parts(self, blocks: Sequence[LocatedBlock]) -> list[Message]:
         parts: list[Message] = []
-        for place, block in blocks:
+        for path, block in blocks:
             if isinstance(block, AnthropicText):
                 parts.append({"type": "text", "text": block.text})
             elif isinstance(block, AnthropicImage):
-                self.images.append(RequestImage(place, block.source.data or block.source.url))
+                self.images.append(RequestImage(path, block.source.data or block.source.url))
                 parts.append({"type": "image"})
         return parts
 
@@ -78,9 +78,9 @@ class Conversation:
 def conversation(system: str, messages: Sequence[TemplateMessage]) -> Conversation:
     """Convert the system prompt and the turns; consecutive messages of one role form one turn."""
     result = Conversation([{"role": "system", "content": system}] if system else [])
-    turns: list[tuple[str, list[Placed]]] = []
+    turns: list[tuple[str, list[LocatedBlock]]] = []
     for index, message in enumerate(messages):
-        blocks = list(_placed(f"messages.{index}", message.content))
+        blocks = list(_located(f"messages.{index}", message.content))
         if turns and turns[-1][0] == message.role:
             turns[-1][1].extend(blocks)
         else:
@@ -90,10 +90,10 @@ def conversation(system: str, messages: Sequence[TemplateMessage]) -> Conversati
     return result
 
 
-def _placed(place: str, content: str | Sequence[Any]) -> Iterator[Placed]:
+def _located(path: str, content: str | Sequence[Any]) -> Iterator[LocatedBlock]:
     blocks = [AnthropicText.model_construct(type="text", text=content)] if isinstance(content, str) else content
     for index, block in enumerate(blocks):
-        yield f"{place}.content.{index}", block
+        yield f"{path}.content.{index}", block
 
 
 def _of_assistant(blocks: Sequence[AnthropicBlock]) -> Message:

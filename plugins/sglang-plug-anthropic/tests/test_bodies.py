@@ -129,7 +129,7 @@ def test_system_prompt_and_blocks_become_plain_messages() -> None:
     assert outcome.chat().messages == expected
 
 
-def test_messages_of_the_system_join_the_prompt_before_the_first_turn_and_keep_their_place_after_it() -> None:
+def test_messages_of_the_system_join_the_prompt_before_the_first_turn_and_keep_their_position_after_it() -> None:
     def system(text: str) -> dict[str, Any]:
         return {"role": "system", "content": text}
 

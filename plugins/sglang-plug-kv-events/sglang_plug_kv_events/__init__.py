@@ -33,7 +33,7 @@ class Settings:
     replay_endpoint: str = ""
     """Address at which subscribers ask for earlier batches, such as ``tcp://127.0.0.1:5657``; empty: nowhere."""
     connect: bool = False
-    """Connect to a subscriber at ``endpoint``, in place of waiting for subscribers there."""
+    """Connect to a subscriber at ``endpoint``, instead of waiting for subscribers there."""
     topic: str = "kv-events"
     """First frame of each message."""
     format: str = "array"

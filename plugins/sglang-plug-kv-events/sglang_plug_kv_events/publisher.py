@@ -2,7 +2,7 @@
 
 A message of the publisher (PUB) is ``[topic, number, payload]``, the number as 8 bytes, big-endian. Numbers have no
 gaps, so a subscriber notices what it has missed. The first one is the time of the start in microseconds: the numbers of
-an engine that takes the place of another one are higher, which looks like a gap, too.
+an engine that replaces another one are higher, which looks like a gap, too.
 
 The subscriber asks a second socket (ROUTER) with the first number that it needs, from a DEALER socket as
 ``["", number]``, and receives ``["", number, payload]`` for each batch and at last the number -1 with an empty payload.
@@ -40,7 +40,7 @@ class EventSockets:
     Args:
         endpoint: address of the publisher.
         replay_endpoint: address for replays; empty: none.
-        connect: connect the publisher, in place of binding it.
+        connect: connect the publisher, instead of binding it.
         high_water_mark: maximum number of messages that wait for one subscriber.
         replayed: maximum number of messages of a replay.
 

@@ -23,7 +23,7 @@ class SentBatch:
 class ReplayBuffer:
     """The last batches one by one, and those before them as the blocks that they have left in the cache.
 
-    A subscriber that asks for batches that are not kept receives one batch in their place, which begins by clearing
+    A subscriber that asks for batches that are not kept receives one batch instead, which begins by clearing
     everything. So it always ends with the present content, however late it comes.
 
     Args:

@@ -128,9 +128,9 @@ class Subscriber:
     def _store(self, fields: Mapping[str, Any]) -> None:
         size, parent, tokens = fields["block_size"], fields["parent_block_hash"], fields["token_ids"]
         keys = fields.get("extra_keys") or [()] * len(fields["block_hashes"])
-        for place, block in enumerate(fields["block_hashes"]):
-            part = tuple(tokens[place * size : (place + 1) * size])
-            self.blocks[block] = IndexedBlock(parent, part, fields.get("lora_name"), tuple(keys[place]))
+        for index, block in enumerate(fields["block_hashes"]):
+            part = tuple(tokens[index * size : (index + 1) * size])
+            self.blocks[block] = IndexedBlock(parent, part, fields.get("lora_name"), tuple(keys[index]))
             parent = block
 
     def prefix(self, block: int) -> tuple[int, ...]:
@@ -143,8 +143,8 @@ class Subscriber:
         return tuple(token for part in reversed(parts) for token in part)
 
 
-def _field(batch: Any, place: int, name: str) -> Any:
-    return batch[name] if isinstance(batch, Mapping) else batch[place]
+def _field(batch: Any, index: int, name: str) -> Any:
+    return batch[name] if isinstance(batch, Mapping) else batch[index]
 
 
 def _named(event: Any) -> tuple[str, Mapping[str, Any]]:

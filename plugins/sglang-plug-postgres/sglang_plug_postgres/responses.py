@@ -31,10 +31,10 @@ GET = """
 """
 REMOVE = """
     WITH ranked AS (
-        SELECT id, row_number() OVER newest AS place, SUM(size) OVER newest AS total
+        SELECT id, row_number() OVER newest AS row_index, SUM(size) OVER newest AS total
         FROM responses WHERE NOT running WINDOW newest AS (ORDER BY used DESC)),
     removed AS (
-        DELETE FROM responses WHERE id IN (SELECT id FROM ranked WHERE place > %(limit)s OR total > %(limit_bytes)s)
+        DELETE FROM responses WHERE id IN (SELECT id FROM ranked WHERE row_index > %(limit)s OR total > %(limit_bytes)s)
         OR (running AND until < clock_timestamp() - interval '1 hour') RETURNING id)
     DELETE FROM events WHERE response IN (SELECT id FROM removed)
 """

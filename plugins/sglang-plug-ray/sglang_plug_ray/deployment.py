@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 8.0
 """Seconds that an engine has to end in order before its actor is killed."""
-PLACE_SECONDS = 10.0
-"""Seconds after which a missing place for an engine is logged."""
+PLACEMENT_SECONDS = 10.0
+"""Seconds after which the wait for a machine with room for an engine is logged."""
 
 
 def deploy(launch: EngineLaunch, settings: Settings) -> EngineClient:
@@ -61,9 +61,9 @@ class EngineActor:
         return started
 
     async def _started(self, starting: Any, options: dict[str, Any]) -> Any:
-        """Wait for the actor; say what it may wait for if Ray has found no place."""
+        """Wait for the actor; say what it may wait for if Ray has found no machine for it."""
         waiting = asyncio.ensure_future(_result(starting))
-        done, _ = await asyncio.wait((waiting,), timeout=PLACE_SECONDS)
+        done, _ = await asyncio.wait((waiting,), timeout=PLACEMENT_SECONDS)
         if not done:
             logger.info("an engine is still starting, or Ray has no machine yet that has free: %s", options)
         return await waiting

@@ -94,7 +94,7 @@ def test_prompts_are_sent_from_one_actor_to_another(server: tuple[int, httpx.Cli
         return decode["tiers"]["transfer"]["loaded_blocks"], prefill["transfers"]["sent"]
 
     before = blocks()
-    body = {"input_ids": [50 + place * place % 700 for place in range(300)], "sampling_params": {"max_new_tokens": 4}}
+    body = {"input_ids": [50 + index * index % 700 for index in range(300)], "sampling_params": {"max_new_tokens": 4}}
     assert client.post("/generate", json=body).status_code == 200
     assert [now - then for now, then in zip(blocks(), before, strict=True)] == [4, 1]
     assert ports_beyond_loopback([pid, *descendants(pid)]) == set()

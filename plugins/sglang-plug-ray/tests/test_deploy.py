@@ -58,7 +58,7 @@ class Cluster:
         return done.stdout
 
     def deploy(self, application: dict[str, Any]) -> None:
-        """Write the file, with the place where Serve listens for HTTP, and deploy it."""
+        """Write the file, with the address where Serve listens for HTTP, and deploy it."""
         file = self.folder / "llm.yaml"
         file.write_text(yaml.safe_dump({"http_options": {"host": LOOPBACK, "port": self.http_port}, **application}))
         self.run("serve", "deploy", str(file), "--address", self.dashboard)

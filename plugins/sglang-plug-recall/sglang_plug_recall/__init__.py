@@ -44,7 +44,7 @@ class RecallDrafter(Drafter):
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._places: dict[Key, tuple[list[int], int]] = {}  # output and position of the continuation
+        self._continuations: dict[Key, tuple[list[int], int]] = {}  # output and position of the continuation
         self._outputs = deque[tuple[str, list[int]]]()
         self._size = 0
 
@@ -54,13 +54,13 @@ class RecallDrafter(Drafter):
 
     def find(self, salt: str, last: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
         """Return at most ``max_draft_tokens`` tokens that followed the latest occurrence of ``last``."""
-        tokens, place = self._places.get((salt, tuple(last)), ([], 0))
-        return tokens[place : place + max_draft_tokens]
+        tokens, position = self._continuations.get((salt, tuple(last)), ([], 0))
+        return tokens[position : position + max_draft_tokens]
 
     def learn(self, salt: str, tokens: list[int]) -> None:
         """Remember an output."""
-        for key, place in self._keys(salt, tokens):
-            self._places[key] = tokens, place
+        for key, position in self._keys(salt, tokens):
+            self._continuations[key] = tokens, position
         self._outputs.append((salt, tokens))
         self._size += len(tokens)
         while self._size > self.settings.tokens:
@@ -69,13 +69,13 @@ class RecallDrafter(Drafter):
     def _forget(self, salt: str, tokens: list[int]) -> None:
         self._size -= len(tokens)
         for key, _ in self._keys(salt, tokens):
-            if key in self._places and self._places[key][0] is tokens:
-                del self._places[key]
+            if key in self._continuations and self._continuations[key][0] is tokens:
+                del self._continuations[key]
 
     def _keys(self, salt: str, tokens: Sequence[int]) -> Iterator[tuple[Key, int]]:
         size = self.settings.match
-        for place in range(size, len(tokens)):
-            yield (salt, tuple(tokens[place - size : place])), place
+        for position in range(size, len(tokens)):
+            yield (salt, tuple(tokens[position - size : position])), position
 
 
 class RecalledSequence(SequenceDrafter):

@@ -36,11 +36,11 @@ def test_the_latest_answer_counts() -> None:
     assert drafter.begin(PROMPT, salt="").propose(ANSWER[:4], 8) == [99, 98]
 
 
-def test_the_oldest_is_forgotten_with_all_its_places() -> None:
+def test_the_oldest_is_forgotten_with_all_its_positions() -> None:
     drafter = remembering(tokens=30)
     drafter.begin(PROMPT, salt="").end([1, 2, 3, 4, 5, 6, 7, 8])
     assert list(drafter.begin(PROMPT, salt="").propose(ANSWER[:1], 4)) == []
-    assert len(drafter._places) == 8 and drafter._size == 12
+    assert len(drafter._continuations) == 8 and drafter._size == 12
 
 
 def test_it_keeps_the_contract() -> None:

@@ -22,7 +22,7 @@ from sglang_plug_redis.seal import SECRET
 
 READY = re.compile(r"http://127\.0\.0\.1:\d+")
 PARAMS = {"temperature": 0, "max_new_tokens": 6, "ignore_eos": True}
-BODY = {"input_ids": [50 + place * place % 700 for place in range(200)], "sampling_params": PARAMS}
+BODY = {"input_ids": [50 + index * index % 700 for index in range(200)], "sampling_params": PARAMS}
 
 
 def is_installed() -> bool:

@@ -61,7 +61,7 @@ def test_a_seal_tells_keys_contents_and_secrets_apart() -> None:
     assert seal.open(key, value) == data
     assert seal.open(b"l" * 32, value) is None
     assert Seal(b"another secret...").open(key, value) is None
-    for place in range(len(value)):
-        assert seal.open(key, value[:place] + bytes([value[place] ^ 1]) + value[place + 1 :]) is None
+    for index in range(len(value)):
+        assert seal.open(key, value[:index] + bytes([value[index] ^ 1]) + value[index + 1 :]) is None
     for length in range(len(value)):
         assert seal.open(key, value[:length]) is None

@@ -125,10 +125,10 @@ class BudgetBatch(LogitsBatch):
         )
         self._columns = torch.where((tokens >= 0)[:, None], torch.stack(columns, 1), self._columns)
 
-    def regroup(self, places: Sequence[int], joining: LogitsBatch | None) -> LogitsBatch:
-        """Return the rows at ``places``, then those of ``joining``."""
-        columns = self._columns.index_select(0, upload(places, torch.int64, self._columns.device))
-        states = [self._states[place] for place in places]
+    def regroup(self, rows: Sequence[int], joining: LogitsBatch | None) -> LogitsBatch:
+        """Return ``rows``, then those of ``joining``."""
+        columns = self._columns.index_select(0, upload(rows, torch.int64, self._columns.device))
+        states = [self._states[row] for row in rows]
         if isinstance(joining, BudgetBatch):
             columns, states = torch.cat((columns, joining._columns)), [*states, *joining._states]
         return BudgetBatch(self._tables, states, columns)

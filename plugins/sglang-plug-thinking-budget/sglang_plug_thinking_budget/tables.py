@@ -85,8 +85,8 @@ class Tables:
         for table, states, positions in self._all:
             fill = [0] * (width - len(table.moves[0]))
             moves += [[target + states for target in row] + fill for row in table.moves]
-            first += [place + positions for place in table.first]
-            following += [place if place == NOTHING else place + positions for place in table.following]
+            first += [position + positions for position in table.first]
+            following += [position if position == NOTHING else position + positions for position in table.following]
         self._moves = send(torch.tensor(moves), self._device)
         self._first = upload(first, torch.int64, self._device)
         self._following = upload(following, torch.int64, self._device)

@@ -97,10 +97,11 @@ class _Writing:
         text, lengths = symbols.of_all(end), [len(symbols.of(token)) for token in end]
         usual = dict(zip(accumulate(lengths, initial=0), end, strict=False))
         tokens = tuple(
-            usual[place] if place in usual else _longest(text[place:], symbols) for place in range(len(text))
+            usual[position] if position in usual else _longest(text[position:], symbols)
+            for position in range(len(text))
         )
-        after = [place + len(symbols.of(token)) if token >= 0 else 0 for place, token in enumerate(tokens)]
-        return cls(text, tokens, tuple(place if place < len(text) else NOTHING for place in after))
+        after = [position + len(symbols.of(token)) if token >= 0 else 0 for position, token in enumerate(tokens)]
+        return cls(text, tokens, tuple(position if position < len(text) else NOTHING for position in after))
 
     def first(self, state: State) -> int:
         """Return the position behind what an output in ``state`` has already written, 0 if it cannot be continued."""
@@ -109,10 +110,10 @@ class _Writing:
                 return count if self._continues(count) else 0
         return 0
 
-    def _continues(self, place: int) -> bool:
-        while place != NOTHING and self.tokens[place] != NOTHING:
-            place = self.following[place]
-        return place == NOTHING
+    def _continues(self, position: int) -> bool:
+        while position != NOTHING and self.tokens[position] != NOTHING:
+            position = self.following[position]
+        return position == NOTHING
 
 
 def _longest(text: Symbols, symbols: TokenSymbols) -> int:

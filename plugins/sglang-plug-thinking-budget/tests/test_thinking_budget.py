@@ -64,10 +64,10 @@ def written(block: ReasoningBlock, budget: int, preferred: Sequence[int], steps:
     thinking_budget = processor()
     batch = thinking_budget.batch([LogitsRow(state=prepared(thinking_budget, block, budget), tokens=[4], prompt_len=1)])
     preferred, output = [*preferred, *letters(b".") * steps], list[int]()
-    for place in range(steps):
+    for index in range(steps):
         logits = torch.zeros(1, len(PIECES))
-        logits[0, preferred[place]] = 10.0
-        token = batch.apply(logits, [place]).argmax(-1)
+        logits[0, preferred[index]] = 10.0
+        token = batch.apply(logits, [index]).argmax(-1)
         batch.append(token)
         output.append(int(token))
     return b"".join(PIECES[token] or b"%d" % token for token in output).rstrip(b".")

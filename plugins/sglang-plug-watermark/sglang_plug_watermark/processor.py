@@ -69,9 +69,9 @@ class WatermarkBatch(LogitsBatch):
         """Remember the last token of each row; -1 means that a row got none."""
         self._last = torch.where(tokens >= 0, tokens, self._last)
 
-    def regroup(self, places: Sequence[int], joining: LogitsBatch | None) -> LogitsBatch:
-        """Return the batch of the rows at ``places``, followed by those of ``joining``."""
-        index = upload(places, torch.int64, self._last.device)
+    def regroup(self, rows: Sequence[int], joining: LogitsBatch | None) -> LogitsBatch:
+        """Return the batch of ``rows``, followed by those of ``joining``."""
+        index = upload(rows, torch.int64, self._last.device)
         parts = [part.index_select(0, index) for part in self._parts()]
         if isinstance(joining, WatermarkBatch):
             parts = [torch.cat(pair) for pair in zip(parts, joining._parts(), strict=True)]

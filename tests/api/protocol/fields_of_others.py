@@ -14,7 +14,7 @@ VLLM_VERSION = "0.32"
 class RequestModel:
     """A request that both servers, or one of them, and this one know."""
 
-    place: str
+    location: str
     """Its path, or ``sampling_params``, which is part of the body of ``/generate``."""
     schema: str
     """The schema of its body here."""
@@ -33,7 +33,7 @@ class RequestModel:
 
 REQUESTS = (
     RequestModel(
-        place="/v1/chat/completions",
+        location="/v1/chat/completions",
         schema="ChatBody",
         body={"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
         sglang="""
@@ -67,7 +67,7 @@ REQUESTS = (
         """,
     ),
     RequestModel(
-        place="/v1/completions",
+        location="/v1/completions",
         schema="CompletionBody",
         body={"prompt": "Hi", "max_tokens": 1},
         sglang="""
@@ -94,7 +94,7 @@ REQUESTS = (
         """,
     ),
     RequestModel(
-        place="/v1/responses",
+        location="/v1/responses",
         schema="ResponsesBody",
         body={"input": "Hi", "max_output_tokens": 1},
         sglang="""
@@ -117,7 +117,7 @@ REQUESTS = (
         """,
     ),
     RequestModel(
-        place="/generate",
+        location="/generate",
         schema="GenerateBody",
         body={"text": "Hi", "sampling_params": {"max_new_tokens": 1}},
         sglang="""
@@ -140,7 +140,7 @@ REQUESTS = (
         vllm="",
     ),
     RequestModel(
-        place="sampling_params",
+        location="sampling_params",
         schema="SamplingBody",
         body={},
         sglang="""
@@ -152,7 +152,7 @@ REQUESTS = (
         vllm="",
     ),
     RequestModel(
-        place="/encode",
+        location="/encode",
         schema="PoolBody",
         body={"text": "Hi"},
         sglang="""
@@ -166,7 +166,7 @@ REQUESTS = (
         vllm="",
     ),
     RequestModel(
-        place="/v1/embeddings",
+        location="/v1/embeddings",
         schema="EmbeddingsBody",
         body={"input": "Hi"},
         sglang="""
@@ -181,7 +181,7 @@ REQUESTS = (
         """,
     ),
     RequestModel(
-        place="/v1/classify",
+        location="/v1/classify",
         schema="ClassifyBody",
         body={"input": "Hi"},
         sglang="""
@@ -194,7 +194,7 @@ REQUESTS = (
         """,
     ),
     RequestModel(
-        place="/v1/rerank",
+        location="/v1/rerank",
         schema="RerankBody",
         body={"query": "Hi", "documents": ["Ho"]},
         sglang="""
@@ -207,7 +207,7 @@ REQUESTS = (
         """,
     ),
     RequestModel(
-        place="/v1/score",
+        location="/v1/score",
         schema="ScoreBody",
         body={"text_1": "Hi", "text_2": "Ho"},
         sglang="""
@@ -222,7 +222,7 @@ REQUESTS = (
         """,
     ),
     RequestModel(
-        place="/tokenize",
+        location="/tokenize",
         schema="TokenizeBody",
         body={"prompt": "Hi"},
         sglang="""
@@ -236,7 +236,7 @@ REQUESTS = (
         """,
     ),
     RequestModel(
-        place="/detokenize",
+        location="/detokenize",
         schema="DetokenizeBody",
         body={"tokens": [1]},
         sglang="""
@@ -247,7 +247,7 @@ REQUESTS = (
         """,
     ),
     RequestModel(
-        place="/v1/messages",
+        location="/v1/messages",
         schema="AnthropicBody",
         body={"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}]},
         sglang="""
@@ -262,7 +262,7 @@ REQUESTS = (
         """,
     ),
     RequestModel(
-        place="/v1/messages/count_tokens",
+        location="/v1/messages/count_tokens",
         schema="AnthropicCountBody",
         body={"model": "m", "messages": [{"role": "user", "content": "Hi"}]},
         sglang="""
@@ -273,7 +273,7 @@ REQUESTS = (
         """,
     ),
     RequestModel(
-        place="/separate_reasoning",
+        location="/separate_reasoning",
         schema="SeparateReasoningBody",
         body={"text": "Hi"},
         sglang="""
@@ -282,7 +282,7 @@ REQUESTS = (
         vllm="",
     ),
     RequestModel(
-        place="/parse_function_call",
+        location="/parse_function_call",
         schema="ParseCallsBody",
         body={"text": "Hi"},
         sglang="""
@@ -291,7 +291,7 @@ REQUESTS = (
         vllm="",
     ),
     RequestModel(
-        place="/abort_request",
+        location="/abort_request",
         schema="AbortBody",
         body={"rid": "none"},
         sglang="""
@@ -300,7 +300,7 @@ REQUESTS = (
         vllm="",
     ),
     RequestModel(
-        place="/load_lora_adapter",
+        location="/load_lora_adapter",
         schema="LoadAdapterBody",
         body={"lora_name": "none", "lora_path": "none"},
         sglang="""
@@ -311,7 +311,7 @@ REQUESTS = (
         """,
     ),
     RequestModel(
-        place="/unload_lora_adapter",
+        location="/unload_lora_adapter",
         schema="UnloadAdapterBody",
         body={"lora_name": "none"},
         sglang="""
@@ -322,7 +322,7 @@ REQUESTS = (
         """,
     ),
     RequestModel(
-        place="/update_weights_from_disk",
+        location="/update_weights_from_disk",
         schema="UpdateWeightsBody",
         body={"model_path": "none"},
         sglang="""
@@ -332,7 +332,7 @@ REQUESTS = (
         vllm="",
     ),
     RequestModel(
-        place="/update_weight_version",
+        location="/update_weight_version",
         schema="WeightVersionBody",
         body={"new_version": "default"},
         sglang="""

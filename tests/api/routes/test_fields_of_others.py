@@ -12,8 +12,8 @@ from tests.api.protocol.fields_of_others import ALIASES, HARMLESS, REQUESTS, Req
 
 KNOWN_HARMLESS = {name for names in HARMLESS.values() for name in names.split()}
 PLUGIN = "/v1/messages"
-HERE = [request for request in REQUESTS if request.place.startswith("/") and not request.place.startswith(PLUGIN)]
-(SAMPLING,) = [request for request in REQUESTS if request.place == "sampling_params"]
+HERE = [request for request in REQUESTS if request.location.startswith("/") and not request.location.startswith(PLUGIN)]
+(SAMPLING,) = [request for request in REQUESTS if request.location == "sampling_params"]
 CASES = [(request, name) for request in HERE for name in request.names]
 GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/generate", "/tokenize", "/detokenize")
 WRONG = {"an object": "that no field takes"}
@@ -25,7 +25,7 @@ def schemas(app: Any) -> dict[str, Any]:
 
 
 def identity(value: Any) -> str | None:
-    return value.place if isinstance(value, RequestModel) else None
+    return value.location if isinstance(value, RequestModel) else None
 
 
 def is_known(schemas: dict[str, Any], request: RequestModel, name: str) -> bool:
@@ -37,10 +37,10 @@ def is_known(schemas: dict[str, Any], request: RequestModel, name: str) -> bool:
 def test_a_field_is_known_refused_or_harmless(app: Any, schemas: Any, request_model: RequestModel, name: str) -> None:
     if is_known(schemas, request_model, name):
         return
-    response = app.post(request_model.place, {**request_model.body, name: WRONG})
+    response = app.post(request_model.location, {**request_model.body, name: WRONG})
     if name in KNOWN_HARMLESS:
         return
-    assert response.status_code == 400, f"{request_model.place} ignores {name}"
+    assert response.status_code == 400, f"{request_model.location} ignores {name}"
     assert response.json()["error"]["param"] == name, response.text
 
 
@@ -54,7 +54,7 @@ def test_a_sampling_parameter_is_known_or_refused(app: Any, schemas: Any, name: 
 
 @pytest.mark.parametrize("path", GENERATING)
 def test_what_is_harmless_passes(app: Any, schemas: Any, path: str) -> None:
-    (request,) = [request for request in HERE if request.place == path]
+    (request,) = [request for request in HERE if request.location == path]
     harmless = [name for name in request.names if name in KNOWN_HARMLESS and not is_known(schemas, request, name)]
     assert app.post(path, {**request.body, **dict.fromkeys(harmless, "x")}).status_code == 200
 

@@ -149,14 +149,14 @@ def test_rope(built: Kernels, dim: int, width: int, tokens: int) -> None:
 
 @pytest.mark.parametrize("words", [1, 64, 65, 300])
 @pytest.mark.parametrize("short", [0, 1, 16, 17, -40])
-@pytest.mark.parametrize("places", [None, [2, 0]])
-def test_mask_logits(built: Kernels, words: int, short: int, places: list[int] | None) -> None:
+@pytest.mark.parametrize("indices", [None, [2, 0]])
+def test_mask_logits(built: Kernels, words: int, short: int, indices: list[int] | None) -> None:
     """Logits that end within a word, and beyond the mask."""
     logits = torch.randn(3, 32 * words - short)
-    count = 3 if places is None else len(places)
+    count = 3 if indices is None else len(indices)
     mask = torch.randint(-(1 << 31), 1 << 31, (count, words)).to(torch.int32)
     mask[0, 0], mask[-1, -1] = -1, 0
-    rows = None if places is None else torch.tensor(places)
+    rows = None if indices is None else torch.tensor(indices)
     expected = sampling_definitions.mask_logits(logits.clone(), rows, mask)
     result = built.mask_logits(logits, rows, mask)
     assert torch.equal(result, expected)

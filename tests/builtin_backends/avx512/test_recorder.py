@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[Work, str]] = {
     "a number": (lambda x: x * float(x.sum()), "aten::_local_scalar_dense"),
     "a branch": (lambda x: x if x.sum() > 0 else -x, "aten::_local_scalar_dense"),
     "a comparison": (lambda x: x if torch.equal(x, x) else -x, "aten::equal"),
-    "places": (lambda x: x.nonzero(), "aten::nonzero"),
+    "indices": (lambda x: x.nonzero(), "aten::nonzero"),
     "a mask": (lambda x: x[x > 0], "aten::index.Tensor"),
     "a selection": (lambda x: x.masked_select(x > 0), "aten::masked_select"),
     "distinct numbers": (lambda x: x.float().unique(), "aten::_unique2"),

@@ -15,7 +15,13 @@ from sglang_plug import CannotCaptureError, ForwardBatch, Kernels
 from sglang_plug_backends.avx512 import kernels
 from sglang_plug_backends.avx512.library import load
 from sglang_plug_backends.avx512.recorder import TorchOperations
-from sglang_plug_backends.avx512.token_recording import RECORDED_TOKENS, Buffer, CallReplay, TokenRecording, place
+from sglang_plug_backends.avx512.token_recording import (
+    RECORDED_TOKENS,
+    Buffer,
+    CallReplay,
+    TokenRecording,
+    assign_offsets,
+)
 
 WIDTH = 32
 Work = Callable[[Tensor], Tensor]
@@ -119,7 +125,7 @@ intervals = st.tuples(st.integers(1, 300), st.integers(0, 30), st.integers(0, 10
 @given(st.lists(intervals, max_size=40))
 def test_buffers_in_use_at_the_same_time_do_not_overlap(sizes: list[tuple[int, int, int]]) -> None:
     buffers = [Buffer(0, size, first, first + length) for size, first, length in sizes]
-    total = place(buffers)
+    total = assign_offsets(buffers)
     assert all(0 <= buffer.offset and buffer.offset + buffer.size <= total for buffer in buffers)
     for index, one in enumerate(buffers):
         for other in buffers[:index]:

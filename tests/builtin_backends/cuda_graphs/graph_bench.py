@@ -112,7 +112,7 @@ class Tiny(Model):
 
     def __init__(self, env: BuildEnv) -> None:
         super().__init__(SimpleNamespace(), env)
-        self.embed, self.place = nn.Embedding(VOCABULARY, 32), nn.Embedding(WIDTH, 32)
+        self.embed, self.position_embed = nn.Embedding(VOCABULARY, 32), nn.Embedding(WIDTH, 32)
         self.output = nn.Linear(16, VOCABULARY)
         self.attention = Attention(env, 0, scale=0.6)
         self.router = Router(16, 4, 2, env, layer=0)
@@ -120,7 +120,7 @@ class Tiny(Model):
         """Contexts that are longer count more."""
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        x = self.embed(batch.input_ids) + self.place(batch.positions)
+        x = self.embed(batch.input_ids) + self.position_embed(batch.positions)
         q, k, v = x.view(-1, 4, 8).split((2, 1, 1), dim=1)
         factor = 2 if self.peeks is not None and batch.kv_lens[0] > self.peeks else 1
         return self.attention(q, k, v, batch).flatten(1) * factor

@@ -14,7 +14,7 @@ from sglang_plug_backends.cuda_graphs.piecewise_graphs import Attended
 
 def test_padding_gets_zeros() -> None:
     """Whatever the step before left there."""
-    inputs = tuple(torch.arange(12.0).view(6, 2) + place for place in range(3))
+    inputs = tuple(torch.arange(12.0).view(6, 2) + index for index in range(3))
     result, weights = torch.full((6, 2), torch.nan), torch.full((6,), torch.nan)
 
     def attend(layer: Any, q: Tensor, k: Tensor, v: Tensor, batch: Any) -> tuple[Tensor, Tensor]:

@@ -103,7 +103,7 @@ def test_nobody_writes_over_what_others_still_read() -> None:
     assert together(rank_group(3), work) == [expected] * 3
 
 
-def test_places_of_many_shapes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_views_of_many_shapes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "VIEWS", 4)
     ranks = rank_group(2)
 
@@ -112,7 +112,7 @@ def test_places_of_many_shapes_are_forgotten(monkeypatch: pytest.MonkeyPatch) ->
             assert own.all_reduce(torch.ones(length)).tolist() == [2.0] * length
 
     together(ranks, work)
-    assert all(len(rank._places) <= 4 for rank in ranks)
+    assert all(len(rank._views) <= 4 for rank in ranks)
 
 
 def test_a_rank_that_is_gone_is_named() -> None:

@@ -33,7 +33,7 @@ def until(true: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sums_of_16_bits_are_rounded_once(dtype: torch.dtype) -> None:
-    """One half of the last place, four times, is two of it: each alone would be lost."""
+    """One half of a unit in the last place, four times, is two of it: each alone would be lost."""
     half = torch.finfo(dtype).eps / 2
 
     def follow(rank: int, endpoint: RankEndpoint) -> None:

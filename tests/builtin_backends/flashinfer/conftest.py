@@ -25,7 +25,7 @@ def fake() -> ModuleType:
 
 @pytest.fixture
 def backend(fake: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """Return the backend's module, imported with the stand-in in FlashInfer's place."""
+    """Return the backend's module, imported with the stand-in instead of FlashInfer."""
     monkeypatch.setitem(sys.modules, "flashinfer", fake.module())
     monkeypatch.delitem(sys.modules, BACKEND, raising=False)
     yield importlib.import_module(BACKEND)

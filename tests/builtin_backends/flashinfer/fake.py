@@ -43,10 +43,10 @@ def attend(
     scores = torch.einsum("nhd,mhd->hnm", q.float(), k) * options.sm_scale
     if softcap := options.logits_soft_cap:
         scores = softcap * torch.tanh(scores / softcap)
-    places, here = torch.arange(len(k)), torch.arange(len(k) - len(q), len(k))[:, None]
-    hidden = (places > here) if options.causal else torch.zeros(len(q), len(k), dtype=torch.bool)
+    positions, here = torch.arange(len(k)), torch.arange(len(k) - len(q), len(k))[:, None]
+    hidden = (positions > here) if options.causal else torch.zeros(len(q), len(k), dtype=torch.bool)
     if options.window_left >= 0:
-        hidden = hidden | (places < here - options.window_left)
+        hidden = hidden | (positions < here - options.window_left)
     return torch.einsum("hnm,mhd->nhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v).to(q.dtype)
 
 

@@ -78,7 +78,7 @@ def test_keys_and_values_behind_images_are_loaded(
     length = len(model.prompt(f"Look. {model.family.in_text * 2} ", IMAGES).tokens)
     assert dict(output.loaded_tokens)["disk"] == output.cached_tokens > length
     other = ask(serve(config("disk", model=model.path, slots=1024)), model, "Look.", images=IMAGES[::-1])
-    assert other.cached_tokens < length, "another image at the same place"
+    assert other.cached_tokens < length, "another image at the same position"
 
 
 def test_tenants_share_no_embeddings(serve: Serve, config: Any, vision_model: Any, encoded: list[bytes]) -> None:

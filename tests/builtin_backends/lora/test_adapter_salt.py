@@ -31,7 +31,7 @@ def test_equal_matrices_have_one_salt() -> None:
 
 
 def test_every_difference_counts() -> None:
-    others = [adapter("k"), adapter(columns=8), adapter(scale=1.0), *(adapter(change=place) for place in range(24))]
+    others = [adapter("k"), adapter(columns=8), adapter(scale=1.0), *(adapter(change=index) for index in range(24))]
     assert len({adapter_salt(other, whole=True) for other in (adapter(), *others)}) == 28
 
 

@@ -1,4 +1,4 @@
-"""Who has which place in the tables of a model's layers."""
+"""The slots of adapters in the tables of a model's layers."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ def test_segments() -> None:
     assert segments_of(parts) == [slice(0, 8), slice(8, 12), slice(12, 16)]
 
 
-def made(places: int = 2) -> AdapterTables:
-    return AdapterTables(add_low_rank, LAYERS, dtype=torch.float32, device=torch.device("cpu"), places=places)
+def made(slots: int = 2) -> AdapterTables:
+    return AdapterTables(add_low_rank, LAYERS, dtype=torch.float32, device=torch.device("cpu"), slots=slots)
 
 
-def added(tables: AdapterTables, layer: str, *places: int) -> list[float]:
-    y = torch.zeros(len(places), 12)
-    tables.add(layer, torch.ones(len(places), 8), y, torch.tensor(places))
+def added(tables: AdapterTables, layer: str, *slots: int) -> list[float]:
+    y = torch.zeros(len(slots), 12)
+    tables.add(layer, torch.ones(len(slots), 8), y, torch.tensor(slots))
     assert torch.equal(y, y[:, :1].expand(-1, 12))
     return y[:, 0].tolist()
 
 
-def test_places_come_back() -> None:
+def test_slots_are_freed() -> None:
     tables = made()
     layers: list[dict[str, Any]] = [{"first": Narrow(2)}, {"first": Narrow(3), "second": Narrow(1)}]
-    places = [tables.put(str(number), layer) for number, layer in enumerate(layers)]
-    assert places == [1, 2] and tables.put("third", layers[0]) == 0
+    slots = [tables.put(str(number), layer) for number, layer in enumerate(layers)]
+    assert slots == [1, 2] and tables.put("third", layers[0]) == 0
     assert added(tables, "first", 0, 1, 2) == [0, 16, 24] and added(tables, "second", 1, 2) == [0, 8]
-    loaded = LoadedAdapter("one", "", "", {}, place=2)
+    loaded = LoadedAdapter("one", "", "", {}, slot=2)
     tables.keep(2, loaded)
     del loaded
     assert added(tables, "first", 1, 2) == [16, 0] and added(tables, "second", 2) == [0]
@@ -75,8 +75,8 @@ class Lost(torch.Tensor):
         raise RuntimeError("out of memory")
 
 
-def test_a_place_comes_back_if_the_tables_cannot_be_written() -> None:
-    tables, broken = made(places=1), Narrow(5)
+def test_a_slot_is_freed_if_the_tables_cannot_be_written() -> None:
+    tables, broken = made(slots=1), Narrow(5)
     broken.low_rank.parts[0].up.__class__ = Lost  # type: ignore[assignment]
     with pytest.raises(RuntimeError, match="out of memory"):
         tables.put("one", {"first": Narrow(100), "second": broken})

@@ -74,7 +74,7 @@ def read(request, settings):
             return Adapter(layers={"model.nowhere": Scaled(1, 1)})
         if name == "wrong":
             return Adapter(layers={request.layers[0].name: "nothing"})
-        layer, columns = request.places()[name]
+        layer, columns = request.target_modules()[name]
         old = layers.get(layer.name)
         outputs = torch.ones(layer.size_out) if old is None else old.outputs
         outputs[columns] = torch.tensor(sides["out"]) if "out" in sides else 1
@@ -156,7 +156,7 @@ def test_formats_share_a_step(
         for index in range(2)
         for name in (None, "lora", "b", "a", "b")
     ]
-    requests = [replace(submitted, id=str(place)) for place, submitted in enumerate(requests)]
+    requests = [replace(submitted, id=str(index)) for index, submitted in enumerate(requests)]
     for submitted, output in zip(requests, engine.outputs(requests), strict=True):
         assert list(output.tokens) == greedy(model, references[submitted.adapter], submitted.tokens, 6), submitted
     assert engine.control("info")["adapters"] == {name: str(path) for name, path in paths.items()}
@@ -180,7 +180,7 @@ def test_retracted_sequences_keep_theirs(
     model = tiny_model("llama-3.2-1b")
     engine = serve(config(model.path, folders(lora), pool=160, chunk=64))
     requests = [
-        request(str(place), name, LONG[place:20], 40) for place, name in enumerate(("x", None, "y", "z", "x", "y"))
+        request(str(index), name, LONG[index:20], 40) for index, name in enumerate(("x", None, "y", "z", "x", "y"))
     ]
     outputs = engine.outputs(requests)
     assert sum(output.retractions for output in outputs) > 0
@@ -203,7 +203,7 @@ def test_no_step_has_more_adapters_than_the_limit(
     model = tiny_model("llama-3.2-1b")
     engine = serve(config(model.path, folders(lora), max_per_batch=2))
     requests = [
-        request(str(place), name, LONG[place:30]) for place, name in enumerate(("x", "y", "z", None, "z", "x", "y"))
+        request(str(index), name, LONG[index:30]) for index, name in enumerate(("x", "y", "z", None, "z", "x", "y"))
     ]
     for submitted, output in zip(requests, engine.outputs(requests), strict=True):
         reference = model.reference if submitted.adapter is None else lora[submitted.adapter].merged(model.reference)
@@ -356,7 +356,7 @@ def test_who_was_overtaken_for_long_lets_no_other_adapter_pass() -> None:
 
 def first_logprobs(engine: Any, names: list[str | None], count: int = 2) -> dict[str | None, float]:
     """Of the first token with each adapter, all in one batch."""
-    requests = [request(str(place), name, LONG, count) for place, name in enumerate(names)]
+    requests = [request(str(index), name, LONG, count) for index, name in enumerate(names)]
     return {
         submitted.adapter: output.logprobs[0].logprob
         for submitted, output in zip(requests, engine.outputs(requests), strict=True)
@@ -405,7 +405,7 @@ def test_guessed_tokens_are_the_adapters(
     engine = serve(replace(served, speculative=SpeculativeOptions(algorithm="ngram")))
     always = SamplingParams(max_new_tokens=24, temperature=0.0, logit_bias={5: 1000.0})  # easily guessed
     requests = [
-        replace(request(str(place), name, LONG), params=always) for place, name in enumerate([None, "x", "y", "x"])
+        replace(request(str(index), name, LONG), params=always) for index, name in enumerate([None, "x", "y", "x"])
     ]
     outputs = engine.outputs(requests)
     assert all(output.drafts is not None and output.drafts.accepted for output in outputs)

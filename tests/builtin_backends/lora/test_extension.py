@@ -121,7 +121,7 @@ def test_an_unloaded_adapter_is_freed_when_its_last_request_ends(tmp_path: Path)
     assert adapters.paths.keys() == {"y"}
 
 
-def test_nothing_is_left_of_an_adapter_that_has_no_place(tmp_path: Path) -> None:
+def test_nothing_is_left_of_an_adapter_that_has_no_slot(tmp_path: Path) -> None:
     commands = list[list[Any]]()
     ranks = RankLink("lora", SINGLE_RANK, CPU, lambda name, command: commands.append(json.loads(command)))
     adapters = Adapters(

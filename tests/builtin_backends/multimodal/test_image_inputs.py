@@ -21,7 +21,7 @@ ARRAY = MediaArray("uint8", (1,), b"x")
 
 
 class VisionModel(Model, SupportsImages):
-    """States of an image: its start, then one more for each place."""
+    """States of an image: its start, then one more for each token."""
 
     def __init__(self, *, rows: int = 0, short: int = 0) -> None:
         torch.nn.Module.__init__(self)
@@ -35,8 +35,8 @@ class VisionModel(Model, SupportsImages):
         return torch.arange(length).expand(self.rows, -1) * 2 if self.rows else None
 
 
-def admitted(model: Any, tokens: int, *places: tuple[int, int]) -> Sequence:
-    media = tuple(Media.of(start, count, {"a": ARRAY}) for start, count in places)
+def admitted(model: Any, tokens: int, *spans: tuple[int, int]) -> Sequence:
+    media = tuple(Media.of(start, count, {"a": ARRAY}) for start, count in spans)
     sequence = Sequence.of(Request(id="a", tokens=tuple(range(tokens)), media=media), 100)
     if media:
         sequence.layout = layout_of(model, sequence.request)
@@ -151,7 +151,7 @@ def test_the_largest_images_fill_one_call(monkeypatch: pytest.MonkeyPatch) -> No
     assert [item.start for item in largest_media(ModelWithLargestMedia(), 100)] == [0]
 
 
-def test_images_that_are_seen_whole_are_told_with_their_places() -> None:
+def test_bidirectional_images_have_their_positions() -> None:
     class Whole(VisionModel):
         bidirectional_images = True
 
@@ -169,8 +169,8 @@ def test_images_that_are_seen_whole_are_told_with_their_places() -> None:
         CPU,
     )
     assert step is not None and step.whole == (
-        BidirectionalImage(sequence=1, row=5, place=4, count=3),
-        BidirectionalImage(sequence=2, row=11, place=1, count=2),
+        BidirectionalImage(sequence=1, row=5, position=4, count=3),
+        BidirectionalImage(sequence=2, row=11, position=1, count=2),
     )
     step = multimodal_inputs(VisionModel(), [ScheduledChunk(admitted(VisionModel(), 3, (1, 2)), 3)], CPU)
     assert step is not None and step.whole == ()
@@ -185,11 +185,11 @@ def test_coordinates_of_the_whole_step() -> None:
         model, [ScheduledChunk(text, 2), ScheduledChunk(resumed, 5), ScheduledChunk(admitted(model, 4, (0, 2)), 3)], CPU
     )
     assert step is not None and step.mrope_positions is not None
-    # the text counts places; the prompts count twos, and what was generated goes on from the greatest
+    # the text counts indices; the prompts count twos, and what was generated goes on from the greatest
     assert step.mrope_positions.tolist() == [[0, 1, 0, 2, 4, 5, 6, 0, 2, 4]] * 2
 
 
-def test_steps_without_places_of_images_ask_nobody() -> None:
+def test_steps_without_tokens_of_images_encode_nothing() -> None:
     model = VisionModel()
     passed = admitted(model, 6, (1, 2))
     passed.computed = 3
@@ -199,11 +199,11 @@ def test_steps_without_places_of_images_ask_nobody() -> None:
 
 def test_a_model_that_gives_too_few_states_is_named() -> None:
     model = VisionModel(short=1)
-    with pytest.raises(RuntimeError, match="VisionModel.encode_images returned 1 states for an image of 2 places"):
+    with pytest.raises(RuntimeError, match="VisionModel.encode_images returned 1 states for an image of 2 tokens"):
         multimodal_inputs(model, [ScheduledChunk(admitted(model, 6, (1, 2)), 6)], CPU)
 
 
-@pytest.mark.parametrize("places", [((4, 3),), ((1, 3), (3, 1)), ((2, 1), (1, 1)), ((1, 0),)])
-def test_places_must_be_in_the_prompt_and_in_order(places: tuple[tuple[int, int], ...]) -> None:
+@pytest.mark.parametrize("spans", [((4, 3),), ((1, 3), (3, 1)), ((2, 1), (1, 1)), ((1, 0),)])
+def test_images_must_be_in_the_prompt_and_in_order(spans: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(RequestError, match="do not fit a prompt of 6 tokens"):
-        admitted(VisionModel(), 6, *places)
+        admitted(VisionModel(), 6, *spans)

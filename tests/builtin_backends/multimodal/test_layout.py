@@ -20,7 +20,7 @@ def test_positions_go_on_from_the_greatest() -> None:
     assert list(layout.positions(6, 7)) == [5]
 
 
-def test_places_are_positions_where_the_model_says_nothing() -> None:
+def test_positions_are_indices_unless_the_model_defines_them() -> None:
     assert list(MediaLayout([0] * 5).positions(3, 7)) == [3, 4, 5, 6]
 
 

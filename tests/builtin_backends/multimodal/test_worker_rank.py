@@ -27,7 +27,7 @@ def batch(inputs: MultimodalInputs | None = None) -> ForwardBatch:
 @pytest.mark.parametrize("mrope_positions", [None, torch.arange(9).view(3, 3)])
 @pytest.mark.parametrize("shape", [(2, 8), (2, 2, 8)])
 def test_inputs_of_a_step_arrive(mrope_positions: Tensor | None, shape: tuple[int, ...]) -> None:
-    images = (BidirectionalImage(sequence=0, row=1, place=1, count=2),)
+    images = (BidirectionalImage(sequence=0, row=1, position=1, count=2),)
     inputs = MultimodalInputs(torch.tensor([1, 2]), torch.randn(shape), mrope_positions, images)
     step = Multimodal(1 << 20).rank_step([], batch(inputs))
     assert isinstance(step, RankStep)

@@ -53,7 +53,7 @@ def test_a_prompt_is_looked_at_as_far_as_the_window_reaches() -> None:
     assert guess(prompt, [1, 2, 3], 1, window=0) == []
 
 
-def test_only_so_many_places_are_compared() -> None:
+def test_only_so_many_positions_are_compared() -> None:
     first = [7, 1, 2, 3, 70]
     others = [token for number in range(CANDIDATES) for token in (8, 1, 2, 3, 200 + number)]
     assert guess([*first, *others[5:]], [7, 1, 2, 3], 1) == [70]
@@ -72,18 +72,20 @@ def test_it_finds_what_a_search_finds(seed: int, size: int, more: int) -> None:
         count = generator.randint(1, 9)
         result = drafter.propose(tokens[done : done + count], 4)
         known = tokens[: done + count]
-        places = [place for place in range(size, len(known)) if known[place - size : place] == known[-size:]]
-        matches = [(matching(known, place, settings.max_match), place) for place in places[-CANDIDATES:]]
+        positions = [
+            position for position in range(size, len(known)) if known[position - size : position] == known[-size:]
+        ]
+        matches = [(matching(known, position, settings.max_match), position) for position in positions[-CANDIDATES:]]
         assert bool(result) == bool(matches)
         if matches:
-            _, place = max(matches)
-            assert result == [known[place + step % (len(known) - place)] for step in range(4)]
+            _, position = max(matches)
+            assert result == [known[position + step % (len(known) - position)] for step in range(4)]
         done += count
 
 
-def matching(known: list[int], place: int, limit: int) -> int:
+def matching(known: list[int], position: int, limit: int) -> int:
     length = 0
-    while length < min(limit, place) and known[place - 1 - length] == known[-1 - length]:
+    while length < min(limit, position) and known[position - 1 - length] == known[-1 - length]:
         length += 1
     return length
 

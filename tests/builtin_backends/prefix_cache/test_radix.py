@@ -50,7 +50,7 @@ def test_the_outline_shows_which_runs_continue_which() -> None:
     cache.lock(cache.match([1, 2, 9]))
     runs = cache.outline(10)
     assert sorted(run.tokens for run in runs) == [1, 1, 2, 2]
-    (shared,) = (place for place, run in enumerate(runs) if run.children)
+    (shared,) = (index for index, run in enumerate(runs) if run.children)
     assert (runs[shared].tokens, runs[shared].children, runs[shared].locked) == (2, 2, True)
     assert sorted((run.tokens, run.locked) for run in runs if run.parent == shared) == [(1, True), (2, False)]
 

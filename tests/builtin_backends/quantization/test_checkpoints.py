@@ -168,8 +168,8 @@ def test_tensors_of_parts() -> None:
         "weight_zero_point": ((6 + 2, 2), torch.int32),
         "weight_g_idx": ((2, 64), torch.int32),
     }
-    assert result.stored["weight_zero_point"].place(1, fused.parts) == (slice(6, 8),)
-    assert result.stored["weight_g_idx"].place(1, fused.parts) == (1,)
+    assert result.stored["weight_zero_point"].part_index(1, fused.parts) == (slice(6, 8),)
+    assert result.stored["weight_g_idx"].part_index(1, fused.parts) == (1,)
 
 
 def dispensable(build: Callable[..., Any], config: Mapping[str, Any]) -> Callable[[str, torch.Tensor], bool]:

@@ -1,4 +1,4 @@
-"""Drafts, planned and committed, with a function in place of a model: outputs stay what they are without."""
+"""Drafts, planned and committed, with a function instead of a model: outputs stay what they are without."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_tokens_after_a_stop_token_are_not_told() -> None:
     assert finish(scheduler, device)["a"] == expected(prompt, 20)
 
 
-def test_rejected_places_are_neither_cached_nor_kept() -> None:
+def test_rejected_positions_are_neither_cached_nor_kept() -> None:
     scheduler, device = make(capacity=400), Device()
     scheduler.extensions, _ = speculation(wrong)
     submit(scheduler, "a", [1, 2, 3], params=LONG)
@@ -180,7 +180,7 @@ def test_a_sequence_whose_drafts_fail_rests_for_longer_and_longer() -> None:
     scheduler, device = make(capacity=400), Device()
     scheduler.extensions, _ = speculation(wrong)
     submit(scheduler, "a", [1, 2, 3], params={**LONG, "max_new_tokens": 60})
-    tried = [place for place, count in enumerate(drafted(scheduler, device)) if count]
+    tried = [index for index, count in enumerate(drafted(scheduler, device)) if count]
     gaps = [after - before for before, after in zip(tried, tried[1:], strict=False)]
     assert gaps == [3, 5, 9, 17]
 

@@ -23,11 +23,11 @@ def test_against_torch(count: int, before: int, kv_heads: int, group: int, windo
     length, dim, value_dim = count + before, 16, 8
     q = torch.randn(count, kv_heads * group, dim)
     k, v = torch.randn(length, kv_heads, dim), torch.randn(length, kv_heads, value_dim)
-    places = torch.arange(before, length)[:, None]
+    positions = torch.arange(before, length)[:, None]
     keys = torch.arange(length)
-    mask = keys <= places
+    mask = keys <= positions
     if window is not None:
-        mask &= keys > places - window
+        mask &= keys > positions - window
     expected = F.scaled_dot_product_attention(
         q.transpose(0, 1)[None],
         k.transpose(0, 1)[None].repeat_interleave(group, 1),

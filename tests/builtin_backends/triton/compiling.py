@@ -73,11 +73,11 @@ class CompileOnly:
     def _compile(self, *arguments: Any, **named: Any) -> None:
         names = self.kernel.arg_names
         values = {**dict(zip(names, arguments, strict=False)), **named}
-        constants = {(place,): values[name] for place, name in enumerate(names) if name.isupper()}
+        constants = {(index,): values[name] for index, name in enumerate(names) if name.isupper()}
         options = {name: value for name, value in values.items() if name not in names}
         aligned = {
-            (place,): [["tt.divisibility", ALIGNMENT]]
-            for place, param in enumerate(self.kernel.params)
+            (index,): [["tt.divisibility", ALIGNMENT]]
+            for index, param in enumerate(self.kernel.params)
             if not (param.name.isupper() or param.do_not_specialize) and is_aligned(values[param.name])
         }
         source = ASTSource(self.kernel, {name: kind(name, values[name]) for name in names}, constants, aligned)
@@ -126,9 +126,9 @@ def machine_code(kernel: Any, folder: Path) -> list[str]:
 
 
 def _assert_first(lines: Sequence[str], wait: str, access: re.Pattern[str]) -> None:
-    places = [place for place, line in enumerate(lines) if wait in line]
-    assert len(places) == 1, f"{len(places)} times {wait}"
-    assert lines[places[0]].startswith(wait), "everyone waits"
-    early = [line for line in lines[: places[0]] if access.search(line) or BRANCH.match(line)]
+    indices = [index for index, line in enumerate(lines) if wait in line]
+    assert len(indices) == 1, f"{len(indices)} times {wait}"
+    assert lines[indices[0]].startswith(wait), "everyone waits"
+    early = [line for line in lines[: indices[0]] if access.search(line) or BRANCH.match(line)]
     assert early == []
-    assert any(access.search(line) for line in lines[places[0] :]), "memory is touched afterwards"
+    assert any(access.search(line) for line in lines[indices[0] :]), "memory is touched afterwards"

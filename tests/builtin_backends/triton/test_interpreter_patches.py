@@ -16,8 +16,8 @@ def outer_sum_kernel(x_pointer, y_pointer, out_pointer, x_size: tl.constexpr, y_
     x = tl.load(x_pointer + tl.arange(0, x_size))
     y = tl.load(y_pointer + tl.arange(0, y_size))
     total = x[:, None] + y[None, :]
-    places = tl.arange(0, x_size)[:, None] * y_size + tl.arange(0, y_size)[None, :]
-    tl.store(out_pointer + places, total + 1)
+    offsets = tl.arange(0, x_size)[:, None] * y_size + tl.arange(0, y_size)[None, :]
+    tl.store(out_pointer + offsets, total + 1)
 
 
 @triton.jit

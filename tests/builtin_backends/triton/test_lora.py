@@ -50,7 +50,7 @@ def same(x: Tensor, y: Tensor, table: LowRankTable, which: Tensor, where: object
 def test_what_is_added() -> None:
     assert launch.INTERPRETED
     for dtype, size in itertools.product(BOUNDS, (64, 1160)):
-        table = LowRankTable(SEGMENTS, size, places=4, dtype=dtype, device=CPU)
+        table = LowRankTable(SEGMENTS, size, slots=4, dtype=dtype, device=CPU)
         table.put(1, adapter(size, (4, 8, 8), SEGMENTS, dtype))
         table.put(2, adapter(size, (16,), (slice(0, 96),), dtype))
         table.put(4, adapter(size, (3,), SEGMENTS[1:2], dtype))
@@ -58,14 +58,14 @@ def test_what_is_added() -> None:
             rows = len(which)
             x, y = torch.randn(rows, size).to(dtype), torch.zeros(rows, 96, dtype=dtype)
             actual = same(x, y, table, torch.tensor(which), (dtype, size, which))
-            assert not actual[torch.tensor(which) == 3].any(), "nobody's place"
+            assert not actual[torch.tensor(which) == 3].any(), "no adapter has this slot"
             wide = torch.randn(rows, 200).to(dtype)
             same(wide[:, 8 : 8 + 64] if size == 64 else x, wide[:, 100:196], table, torch.tensor(which), "views")
 
 
 @pytest.mark.interpreted
 def test_adapters_come_and_go() -> None:
-    table = LowRankTable(SEGMENTS, 64, places=2, dtype=torch.float32, device=CPU)
+    table = LowRankTable(SEGMENTS, 64, slots=2, dtype=torch.float32, device=CPU)
     first, second = (adapter(64, (rank,) * 3, SEGMENTS, torch.float32) for rank in (8, 80))
     x, y, which = torch.randn(3, 64), torch.randn(3, 96), torch.tensor([1, 2, 1])
     table.put(1, first)
@@ -89,7 +89,7 @@ def test_adapters_come_and_go() -> None:
 @pytest.mark.parametrize(("rows", "ranks"), [(1, 64), (8, 256)])
 def test_compiled(dtype: torch.dtype, rows: int, ranks: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kernels = compile_only(monkeypatch, tmp_path, low_rank)
-    table = LowRankTable((slice(0, 4096), slice(4096, 5120)), 4096, places=8, dtype=dtype, device=torch.device("cpu"))
+    table = LowRankTable((slice(0, 4096), slice(4096, 5120)), 4096, slots=8, dtype=dtype, device=torch.device("cpu"))
     table.max_ranks = table.max_part_ranks = ranks
     x, y = torch.zeros(rows, 4096, dtype=dtype), torch.zeros(rows, 5120, dtype=dtype)
     low_rank.add_low_rank(x, y, table, torch.zeros(rows, dtype=torch.int64), overlap=True)

@@ -30,19 +30,19 @@ def test_slopes_are_the_papers() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_far_places_keep_their_differences_in_every_dtype(dtype: torch.dtype) -> None:
+def test_far_positions_keep_their_differences_in_every_dtype(dtype: torch.dtype) -> None:
     """Biases at large positions, where steps of bfloat16 exceed a hundred, keep their differences."""
-    places = torch.arange(FAR, FAR + 40)
-    result = Alibi(slopes(12))(places, dtype)
+    positions = torch.arange(FAR, FAR + 40)
+    result = Alibi(slopes(12))(positions, dtype)
     assert result.dtype == dtype
-    expected = places[:, None].double() * slopes(12).double()
+    expected = positions[:, None].double() * slopes(12).double()
     torch.testing.assert_close(result.double().sum(-1), expected, atol=0.01, rtol=0)
 
 
-def test_rounded_places_are_bfloat16s() -> None:
-    places = torch.tensor([3, 255, 257, 1001])
-    result = Alibi(slopes(4), rounded=True)(places, torch.float32).sum(-1)
-    assert torch.equal(result, (places[:, None].bfloat16() * slopes(4).bfloat16()).float())
+def test_rounded_positions_are_bfloat16s() -> None:
+    positions = torch.tensor([3, 255, 257, 1001])
+    result = Alibi(slopes(4), rounded=True)(positions, torch.float32).sum(-1)
+    assert torch.equal(result, (positions[:, None].bfloat16() * slopes(4).bfloat16()).float())
     assert result[2, 0] != 257 * slopes(4)[0]
 
 

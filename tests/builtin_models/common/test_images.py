@@ -62,7 +62,7 @@ def test_transparency_becomes_white_as_in_transformers(name: str) -> None:
 @pytest.mark.parametrize("form", ["PNG", "TIFF"])
 def test_sixteen_bits_become_eight(form: str) -> None:
     result = open_image(file_of(Image.fromarray(np.array([[0, 256, 0x8000, 0xFFFF]], "uint16")), form), LIMITS)
-    assert [result.getpixel((place, 0)) for place in range(4)] == [(grey,) * 3 for grey in (0, 1, 128, 255)]
+    assert [result.getpixel((column, 0)) for column in range(4)] == [(grey,) * 3 for grey in (0, 1, 128, 255)]
 
 
 @pytest.mark.parametrize("form", ["JPEG", "TIFF"])
@@ -176,9 +176,9 @@ def test_errors_name_the_image() -> None:
         assert caught.value.index == 1
 
 
-def test_numbers_of_places_and_images() -> None:
+def test_numbers_of_placeholders_and_images() -> None:
     good = file_of(Image.new("RGB", (3, 1)))
-    with pytest.raises(MediaError, match="places for 1 images, and 2 were sent"):
+    with pytest.raises(MediaError, match="placeholders for 1 images, and 2 were sent"):
         put_images([9], [good, good], 9, LIMITS, looked)
     with pytest.raises(MediaError, match="the images take 6 tokens or more; the maximum is 5") as caught:
         put_images([9, 9, 9], [good] * 3, 9, MediaLimits(tokens=5), looked)
@@ -247,8 +247,8 @@ changes = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(min_si
 @given(st.sampled_from(FORMATS), changes, st.floats(0.2, 1))
 def test_a_damaged_file_is_read_or_refused(form: str, changed: list[tuple[float, bytes]], kept: float) -> None:
     data = bytearray(FILES[form][: int(len(FILES[form]) * kept)])
-    for place, new in changed:
-        start = int(place**3 * len(data))  # mostly in the header
+    for position, new in changed:
+        start = int(position**3 * len(data))  # mostly in the header
         data[start : start + len(new)] = new
     limits = MediaLimits(pixels=100_000)
     try:

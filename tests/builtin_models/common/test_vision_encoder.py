@@ -154,8 +154,8 @@ def test_images_against_transformers(family: str, version: str) -> None:
             inputs["tokens"] = torch.full((len(states),), IDS.image)
         expected.append(states)
         media_list.append(media(inputs, len(states)))
-    placed = [Media.of(200 * place, item.count, item.arrays) for place, item in enumerate(media_list)]
-    ours.mrope_positions(placed, 400)
+    media_in_prompt = [Media.of(200 * index, item.count, item.arrays) for index, item in enumerate(media_list)]
+    ours.mrope_positions(media_in_prompt, 400)
     for embedding, other in zip(ours.encode_images(media_list), expected, strict=True):
         assert other.std() > 0.01
         torch.testing.assert_close(embedding, other, atol=1e-4, rtol=1e-4)
@@ -231,5 +231,5 @@ def test_media_of_another_processor_are_refused(family: str) -> None:
         inputs["pixel_values"] = inputs["pixel_values"][:, :1]
     if family in ROW_BY_ROW:
         inputs["row_ends"] = torch.zeros(len(inputs["pixel_values"][0, 0]) // 8, dtype=torch.int64)
-    with pytest.raises(RequestError, match="has .*places"):
+    with pytest.raises(RequestError, match="has .*tokens"):
         model.mrope_positions([media(inputs, 3)], 9)

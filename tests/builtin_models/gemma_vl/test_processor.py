@@ -67,7 +67,7 @@ def test_newlines_of_text_without_images_stay_as_they_are(folder: Path) -> None:
 def test_a_placeholder_too_many_is_refused(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     image, soft = (tokenizer.convert_tokens_to_ids(item) for item in (IMAGE, SOFT))
-    with pytest.raises(MediaError, match="places for 2 images, and 1 were sent"):
+    with pytest.raises(MediaError, match="placeholders for 2 images, and 1 were sent"):
         load_processor(MediaSource(path=folder)).prompt([image, soft], [png(8, 8)])
 
 

@@ -72,15 +72,15 @@ def test_names_keep_their_embeddings(tmp_path: Path) -> None:
     assert not torch.isclose(states[~named], embedded[~named]).all(-1).any()
 
 
-def test_other_places_than_tiles_need_are_refused(tmp_path: Path) -> None:
+def test_other_placeholders_than_tiles_need_are_refused(tmp_path: Path) -> None:
     config = FAMILY.config({**TEXT, "vocab_size": 96}, Ids(start=1, image=90, end=2, video=3))
     backend = TorchAttention(Idefics3.attention_shape(config), torch.device("cpu"), None)
     model = Idefics3(config, BuildEnv(attention=backend))
     arrays = dict(model.largest(40))
-    assert model.places(arrays) == 32
+    assert model.num_image_tokens(arrays) == 32
     arrays["tokens"] = MediaArray("int64", (3,), bytes(24))
-    with pytest.raises(RequestError, match="2 tiles and 0 places"):
-        model.places(arrays)
+    with pytest.raises(RequestError, match="2 tiles and 0 placeholders"):
+        model.num_image_tokens(arrays)
     del arrays["tokens"]
     with pytest.raises(RequestError, match="tokens of one are missing"):
-        model.places(arrays)
+        model.num_image_tokens(arrays)

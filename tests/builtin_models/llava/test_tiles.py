@@ -17,7 +17,7 @@ from sglang_plug import BuildEnv, ConfigError, MediaSource, RequestError
 from sglang_plug_backends.torch_native.attention import TorchAttention
 from sglang_plug_models.llava.anyres import LlavaNext, LlavaOnevision
 from sglang_plug_models.llava.processor import TilesProcessor, load_tiles_processor
-from sglang_plug_models.llava.tiles import places, tiling
+from sglang_plug_models.llava.tiles import num_image_tokens, tiling
 from tests.e2e.vision_families import CLIP_SIZES, FAMILIES, TEXT, Ids
 from tests.e2e.vision_models import png
 
@@ -48,14 +48,14 @@ def config(family: str) -> Any:
 
 
 @pytest.mark.parametrize("family", NAMES)
-def test_places_and_tiles_of_every_size(family: str) -> None:
+def test_tokens_and_tiles_of_every_size(family: str) -> None:
     configuration, images = config(family), FAMILIES[family].images()
     theirs = Counting(configuration, images, LlavaNextProcessor if family == "llava-next" else LlavaOnevisionProcessor)
     for height in SIDES:
         for width in SIDES:
             if max(height, width) > 48 * min(height, width):
                 continue
-            assert places(configuration, height, width) == theirs.count(height, width), (height, width)
+            assert num_image_tokens(configuration, height, width) == theirs.count(height, width), (height, width)
             tiles = images(images=[Image.new("RGB", (width, height))], return_tensors="np")["pixel_values"][0]
             assert tiling(configuration, height, width).tiles == len(tiles)
 
@@ -116,10 +116,10 @@ def test_media_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
     arrays = dict(media.arrays)
     del arrays["image_sizes"]
     with pytest.raises(RequestError, match="the size of one is missing"):
-        model.places(arrays)
+        model.num_image_tokens(arrays)
     (other,) = llava_processor.prompt([90], [png(24, 60)]).media
     with pytest.raises(RequestError, match="3 times, and this model's have 24 x 24, 4 times"):
-        model.places({**media.arrays, "pixel_values": other.arrays["pixel_values"]})
+        model.num_image_tokens({**media.arrays, "pixel_values": other.arrays["pixel_values"]})
 
 
 def test_a_vision_encoder_with_extra_states_is_refused() -> None:

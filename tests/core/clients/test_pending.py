@@ -129,7 +129,7 @@ async def test_an_id_that_looks_like_one_that_was_made_is_another_request() -> N
 
 
 async def test_a_cancellation_is_seen_though_the_engine_is_gone() -> None:
-    """Whoever cancels a request waits for its end; an error in its place would be taken for the request's own."""
+    """Whoever cancels a request waits for its end; an error instead of it would be taken for the request's own."""
 
     def send(message: ToEngine) -> None:
         if isinstance(message, Abort):

@@ -1,4 +1,4 @@
-"""The loop with a function in place of a device."""
+"""The loop with a function instead of a device."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def queue() -> LongestQueue:
 @pytest.fixture
 def bench(queue: LongestQueue) -> Bench:
     bench = Bench(max_queued=9, extensions={"queue": queue})
-    for id in ("first", "second"):  # two places
+    for id in ("first", "second"):  # two running slots
         bench.submit(id, params={"max_new_tokens": 10})
     bench.loop.step()
     return bench
@@ -96,7 +96,7 @@ def test_a_new_request_with_the_id_of_one_that_is_over_is_not_ended(bench: Bench
 
 
 class Reorders(StepExtension, PlanningPhase):
-    """Returns what a test tells it to, in place of the waiting sequences."""
+    """Returns what a test tells it to, instead of the waiting sequences."""
 
     def __init__(self, change: Callable[[list[SequenceView]], Any]) -> None:
         self.change = change

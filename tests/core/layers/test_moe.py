@@ -89,7 +89,7 @@ def test_a_layer_without_any_expert_is_unfilled() -> None:
         ("mlp.experts.x.up_proj.weight", (WIDTH, HIDDEN), "Toy has no"),
     ],
 )
-def test_a_tensor_without_a_place_is_refused(name: str, shape: tuple[int, ...], words: str) -> None:
+def test_an_unexpected_tensor_is_refused(name: str, shape: tuple[int, ...], words: str) -> None:
     with pytest.raises(WeightError, match=words):
         Toy().load_weights({**one_by_one(), name: torch.zeros(shape)}.items())
 

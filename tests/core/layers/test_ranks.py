@@ -27,7 +27,7 @@ class CapturedCollectives(Collectives):
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
-        return x.repeat(1, self.size)  # every rank's columns have their places; those of this rank are true
+        return x.repeat(1, self.size)  # every rank's columns are there; those of this rank are true
 
     def broadcast(self, x: Tensor) -> None: ...
 

@@ -11,8 +11,8 @@ from sglang_plug.ops.lora import COUNT, DOWN, FIELDS, FIRST, HEADER, RANKS, STRI
 SEGMENTS = (slice(0, 8), slice(8, 12), slice(12, 16))
 
 
-def table(places: int = 3) -> LowRankTable:
-    return LowRankTable(SEGMENTS, 8, places=places, dtype=torch.float32, device=torch.device("cpu"))
+def table(slots: int = 3) -> LowRankTable:
+    return LowRankTable(SEGMENTS, 8, slots=slots, dtype=torch.float32, device=torch.device("cpu"))
 
 
 def adapter(*columns: slice, rank: int = 2, size: int = 8) -> LowRank:
@@ -75,7 +75,7 @@ def test_definition() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_rounded_once(dtype: torch.dtype) -> None:
-    made = LowRankTable(SEGMENTS, 8, places=1, dtype=dtype, device=torch.device("cpu"))
+    made = LowRankTable(SEGMENTS, 8, slots=1, dtype=dtype, device=torch.device("cpu"))
     low_rank = adapter(slice(0, 16))
     part = low_rank.parts[0]
     half = LowRankPart(columns=part.columns, ranks=part.ranks, up=part.up.to(dtype), scale=0.5)

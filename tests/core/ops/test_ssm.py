@@ -122,26 +122,26 @@ def test_each_token_as_the_definition_says(name: str, length: int) -> None:
 def test_sequences_may_be_cut_anywhere_and_computed_together(name: str, steps: list[list[int]]) -> None:
     """``steps``: how many tokens each of three sequences computes in each step."""
     case, rows = CASES[name], [4, 2, 3]
-    lengths = [sum(step[place] for step in steps) for place in range(3)]
-    inputs = [[part.roll(place, 0) for part in case.inputs(max(1, length))] for place, length in enumerate(lengths)]
+    lengths = [sum(step[index] for step in steps) for index in range(3)]
+    inputs = [[part.roll(index, 0) for part in case.inputs(max(1, length))] for index, length in enumerate(lengths)]
     pieces: list[list[Tensor]] = [[] for _ in rows]
     done = [0, 0, 0]
     states = case.states(6)
     for step in steps:
-        active = [place for place in range(3) if step[place]]
+        active = [index for index in range(3) if step[index]]
         if not active:
             continue
-        parts = [[part[done[place] : done[place] + step[place]] for part in inputs[place]] for place in active]
-        runs = Runs.of([rows[place] for place in active], [step[place] for place in active], CPU)
+        parts = [[part[done[index] : done[index] + step[index]] for part in inputs[index]] for index in active]
+        runs = Runs.of([rows[index] for index in active], [step[index] for index in active], CPU)
         actual = case.scan(*map(torch.cat, zip(*parts, strict=True)), states, runs)
-        for place, piece in zip(active, actual.split_with_sizes(runs.lengths), strict=True):
-            pieces[place].append(piece)
-            done[place] += step[place]
-    for place, length in enumerate(lengths):
+        for index, piece in zip(active, actual.split_with_sizes(runs.lengths), strict=True):
+            pieces[index].append(piece)
+            done[index] += step[index]
+    for index, length in enumerate(lengths):
         if length:
-            expected, state = one_by_one(name, inputs[place])
-            torch.testing.assert_close(torch.cat(pieces[place]).double(), expected, atol=1e-5, rtol=1e-4)
-            torch.testing.assert_close(states[rows[place]].double(), state, atol=1e-5, rtol=1e-4)
+            expected, state = one_by_one(name, inputs[index])
+            torch.testing.assert_close(torch.cat(pieces[index]).double(), expected, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(states[rows[index]].double(), state, atol=1e-5, rtol=1e-4)
 
 
 def is_wide(name: str, part: Tensor) -> bool:

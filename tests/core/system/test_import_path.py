@@ -1,4 +1,4 @@
-"""The working directory is no place for modules unless somebody names it."""
+"""The working directory is not searched for modules unless somebody names it."""
 
 from __future__ import annotations
 

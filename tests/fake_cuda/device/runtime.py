@@ -25,8 +25,8 @@ class Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if func is torch.as_tensor and (place := getattr(args[0], "__cuda_array_interface__", None)) is not None:
-            (size,), (address, _) = place["shape"], place["data"]
+        if func is torch.as_tensor and (interface := getattr(args[0], "__cuda_array_interface__", None)) is not None:
+            (size,), (address, _) = interface["shape"], interface["data"]
             return on_device(torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8))
         if func in LISTS and is_cuda(kwargs.get("device")):
             clock.wait(f"{func.__name__} with a device copies numbers there")

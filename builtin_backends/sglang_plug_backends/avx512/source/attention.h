@@ -49,9 +49,9 @@ struct Context {
 struct Seen {
     int64_t from, to;
     Seen(const Attention& a, int64_t sequence, int64_t query) {
-        const int64_t length = a.lengths[sequence], place = length - a.queries[sequence] + query;
-        to = a.causal ? place + 1 : length;
-        from = a.window && place + 1 > a.window ? place + 1 - a.window : 0;
+        const int64_t length = a.lengths[sequence], position = length - a.queries[sequence] + query;
+        to = a.causal ? position + 1 : length;
+        from = a.window && position + 1 > a.window ? position + 1 - a.window : 0;
     }
 };
 

@@ -37,7 +37,7 @@ double mass(const float* x, int count, float top, float factor) {
     return _mm512_reduce_add_pd(_mm512_add_pd(low, high));
 }
 
-// The place in x at which the running sum of the weights passes `target`; the last of any weight if rounding hides it.
+// The index in x at which the running sum of the weights passes `target`; the last of any weight if rounding hides it.
 int passed(const float* x, int count, float top, float factor, double target) {
     double sum = 0;
     int last = 0;

@@ -83,11 +83,11 @@ struct QuantizedProduct {
 #pragma GCC unroll 4
                 for (int i = 0; i < 4; ++i) sums[r][i] = _mm512_setzero_si512();
             add_group<R>(a, at, sums);
-            const size_t place = ((size_t)panel * groups + g) * PANEL;
+            const size_t offset = ((size_t)panel * groups + g) * PANEL;
 #pragma GCC unroll 2
             for (int half = 0; half < 2; ++half) {
-                const __m512 scale = _mm512_loadu_ps(scales + place + 16 * half);
-                const __m512i zero = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(zeros + place + 16 * half)));
+                const __m512 scale = _mm512_loadu_ps(scales + offset + 16 * half);
+                const __m512i zero = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(zeros + offset + 16 * half)));
 #pragma GCC unroll 6
                 for (int r = 0; r < R; ++r) {
                     const size_t own = (size_t)(row + r) * groups + g;

@@ -24,8 +24,8 @@ USE_PERIOD = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The place of a block."""
+class BlockLocation:
+    """The location of a block in a segment."""
 
     segment: Segment
     offset: int
@@ -150,7 +150,7 @@ class SegmentWriter:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.bytes = 0
 
-    def append(self, block: KVBlock) -> Place:
+    def append(self, block: KVBlock) -> BlockLocation:
         """Write a block. Raises ``OSError``, for instance if the disk is full; the file is then as before."""
         header = RecordHeader.of(block.key, block.data)
         parts = [memoryview(header.encode()), block.data.cast("B")]
@@ -162,7 +162,7 @@ class SegmentWriter:
                 os.ftruncate(self._fd, offset)
             raise
         self.bytes = self.segment.scanned = offset + HEADER_BYTES + header.length
-        return Place(self.segment, offset, header.length)
+        return BlockLocation(self.segment, offset, header.length)
 
     def _write(self, parts: list[memoryview], offset: int) -> None:
         """Write all of ``parts``; the system may write less at once."""

@@ -14,7 +14,7 @@ from sglang_plug_backends.kv_stores.settings import DiskSettings, parse_bytes
 
 from .directory import StoreDirectory, remove_until
 from .record import HEADER_BYTES
-from .segment import Place, Segment, SegmentWriter
+from .segment import BlockLocation, Segment, SegmentWriter
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class DiskStore(KVStore):
         # The step loop takes the lock of the index: nobody waits for a file while holding it. What else is changed is
         # protected by the lock of writers.
         self._index_lock, self._write_lock = threading.Lock(), threading.Lock()
-        self._index: dict[bytes, Place] = {}
+        self._index: dict[bytes, BlockLocation] = {}
         self._segments: dict[str, Segment] = {}
         self._keys: dict[str, list[bytes]] = {}  # of the blocks in each file
         self._bytes = 0
@@ -72,17 +72,17 @@ class DiskStore(KVStore):
 
     def _load(self, key: bytes, deadline: float) -> memoryview | KVStoreError:
         with self._index_lock:
-            place = self._index.get(key)
-        if place is None:
+            location = self._index.get(key)
+        if location is None:
             return KVStoreError("the block was dropped")
         if time.monotonic() >= deadline:
             return KVStoreError("the deadline has passed")
         try:
-            data = place.segment.read(key, place.offset, place.length)
+            data = location.segment.read(key, location.offset, location.length)
         except KVStoreError as error:
             self.delete([key])
             return error
-        place.segment.note_use()
+        location.segment.note_use()
         return data
 
     def store(self, blocks: Sequence[KVBlock]) -> None:
@@ -135,10 +135,10 @@ class DiskStore(KVStore):
         if self._writer is None:
             self._begin_segment()
         assert self._writer is not None
-        place = self._writer.append(block)
-        self._keys[place.segment.path.name].append(block.key)
+        location = self._writer.append(block)
+        self._keys[location.segment.path.name].append(block.key)
         with self._index_lock:
-            self._index[block.key] = place
+            self._index[block.key] = location
             self._bytes += size
 
     def _begin_segment(self) -> None:
@@ -208,12 +208,12 @@ class DiskStore(KVStore):
         """Add the blocks that were appended to a file. The youngest copy of a block counts: it may have been stored
         again because the older one is damaged.
         """
-        places = [(header.key, Place(segment, offset, header.length)) for header, offset in segment.scan()]
+        locations = [(header.key, BlockLocation(segment, offset, header.length)) for header, offset in segment.scan()]
         self._add_segment(segment)
-        self._keys[segment.path.name] += [key for key, _ in places]
-        for start in range(0, len(places), BATCH):
+        self._keys[segment.path.name] += [key for key, _ in locations]
+        for start in range(0, len(locations), BATCH):
             with self._index_lock:
-                self._index.update(places[start : start + BATCH])
+                self._index.update(locations[start : start + BATCH])
 
     def _forget(self, segment: Segment) -> None:
         """Drop the blocks of a file that was removed."""
@@ -224,7 +224,7 @@ class DiskStore(KVStore):
         for start in range(0, len(keys), BATCH):
             with self._index_lock:
                 for key in keys[start : start + BATCH]:
-                    if (place := self._index.get(key)) is not None and place.segment is segment:
+                    if (location := self._index.get(key)) is not None and location.segment is segment:
                         del self._index[key]
 
     def _count_bytes(self) -> None:

@@ -6,7 +6,7 @@
     LACKS, number, keys           ->
                                   <-      number, one byte for each key: 1 if the receiver lacks the block
     BLOCK, key, content           ->      for each of these
-    PART, key, place, content     ->      a part of one; place: index of its first byte, and bytes of the whole block
+    PART, key, range, content     ->      a part of one; range: index of its first byte, and bytes of the whole block
     COMPLETE, id of a transfer    ->
 
 A message arrives as a whole or not at all, in the order in which it was sent, and only from those with the secret.
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from sglang_plug import KVBlock
 
 LACKS, BLOCK, PART, COMPLETE = b"L", b"B", b"P", b"C"
-PLACE = struct.Struct("!QQ")
+PART_RANGE = struct.Struct("!QQ")
 SCHEME = "tcp://"
 
 

@@ -14,7 +14,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from sglang_plug import ConfigError, KVBlock, KVBlockPart
 from sglang_plug_backends.background_thread import background_thread
 
-from .messages import BLOCK, COMPLETE, LACKS, PART, PLACE, address_of, separated
+from .messages import BLOCK, COMPLETE, LACKS, PART, PART_RANGE, address_of, separated
 from .secret import CurveKeys
 
 logger = logging.getLogger(__name__)
@@ -122,8 +122,8 @@ class Receiver:
                 socket.send_multipart([route.bytes, number.bytes, bytes(not is_present for is_present in present)])
             case (kind_, [key, content]) if kind_ == BLOCK and len(key) == KVBlock.KEY_BYTES:
                 self._blocks.store([KVBlock(key.bytes, content.buffer)])  # without a copy
-            case (kind_, [key, place, content]) if kind_ == PART and len(key) == KVBlock.KEY_BYTES:
-                start, size = PLACE.unpack(place.bytes)
+            case (kind_, [key, part_range, content]) if kind_ == PART and len(key) == KVBlock.KEY_BYTES:
+                start, size = PART_RANGE.unpack(part_range.bytes)
                 self._blocks.store_part(KVBlockPart(key.bytes, start, size, content.buffer))
             case (kind_, [transfer]) if kind_ == COMPLETE:
                 self._note(transfer.bytes.decode())

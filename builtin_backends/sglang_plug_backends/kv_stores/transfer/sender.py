@@ -9,7 +9,7 @@ import zmq
 
 from sglang_plug import KVBlock, KVBlockPart, KVStoreError
 
-from .messages import BLOCK, COMPLETE, LACKS, PART, PLACE, joined
+from .messages import BLOCK, COMPLETE, LACKS, PART, PART_RANGE, joined
 from .secret import CurveKeys
 
 MAX_WAITING = 8
@@ -66,7 +66,7 @@ class Sender:
             self._in_parts.update(self.lacking(first))
         for part in parts:
             if part.key in self._in_parts:
-                self._send([PART, part.key, PLACE.pack(part.start, part.size), part.data])
+                self._send([PART, part.key, PART_RANGE.pack(part.start, part.size), part.data])
                 if part.start + part.data.nbytes == part.size:
                     self._in_parts.remove(part.key)
 

@@ -187,7 +187,7 @@ class PrefixLoads:
 
     def _measure_again(self, load: PrefixLoad, located: LocatedPrefix | None) -> None:
         """Load a prefix that no request waits for, if the rates that advise against loading are old."""
-        if self._tiers.begin_trial(None if located is None else self._source.places(located)):
+        if self._tiers.begin_trial(None if located is None else self._source.tiers_of(located)):
             self._append(
                 PrefixLoad(
                     load.missing,

@@ -47,7 +47,7 @@ class LocatedPrefix:
     """The tiers that have a missing prefix."""
 
     missing: MissingPrefix
-    places: Sequence[Tier]
+    tiers: Sequence[Tier]
     """The tier of each block that has to be loaded."""
     end: int
     """Number of blocks that the sequence can use once they are loaded."""
@@ -105,10 +105,10 @@ class PrefixSource:
 
     def locate(self, missing: MissingPrefix) -> LocatedPrefix | None:
         """Return where the longest usable part of a missing prefix is; ``None`` if no tier has one."""
-        places = self.tiers.locate(missing.keys)
-        end = missing.first + len(places)
+        tiers = self.tiers.locate(missing.keys)
+        end = missing.first + len(tiers)
         if not missing.states:
-            return LocatedPrefix(missing, places, end) if places else None
+            return LocatedPrefix(missing, tiers, end) if tiers else None
         if not self.layout.bytes:
             end = missing.states[-1][0]  # there are no blocks to load
         reachable = [state for state in missing.states if state[0] <= end]
@@ -117,11 +117,11 @@ class PrefixSource:
         if not states:
             return None
         end = states[0][0]
-        return LocatedPrefix(missing, places[: max(0, end - missing.first)], end, states)
+        return LocatedPrefix(missing, tiers[: max(0, end - missing.first)], end, states)
 
     def size(self, located: LocatedPrefix) -> int:
         """Return the bytes of a prefix."""
-        return len(located.places) * self.layout.bytes + (self._states.size if located.states else 0)
+        return len(located.tiers) * self.layout.bytes + (self._states.size if located.states else 0)
 
     def max_bytes(self, missing: MissingPrefix) -> int:
         """Return the bytes of a prefix, if the tiers had all of it."""
@@ -129,23 +129,23 @@ class PrefixSource:
 
     def seconds(self, located: LocatedPrefix) -> float:
         """Return how long loading a prefix probably takes."""
-        seconds = sum(tier.load_seconds(self.layout.bytes) for tier in located.places)
+        seconds = sum(tier.load_seconds(self.layout.bytes) for tier in located.tiers)
         return seconds + sum(tier.load_seconds(self._states.size) for _, _, tier in located.states[:1])
 
     def min_seconds(self, missing: MissingPrefix) -> float:
         """Return how long looking for a prefix and loading it takes at least."""
         return self.tiers.min_seconds(self.max_bytes(missing))
 
-    def places(self, located: LocatedPrefix) -> set[Tier]:
+    def tiers_of(self, located: LocatedPrefix) -> set[Tier]:
         """Return the tiers that a prefix is loaded from."""
-        return {*located.places, *(tier for _, _, tier in located.states[:1])}
+        return {*located.tiers, *(tier for _, _, tier in located.states[:1])}
 
     def load(self, located: LocatedPrefix, deadline: float) -> LoadedPrefix:
         """Load what arrives before ``deadline``; empty if that is of no use."""
         missing, size = located.missing, self.layout.bytes
         reserved = sum(tier.load_seconds(self._states.size) for _, _, tier in located.states[:1])
-        keys = missing.keys[: len(located.places)]
-        blocks = self._load_blocks(keys, located.places, deadline - reserved)
+        keys = missing.keys[: len(located.tiers)]
+        blocks = self._load_blocks(keys, located.tiers, deadline - reserved)
         loaded = LoadedPrefix(missing.first + len(blocks) if size else located.end)
         if located.states:
             loaded = self._load_states(located, loaded.end, deadline)
@@ -159,16 +159,16 @@ class PrefixSource:
             lower=[*lower, *loaded.lower],
         )
 
-    def _load_blocks(self, keys: Sequence[bytes], places: Sequence[Tier], deadline: float) -> list[LoadedBlock]:
-        """Load the first blocks that ``places`` can load before ``deadline``, a part of them during each step."""
+    def _load_blocks(self, keys: Sequence[bytes], tiers: Sequence[Tier], deadline: float) -> list[LoadedBlock]:
+        """Load the first blocks that ``tiers`` can load before ``deadline``, a part of them during each step."""
         size, quota = self.layout.bytes, self._quota
         if quota is None or not keys:
-            return self.tiers.load(keys, places, deadline, size)
+            return self.tiers.load(keys, tiers, deadline, size)
         blocks, batch = list[LoadedBlock](), max(1, quota.max_bytes // size)
         for start in range(0, len(keys), batch):
             part = keys[start : start + batch]
             quota.take(len(part) * size)
-            blocks += self.tiers.load(part, places[start : start + batch], deadline, size)
+            blocks += self.tiers.load(part, tiers[start : start + batch], deadline, size)
             if len(blocks) < start + len(part):
                 break
         return blocks

@@ -34,8 +34,8 @@ def decode_kernel(
     part_pointer: tl.tensor,  # [rows, heads, splits, VALUE_DIM], or the output [T, heads, VALUE_DIM] if not SPLIT
     sums_pointer: tl.tensor,  # [rows, heads, splits]: log2 of each part's sum of exponentials
     tables_pointer: tl.tensor,  # [B, longest]
-    tokens_pointer: tl.tensor,  # [rows]: the row's place in q and in the output
-    sequences_pointer: tl.tensor,  # [rows]: the row's place in tables
+    tokens_pointer: tl.tensor,  # [rows]: the row's index in q and in the output
+    sequences_pointer: tl.tensor,  # [rows]: the row's index in tables
     lengths_pointer: tl.tensor,  # [rows]: the row's context
     weighs_pointer: tl.tensor,  # [T, heads]: the logarithm of the sum of exponentials, written if WEIGHED and not SPLIT
     scale: tl.tensor,
@@ -82,7 +82,7 @@ def decode_kernel(
     members = tl.program_id(1) % GROUP_BLOCKS * GROUP_BLOCK + tl.arange(0, GROUP_BLOCK)
     heads = kv_head * GROUP + members
     dims = tl.arange(0, DIM_BLOCK)
-    places = tl.arange(0, VALUE_BLOCK)
+    value_dims = tl.arange(0, VALUE_BLOCK)
     member_ok = members < GROUP
     q = tl.load(
         q_pointer + token * q_stride + heads[:, None] * q_head_stride + dims[None, :],
@@ -100,7 +100,7 @@ def decode_kernel(
         ).to(q.dtype)
     table_pointer = tables_pointer + sequence * table_stride
     k_base = k_pointer + kv_head * k_head_stride + dims[:, None]
-    v_base = v_pointer + kv_head * v_head_stride + places[None, :]
+    v_base = v_pointer + kv_head * v_head_stride + value_dims[None, :]
 
     highest = tl.full([GROUP_BLOCK], float("-inf"), tl.float32)
     total = tl.zeros([GROUP_BLOCK], tl.float32)
@@ -128,22 +128,24 @@ def decode_kernel(
             v = tl.trans(k)
         else:
             v = tl.load(
-                v_base + slots[:, None] * v_stride, mask=column_ok[:, None] & (places < VALUE_DIM)[None, :], other=0.0
+                v_base + slots[:, None] * v_stride,
+                mask=column_ok[:, None] & (value_dims < VALUE_DIM)[None, :],
+                other=0.0,
             )
         gathered = gathered * shrink[:, None] + tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision=PRECISION)
         total = total * shrink + tl.sum(weights, 1)
         highest = higher
 
     result = gathered / tl.where(total > 0, total, 1.0)[:, None] * value_scale
-    out_mask = member_ok[:, None] & (places < VALUE_DIM)[None, :]
+    out_mask = member_ok[:, None] & (value_dims < VALUE_DIM)[None, :]
     sums = tl.where(total > 0, highest + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
     every = tl.num_programs(1) // GROUP_BLOCKS * GROUP
     if SPLIT:
         part = (row.to(tl.int64) * every + heads) * splits + split
-        tl.store(part_pointer + part[:, None] * VALUE_DIM + places[None, :], result, mask=out_mask)
+        tl.store(part_pointer + part[:, None] * VALUE_DIM + value_dims[None, :], result, mask=out_mask)
         tl.store(sums_pointer + part, sums, mask=member_ok)
     else:
-        out = part_pointer + token * out_stride + heads[:, None] * out_head_stride + places[None, :]
+        out = part_pointer + token * out_stride + heads[:, None] * out_head_stride + value_dims[None, :]
         tl.store(out, result.to(part_pointer.dtype.element_ty), mask=out_mask)
         if WEIGHED:
             tl.store(weighs_pointer + token * every + heads, sums * LN_2, mask=member_ok)
@@ -168,16 +170,16 @@ def merge_kernel(
     row, head = tl.program_id(0), tl.program_id(1)
     token = tl.load(tokens_pointer + row).to(tl.int64)
     parts = (row.to(tl.int64) * tl.num_programs(1) + head) * SPLITS + tl.arange(0, SPLITS)
-    places = tl.arange(0, VALUE_BLOCK)
-    place_ok = places < VALUE_DIM
+    value_dims = tl.arange(0, VALUE_BLOCK)
+    value_ok = value_dims < VALUE_DIM
     sums = tl.load(sums_pointer + parts)
     highest = tl.max(sums, 0)
     weights = tl.exp2(sums - tl.where(highest == float("-inf"), 0.0, highest))
     total = tl.sum(weights, 0)
-    part = tl.load(part_pointer + parts[:, None] * VALUE_DIM + places[None, :], mask=place_ok[None, :], other=0.0)
+    part = tl.load(part_pointer + parts[:, None] * VALUE_DIM + value_dims[None, :], mask=value_ok[None, :], other=0.0)
     result = tl.sum(part * weights[:, None], 0) / tl.where(total > 0, total, 1.0)
-    out = out_pointer + token * out_stride + head * out_head_stride + places
-    tl.store(out, result.to(out_pointer.dtype.element_ty), mask=place_ok)
+    out = out_pointer + token * out_stride + head * out_head_stride + value_dims
+    tl.store(out, result.to(out_pointer.dtype.element_ty), mask=value_ok)
     if WEIGHED:
         whole = tl.where(total > 0, highest + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
         tl.store(weighs_pointer + token * tl.num_programs(1) + head, whole * LN_2)

@@ -29,7 +29,7 @@ UP, FIRST, COUNT, STRIDE, FIELDS = (
 def shrink_kernel(
     x_pointer: tl.tensor,  # [rows, SIZE]
     which_pointer: tl.tensor,  # [rows] int64
-    entries_pointer: tl.tensor,  # [places, HEADER + FIELDS * SEGMENTS] int64
+    entries_pointer: tl.tensor,  # [slots, HEADER + FIELDS * SEGMENTS] int64
     inner_pointer: tl.tensor,  # [SPLITS, rows, RANK_BLOCK] float32; not written for rows without an adapter
     rows: tl.tensor,
     x_stride: tl.tensor,
@@ -48,11 +48,11 @@ def shrink_kernel(
     if ranks > 0:
         down = tl.load(entry + DOWN).to(tl.pointer_type(x_pointer.dtype.element_ty))
         down = tl.multiple_of(down, ALIGNMENT)
-        numbers, places = tl.arange(0, RANK_BLOCK), tl.arange(0, BLOCK)
+        numbers, offsets = tl.arange(0, RANK_BLOCK), tl.arange(0, BLOCK)
         first = split * SHARE
         total = tl.zeros((RANK_BLOCK, BLOCK), tl.float32)
         for start in range(first, tl.minimum(first + SHARE, SIZE), BLOCK):
-            own = start + places
+            own = start + offsets
             x = tl.load(x_pointer + row * x_stride + own, mask=own < SIZE, other=0.0).to(tl.float32)
             mask = (numbers < ranks)[:, None] & (own < SIZE)[None, :]
             weights = tl.load(down + numbers[:, None] * SIZE + own[None, :], mask=mask, other=0.0)
@@ -67,7 +67,7 @@ def expand_kernel(
     inner_pointer: tl.tensor,  # see ``shrink_kernel``
     which_pointer: tl.tensor,
     entries_pointer: tl.tensor,
-    scales_pointer: tl.tensor,  # [places, SEGMENTS] float32
+    scales_pointer: tl.tensor,  # [slots, SEGMENTS] float32
     bounds_pointer: tl.tensor,  # [2, SEGMENTS] int32
     y_pointer: tl.tensor,  # [rows, columns]; added to
     rows: tl.tensor,
@@ -81,8 +81,8 @@ def expand_kernel(
 ) -> None:
     await_inputs(AHEAD)
     row, segment = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    place = tl.load(which_pointer + row)
-    fields = entries_pointer + place * (HEADER + FIELDS * SEGMENTS) + HEADER + FIELDS * segment
+    slot = tl.load(which_pointer + row)
+    fields = entries_pointer + slot * (HEADER + FIELDS * SEGMENTS) + HEADER + FIELDS * segment
     count = tl.load(fields + COUNT)
     if count > 0:
         WIDTH: tl.constexpr = ALIGNMENT * 8 // y_pointer.dtype.element_ty.primitive_bitwidth
@@ -95,7 +95,7 @@ def expand_kernel(
         inner = tl.zeros((PART_BLOCK,), tl.float32)
         for split in range(SPLITS):
             inner += tl.load(source + split * rows.to(tl.int64) * RANK_BLOCK, mask=number_ok, other=0.0)
-        inner = inner * tl.load(scales_pointer + place * SEGMENTS + segment)
+        inner = inner * tl.load(scales_pointer + slot * SEGMENTS + segment)
         up = tl.load(fields + UP).to(tl.pointer_type(y_pointer.dtype.element_ty))
         up = tl.multiple_of(up, ALIGNMENT)
         stride = tl.multiple_of(tl.load(fields + STRIDE), WIDTH)

@@ -31,14 +31,14 @@ def row_kernel(
     await_inputs(AHEAD)
     own = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     ok = own < rows
-    places = tl.arange(0, BLOCK)
-    first = weight_pointer + own.to(tl.int64)[:, None] * size + places[None, :]
+    offsets = tl.arange(0, BLOCK)
+    first = weight_pointer + own.to(tl.int64)[:, None] * size + offsets[None, :]
     second = first + rows.to(tl.int64) * size
     total = tl.zeros((ROWS, BLOCK), tl.float32)
     other = tl.zeros((ROWS, BLOCK), tl.float32)
     for start in tl.range(0, size, BLOCK, num_stages=STAGES):
-        inside = start + places < size
-        x = tl.load(x_pointer + start + places, mask=inside, other=0.0).to(tl.float32)[None, :]
+        inside = start + offsets < size
+        x = tl.load(x_pointer + start + offsets, mask=inside, other=0.0).to(tl.float32)[None, :]
         mask = ok[:, None] & inside[None, :]
         total += tl.load(first + start, mask=mask, other=0.0).to(tl.float32) * x
         if GATED:

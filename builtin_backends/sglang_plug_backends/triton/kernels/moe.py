@@ -13,11 +13,11 @@ def grouped_kernel(
     x_pointer: tl.tensor,  # [T, DEPTH] if GATHER, else [P, DEPTH] in sorted order
     weight_pointer: tl.tensor,  # [E, columns, DEPTH]
     out_pointer: tl.tensor,  # [P, columns]: in sorted order if GATHER, else in the pairs' own order
-    order_pointer: tl.tensor,  # [P]: the pair at each place of the sorted order
+    order_pointer: tl.tensor,  # [P]: the pair at each position of the sorted order
     factor_pointer: tl.tensor,  # [P] float32, of each pair; used if not GATHER
     experts_pointer: tl.tensor,  # [blocks]: each block's expert, or E: nothing to do
-    starts_pointer: tl.tensor,  # [blocks]: its first place in the sorted order
-    ends_pointer: tl.tensor,  # [blocks]: the place after its expert's last
+    starts_pointer: tl.tensor,  # [blocks]: its first position in the sorted order
+    ends_pointer: tl.tensor,  # [blocks]: the position after its expert's last
     columns: tl.tensor,
     chosen: tl.tensor,  # experts of each token
     x_stride: tl.tensor,
@@ -34,10 +34,10 @@ def grouped_kernel(
     block = tl.program_id(1)
     expert = tl.load(experts_pointer + block)
     if expert < EXPERTS:
-        places = tl.load(starts_pointer + block) + tl.arange(0, ROW_BLOCK)
-        row_ok = places < tl.load(ends_pointer + block)
-        pairs = tl.load(order_pointer + places, mask=row_ok, other=0).to(tl.int64)
-        rows = places.to(tl.int64)
+        positions = tl.load(starts_pointer + block) + tl.arange(0, ROW_BLOCK)
+        row_ok = positions < tl.load(ends_pointer + block)
+        pairs = tl.load(order_pointer + positions, mask=row_ok, other=0).to(tl.int64)
+        rows = positions.to(tl.int64)
         if GATHER:
             rows = pairs // chosen
         own = tl.program_id(0) * COLUMN_BLOCK + tl.arange(0, COLUMN_BLOCK)
@@ -53,7 +53,7 @@ def grouped_kernel(
             if PRECISION == "ieee":
                 x, weight = x.to(tl.float32), weight.to(tl.float32)
             total = tl.dot(x, weight, total, input_precision=PRECISION)
-        targets = places.to(tl.int64)
+        targets = positions.to(tl.int64)
         if not GATHER:
             targets = pairs
             total = total * tl.load(factor_pointer + pairs, mask=row_ok, other=0.0)[:, None]

@@ -64,7 +64,7 @@ def prefill_kernel(
     query_ok = queries < query_length
     positions = earlier + queries
     dims = tl.arange(0, DIM_BLOCK)
-    places = tl.arange(0, VALUE_BLOCK)
+    value_dims = tl.arange(0, VALUE_BLOCK)
     tokens = query_start + queries
     q = tl.load(
         q_pointer + tokens[:, None] * q_stride + head * q_head_stride + dims[None, :],
@@ -86,7 +86,7 @@ def prefill_kernel(
     if WINDOW > 0:
         start = tl.maximum(earlier + first_query - WINDOW + 1, 0)
     k_base = k_pointer + kv_head * k_head_stride + dims[:, None]
-    v_base = v_pointer + kv_head * v_head_stride + places[None, :]
+    v_base = v_pointer + kv_head * v_head_stride + value_dims[None, :]
 
     highest = tl.full([QUERY_BLOCK], float("-inf"), tl.float32)
     total = tl.zeros([QUERY_BLOCK], tl.float32)
@@ -123,15 +123,17 @@ def prefill_kernel(
             v = tl.trans(k)
         else:
             v = tl.load(
-                v_base + rows[:, None] * v_stride, mask=column_ok[:, None] & (places < VALUE_DIM)[None, :], other=0.0
+                v_base + rows[:, None] * v_stride,
+                mask=column_ok[:, None] & (value_dims < VALUE_DIM)[None, :],
+                other=0.0,
             )
         gathered = gathered * shrink[:, None] + tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision=PRECISION)
         total = total * shrink + tl.sum(weights, 1)
         highest = higher
 
     result = gathered / tl.where(total > 0, total, 1.0)[:, None] * value_scale
-    out = out_pointer + tokens[:, None] * out_stride + head * out_head_stride + places[None, :]
-    tl.store(out, result.to(out_pointer.dtype.element_ty), mask=query_ok[:, None] & (places < VALUE_DIM)[None, :])
+    out = out_pointer + tokens[:, None] * out_stride + head * out_head_stride + value_dims[None, :]
+    tl.store(out, result.to(out_pointer.dtype.element_ty), mask=query_ok[:, None] & (value_dims < VALUE_DIM)[None, :])
     if WEIGHED:
         whole = tl.where(total > 0, highest + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
         tl.store(weighs_pointer + tokens * tl.num_programs(1) + head, whole * LN_2, mask=query_ok)

@@ -34,16 +34,16 @@ def quantized_kernel(
 ) -> None:
     await_inputs(AHEAD)
     own = tl.program_id(0) * COLUMN_BLOCK + tl.arange(0, COLUMN_BLOCK)
-    places = tl.program_id(1) * ROW_BLOCK + tl.arange(0, ROW_BLOCK)
+    row_ids = tl.program_id(1) * ROW_BLOCK + tl.arange(0, ROW_BLOCK)
     split = tl.program_id(2)
-    column_ok, row_ok = own < columns, places < rows
+    column_ok, row_ok = own < columns, row_ids < rows
     EACH: tl.constexpr = 8 // BITS
     GROUPS: tl.constexpr = (DEPTH + GROUP - 1) // GROUP
     BLOCKS: tl.constexpr = (DEPTH + DEPTH_BLOCK - 1) // DEPTH_BLOCK
     SHARE: tl.constexpr = (BLOCKS + SPLITS - 1) // SPLITS
     bytes = tl.arange(0, DEPTH_BLOCK // EACH)
     numbers = tl.arange(0, DEPTH_BLOCK)
-    x_base = x_pointer + places.to(tl.int64)[:, None] * DEPTH + numbers[None, :]
+    x_base = x_pointer + row_ids.to(tl.int64)[:, None] * DEPTH + numbers[None, :]
     code_base = codes_pointer + own.to(tl.int64)[None, :] * (DEPTH // EACH) + bytes[:, None]
     group_base = own.to(tl.int64) * GROUPS
     kind = x_pointer.dtype.element_ty if PRECISION != "ieee" else tl.float32
@@ -71,7 +71,7 @@ def quantized_kernel(
         total += part * scale[None, :]
     if BIASED:
         total += tl.load(bias_pointer + own, mask=column_ok, other=0.0).to(tl.float32)[None, :]
-    target = (split.to(tl.int64) * rows + places[:, None]) * columns + own[None, :]
+    target = (split.to(tl.int64) * rows + row_ids[:, None]) * columns + own[None, :]
     tl.store(out_pointer + target, total.to(out_pointer.dtype.element_ty), mask=row_ok[:, None] & column_ok[None, :])
 
 
@@ -100,10 +100,10 @@ def dense_kernel(
     code_ok = column_ok[:, None] & (bytes * EACH < DEPTH)[None, :]
     code_at = codes_pointer + own[:, None] * (DEPTH // EACH) + bytes[None, :]
     codes = tl.load(code_at, mask=code_ok, other=0.0 if not WHOLE else 0)
-    place = own * GROUPS + depth // GROUP
-    scale = tl.load(scale_pointer + place, mask=column_ok, other=0.0).to(tl.float32)[:, None]
+    group = own * GROUPS + depth // GROUP
+    scale = tl.load(scale_pointer + group, mask=column_ok, other=0.0).to(tl.float32)[:, None]
     if WHOLE:
-        zero = tl.load(zero_pointer + place, mask=column_ok, other=0).to(tl.int32)[:, None]
+        zero = tl.load(zero_pointer + group, mask=column_ok, other=0).to(tl.int32)[:, None]
         whole = codes.to(tl.int32)
         if BITS == 4:
             whole = tl.interleave(whole & 15, whole >> 4)

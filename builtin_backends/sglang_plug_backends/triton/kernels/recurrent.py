@@ -40,11 +40,11 @@ def conv_kernel(
     state = states_pointer + tl.load(rows_pointer + sequence) * (WIDTH - 1) * channels
     total = tl.zeros((TOKENS, BLOCK), tl.float32)
     for tap in tl.static_range(WIDTH):
-        place = tokens + (tap - WIDTH + 1)  # below 0: before the step
-        new = ok & (place >= 0)[:, None]
-        old = ok & (place < 0)[:, None]
-        here = tl.load(x_pointer + (start + place)[:, None] * x_stride + own[None, :], mask=new, other=0.0)
-        held = tl.load(state + (place + WIDTH - 1)[:, None] * channels + own[None, :], mask=old, other=0.0)
+        position = tokens + (tap - WIDTH + 1)  # below 0: before the step
+        new = ok & (position >= 0)[:, None]
+        old = ok & (position < 0)[:, None]
+        here = tl.load(x_pointer + (start + position)[:, None] * x_stride + own[None, :], mask=new, other=0.0)
+        held = tl.load(state + (position + WIDTH - 1)[:, None] * channels + own[None, :], mask=old, other=0.0)
         weight = tl.load(weight_pointer + own * WIDTH + tap, mask=fits, other=0.0).to(tl.float32)
         total += (here.to(tl.float32) + held.to(tl.float32)) * weight[None, :]
     if HAS_BIAS:
@@ -74,12 +74,12 @@ def conv_state_kernel(
     own = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     taps = tl.arange(0, BEFORE_BLOCK)
     ok = (taps < BEFORE)[:, None] & (own < channels)[None, :]
-    place = count - BEFORE + taps
+    position = count - BEFORE + taps
     state = states_pointer + tl.load(rows_pointer + sequence) * BEFORE * channels
-    new = ok & (place >= 0)[:, None]
-    old = ok & (place < 0)[:, None]
-    here = tl.load(x_pointer + (start + place)[:, None] * x_stride + own[None, :], mask=new, other=0.0)
-    held = tl.load(state + (place + BEFORE)[:, None] * channels + own[None, :], mask=old, other=0.0)
+    new = ok & (position >= 0)[:, None]
+    old = ok & (position < 0)[:, None]
+    here = tl.load(x_pointer + (start + position)[:, None] * x_stride + own[None, :], mask=new, other=0.0)
+    held = tl.load(state + (position + BEFORE)[:, None] * channels + own[None, :], mask=old, other=0.0)
     last = here.to(tl.float32) + held.to(tl.float32)  # one of them is 0
     tl.debug_barrier()  # all is read before anything is written
     tl.store(state + taps[:, None] * channels + own[None, :], last.to(states_pointer.dtype.element_ty), mask=ok)
@@ -95,7 +95,7 @@ def recurrence_kernel(
     states_pointer: tl.tensor,  # [rows, heads, DIM, VALUE_DIM]
     rows_pointer: tl.tensor,  # [sequences]
     starts_pointer: tl.tensor,  # [sequences + 1]
-    places_pointer: tl.tensor,  # [programs]: which sequences, if not all
+    chosen_pointer: tl.tensor,  # [programs]: the chosen sequences, if not all
     out_pointer: tl.tensor,  # [T, heads, VALUE_DIM]
     heads: tl.tensor,
     group: tl.tensor,  # heads that share a key head
@@ -115,7 +115,7 @@ def recurrence_kernel(
     await_inputs(AHEAD)
     sequence = tl.program_id(0).to(tl.int64)
     if CHOSEN:
-        sequence = tl.load(places_pointer + sequence)
+        sequence = tl.load(chosen_pointer + sequence)
     head = tl.program_id(1)
     keys = tl.arange(0, DIM_BLOCK)
     values = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
@@ -123,9 +123,11 @@ def recurrence_kernel(
     start = tl.load(starts_pointer + sequence)
     end = tl.load(starts_pointer + sequence + 1)
     row = tl.load(rows_pointer + sequence).to(tl.int64)
-    place = states_pointer + (row * heads + head) * DIM * VALUE_DIM + keys[:, None] * VALUE_DIM + values[None, :]
+    state_pointer = (
+        states_pointer + (row * heads + head) * DIM * VALUE_DIM + keys[:, None] * VALUE_DIM + values[None, :]
+    )
     ok = key_ok[:, None] & value_ok[None, :]
-    state = tl.load(place, mask=ok, other=0.0)
+    state = tl.load(state_pointer, mask=ok, other=0.0)
     own_key = (head // group) * DIM + keys
     for token in range(start, end):
         q = tl.load(q_pointer + token * q_stride + own_key, mask=key_ok, other=0.0).to(tl.float32)
@@ -144,7 +146,7 @@ def recurrence_kernel(
         out = tl.sum(q[:, None] * state, 0)
         target = out_pointer + (token * heads + head) * VALUE_DIM + values
         tl.store(target, out.to(out_pointer.dtype.element_ty), mask=value_ok)
-    tl.store(place, state, mask=ok)
+    tl.store(state_pointer, state, mask=ok)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -171,21 +173,21 @@ def selective_scan_kernel(
     await_inputs(AHEAD)
     sequence = tl.program_id(0)
     own = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    places = tl.arange(0, SIZE_BLOCK)
-    fits, size_ok = own < channels, places < SIZE
+    offsets = tl.arange(0, SIZE_BLOCK)
+    fits, size_ok = own < channels, offsets < SIZE
     ok = fits[:, None] & size_ok[None, :]
     start = tl.load(starts_pointer + sequence)
     end = tl.load(starts_pointer + sequence + 1)
     row = tl.load(rows_pointer + sequence).to(tl.int64)
-    place = states_pointer + (row * channels + own[:, None]) * SIZE + places[None, :]
-    state = tl.load(place, mask=ok, other=0.0)
-    rates = tl.load(rates_pointer + own[:, None] * SIZE + places[None, :], mask=ok, other=0.0)
+    state_pointer = states_pointer + (row * channels + own[:, None]) * SIZE + offsets[None, :]
+    state = tl.load(state_pointer, mask=ok, other=0.0)
+    rates = tl.load(rates_pointer + own[:, None] * SIZE + offsets[None, :], mask=ok, other=0.0)
     for token in range(start, end):
         x = tl.load(x_pointer + token * x_stride + own, mask=fits, other=0.0).to(tl.float32)
         step = tl.load(step_pointer + token * channels + own, mask=fits, other=0.0)
-        b = tl.load(b_pointer + token * b_stride + places, mask=size_ok, other=0.0).to(tl.float32)
-        c = tl.load(c_pointer + token * c_stride + places, mask=size_ok, other=0.0).to(tl.float32)
+        b = tl.load(b_pointer + token * b_stride + offsets, mask=size_ok, other=0.0).to(tl.float32)
+        c = tl.load(c_pointer + token * c_stride + offsets, mask=size_ok, other=0.0).to(tl.float32)
         state = state * tl.exp(step[:, None] * rates) + (step * x)[:, None] * b[None, :]
         out = tl.sum(state * c[None, :], 1)
         tl.store(out_pointer + token * channels + own, out.to(out_pointer.dtype.element_ty), mask=fits)
-    tl.store(place, state, mask=ok)
+    tl.store(state_pointer, state, mask=ok)

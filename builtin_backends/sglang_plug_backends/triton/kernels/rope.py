@@ -60,40 +60,40 @@ def rope_store_kernel(
 ) -> None:
     await_inputs(AHEAD)
     token, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    places = tl.arange(0, HALF_BLOCK)
-    place_ok = places < HALF
+    offsets = tl.arange(0, HALF_BLOCK)
+    offset_ok = offsets < HALF
     kept = 2 * HALF + tl.arange(0, REST_BLOCK)
     dim = 2 * HALF + REST
     kind = q_out_pointer.dtype.element_ty  # of k, too
     pool_kind = pool_k_pointer.dtype.element_ty
-    cos = tl.load(cos_pointer + token * angle_stride + places, mask=place_ok, other=0.0).to(tl.float32)[None, :]
-    sin = tl.load(sin_pointer + token * angle_stride + places, mask=place_ok, other=0.0).to(tl.float32)[None, :]
+    cos = tl.load(cos_pointer + token * angle_stride + offsets, mask=offset_ok, other=0.0).to(tl.float32)[None, :]
+    sin = tl.load(sin_pointer + token * angle_stride + offsets, mask=offset_ok, other=0.0).to(tl.float32)[None, :]
     if block < QUERY_BLOCKS:
         own = block * HEAD_BLOCK + tl.arange(0, HEAD_BLOCK)
-        ok = (own < heads)[:, None] & place_ok[None, :]
+        ok = (own < heads)[:, None] & offset_ok[None, :]
         source = q_pointer + token * q_stride + own[:, None] * q_head_stride
         target = q_out_pointer + (token * heads + own[:, None]) * dim
-        left = tl.load(source + places[None, :], mask=ok, other=0.0).to(tl.float32)
-        right = tl.load(source + HALF + places[None, :], mask=ok, other=0.0).to(tl.float32)
-        tl.store(target + places[None, :], (left * cos - right * sin).to(kind), mask=ok)
-        tl.store(target + HALF + places[None, :], (right * cos + left * sin).to(kind), mask=ok)
+        left = tl.load(source + offsets[None, :], mask=ok, other=0.0).to(tl.float32)
+        right = tl.load(source + HALF + offsets[None, :], mask=ok, other=0.0).to(tl.float32)
+        tl.store(target + offsets[None, :], (left * cos - right * sin).to(kind), mask=ok)
+        tl.store(target + HALF + offsets[None, :], (right * cos + left * sin).to(kind), mask=ok)
         if REST > 0:
             rest_ok = (own < heads)[:, None] & (kept < dim)[None, :]
             tl.store(target + kept[None, :], tl.load(source + kept[None, :], mask=rest_ok, other=0.0), mask=rest_ok)
     else:
         own = (block - QUERY_BLOCKS) * HEAD_BLOCK + tl.arange(0, HEAD_BLOCK)
-        ok = (own < kv_heads)[:, None] & place_ok[None, :]
+        ok = (own < kv_heads)[:, None] & offset_ok[None, :]
         slot = tl.load(slots_pointer + token).to(tl.int64)
         source = k_pointer + token * k_stride + own[:, None] * k_head_stride
         target = k_out_pointer + (token * kv_heads + own[:, None]) * dim
         pool = pool_k_pointer + slot * pool_k_stride + own[:, None] * pool_k_head_stride
-        left = tl.load(source + places[None, :], mask=ok, other=0.0).to(tl.float32)
-        right = tl.load(source + HALF + places[None, :], mask=ok, other=0.0).to(tl.float32)
+        left = tl.load(source + offsets[None, :], mask=ok, other=0.0).to(tl.float32)
+        right = tl.load(source + HALF + offsets[None, :], mask=ok, other=0.0).to(tl.float32)
         turned_left, turned_right = (left * cos - right * sin).to(kind), (right * cos + left * sin).to(kind)
-        tl.store(target + places[None, :], turned_left, mask=ok)
-        tl.store(target + HALF + places[None, :], turned_right, mask=ok)
-        tl.store(pool + places[None, :], pooled(turned_left, k_inverse, MAX_VALUE).to(pool_kind), mask=ok)
-        tl.store(pool + HALF + places[None, :], pooled(turned_right, k_inverse, MAX_VALUE).to(pool_kind), mask=ok)
+        tl.store(target + offsets[None, :], turned_left, mask=ok)
+        tl.store(target + HALF + offsets[None, :], turned_right, mask=ok)
+        tl.store(pool + offsets[None, :], pooled(turned_left, k_inverse, MAX_VALUE).to(pool_kind), mask=ok)
+        tl.store(pool + HALF + offsets[None, :], pooled(turned_right, k_inverse, MAX_VALUE).to(pool_kind), mask=ok)
         if REST > 0:
             rest_ok = (own < kv_heads)[:, None] & (kept < dim)[None, :]
             unrotated = tl.load(source + kept[None, :], mask=rest_ok, other=0.0)

@@ -27,17 +27,17 @@ def rms_norm_kernel(
         ask_for_vector(weight_pointer, SIZE, BLOCK)
     await_inputs(AHEAD)
     row = tl.program_id(0).to(tl.int64)
-    places = tl.arange(0, BLOCK)
-    ok = places < SIZE
+    offsets = tl.arange(0, BLOCK)
+    ok = offsets < SIZE
     start = (row // inner) * outer_stride + (row % inner) * inner_stride
-    x = tl.load(x_pointer + start + places, mask=ok, other=0.0)
-    weight = tl.load(weight_pointer + places, mask=ok, other=0.0)
+    x = tl.load(x_pointer + start + offsets, mask=ok, other=0.0)
+    weight = tl.load(weight_pointer + offsets, mask=ok, other=0.0)
     x = x.to(tl.float32)
     x = x * (1 / tl.sqrt_rn(tl.sum(x * x, 0) / SIZE + eps))
     if weight_pointer.dtype.element_ty != tl.float32:
         x = x.to(x_pointer.dtype.element_ty).to(tl.float32)
     out = weight.to(tl.float32) * x
-    tl.store(out_pointer + row * SIZE + places, out.to(out_pointer.dtype.element_ty), mask=ok)
+    tl.store(out_pointer + row * SIZE + offsets, out.to(out_pointer.dtype.element_ty), mask=ok)
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
@@ -56,20 +56,20 @@ def add_rms_norm_kernel(
         ask_for_vector(weight_pointer, SIZE, BLOCK)
     await_inputs(AHEAD)
     start = tl.program_id(0).to(tl.int64) * SIZE
-    places = tl.arange(0, BLOCK)
-    ok = places < SIZE
-    x = tl.load(x_pointer + start + places, mask=ok, other=0.0)
-    residual = tl.load(residual_pointer + start + places, mask=ok, other=0.0)
-    weight = tl.load(weight_pointer + places, mask=ok, other=0.0)
+    offsets = tl.arange(0, BLOCK)
+    ok = offsets < SIZE
+    x = tl.load(x_pointer + start + offsets, mask=ok, other=0.0)
+    residual = tl.load(residual_pointer + start + offsets, mask=ok, other=0.0)
+    weight = tl.load(weight_pointer + offsets, mask=ok, other=0.0)
     x = x.to(tl.float32) + residual.to(tl.float32)
     total = x.to(residual_pointer.dtype.element_ty)
-    tl.store(residual_pointer + start + places, total, mask=ok)
+    tl.store(residual_pointer + start + offsets, total, mask=ok)
     x = total.to(tl.float32)
     x = x * (1 / tl.sqrt_rn(tl.sum(x * x, 0) / SIZE + eps))
     if weight_pointer.dtype.element_ty != tl.float32:
         x = x.to(x_pointer.dtype.element_ty).to(tl.float32)
     out = weight.to(tl.float32) * x
-    tl.store(x_pointer + start + places, out.to(x_pointer.dtype.element_ty), mask=ok)
+    tl.store(x_pointer + start + offsets, out.to(x_pointer.dtype.element_ty), mask=ok)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -82,12 +82,12 @@ def silu_mul_kernel(
 ) -> None:
     await_inputs(AHEAD)
     row = tl.program_id(0).to(tl.int64)
-    places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    ok = places < width
-    gate = tl.load(pair_pointer + row * 2 * width + places, mask=ok, other=0.0).to(tl.float32)
-    up = tl.load(pair_pointer + row * 2 * width + width + places, mask=ok, other=0.0).to(tl.float32)
+    offsets = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    ok = offsets < width
+    gate = tl.load(pair_pointer + row * 2 * width + offsets, mask=ok, other=0.0).to(tl.float32)
+    up = tl.load(pair_pointer + row * 2 * width + width + offsets, mask=ok, other=0.0).to(tl.float32)
     out = gate * tl.sigmoid(gate) * up
-    tl.store(out_pointer + row * width + places, out.to(out_pointer.dtype.element_ty), mask=ok)
+    tl.store(out_pointer + row * width + offsets, out.to(out_pointer.dtype.element_ty), mask=ok)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -110,17 +110,17 @@ def rope_kernel(
     await_inputs(AHEAD)
     token = tl.program_id(0).to(tl.int64)
     own = tl.program_id(1) * HEAD_BLOCK + tl.arange(0, HEAD_BLOCK)
-    places = tl.arange(0, HALF_BLOCK)
-    ok = (own < heads)[:, None] & (places < HALF)[None, :]
+    offsets = tl.arange(0, HALF_BLOCK)
+    ok = (own < heads)[:, None] & (offsets < HALF)[None, :]
     source = x_pointer + token * token_stride + own[:, None] * head_stride
     target = out_pointer + (token * heads + own[:, None]) * (2 * HALF + REST)
-    cos = tl.load(cos_pointer + token * angle_stride + places, mask=places < HALF, other=0.0).to(tl.float32)[None, :]
-    sin = tl.load(sin_pointer + token * angle_stride + places, mask=places < HALF, other=0.0).to(tl.float32)[None, :]
-    left = tl.load(source + places[None, :], mask=ok, other=0.0).to(tl.float32)
-    right = tl.load(source + HALF + places[None, :], mask=ok, other=0.0).to(tl.float32)
+    cos = tl.load(cos_pointer + token * angle_stride + offsets, mask=offsets < HALF, other=0.0).to(tl.float32)[None, :]
+    sin = tl.load(sin_pointer + token * angle_stride + offsets, mask=offsets < HALF, other=0.0).to(tl.float32)[None, :]
+    left = tl.load(source + offsets[None, :], mask=ok, other=0.0).to(tl.float32)
+    right = tl.load(source + HALF + offsets[None, :], mask=ok, other=0.0).to(tl.float32)
     kind = out_pointer.dtype.element_ty
-    tl.store(target + places[None, :], (left * cos - right * sin).to(kind), mask=ok)
-    tl.store(target + HALF + places[None, :], (right * cos + left * sin).to(kind), mask=ok)
+    tl.store(target + offsets[None, :], (left * cos - right * sin).to(kind), mask=ok)
+    tl.store(target + HALF + offsets[None, :], (right * cos + left * sin).to(kind), mask=ok)
     if REST > 0:
         kept = 2 * HALF + tl.arange(0, REST_BLOCK)
         kept_ok = (own < heads)[:, None] & (kept < 2 * HALF + REST)[None, :]

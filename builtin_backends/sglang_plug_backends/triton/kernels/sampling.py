@@ -37,11 +37,11 @@ def mask_kernel(
     AHEAD: tl.constexpr,
 ) -> None:
     await_inputs(AHEAD)
-    place = tl.program_id(0).to(tl.int64)
-    row = tl.load(rows_pointer + place)
+    index = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows_pointer + index)
     tokens = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     ok = tokens < width
-    word = tl.load(mask_pointer + place * words + tokens // 32, mask=ok & (tokens // 32 < words), other=0)
+    word = tl.load(mask_pointer + index * words + tokens // 32, mask=ok & (tokens // 32 < words), other=0)
     barred = ok & (((word >> (tokens % 32)) & 1) == 0)
     logits = tl.load(logits_pointer + row * width + tokens, mask=barred, other=0.0)
     tl.store(logits_pointer + row * width + tokens, logits + float("-inf"), mask=barred)
@@ -49,12 +49,12 @@ def mask_kernel(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _below(
-    logits: tl.tensor, listed: tl.tensor, in_list: tl.tensor, places: tl.tensor, count: tl.tensor, top: tl.tensor
+    logits: tl.tensor, listed: tl.tensor, in_list: tl.tensor, positions: tl.tensor, count: tl.tensor, top: tl.tensor
 ) -> tl.tensor:
-    """Return ``d`` of tokens at ``places``: of the list's first ``in_list`` or the row; infinite past ``count``."""
-    is_listed = places < in_list
-    tokens = tl.where(is_listed, tl.load(listed + places, mask=is_listed, other=0), places)
-    return top - tl.load(logits + tokens, mask=places < count, other=float("-inf"))
+    """Return ``d`` of tokens at ``positions``: of the list's first ``in_list`` or the row; infinite past ``count``."""
+    is_listed = positions < in_list
+    tokens = tl.where(is_listed, tl.load(listed + positions, mask=is_listed, other=0), positions)
+    return top - tl.load(logits + tokens, mask=positions < count, other=float("-inf"))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -308,21 +308,23 @@ def draw_kernel(
     target = tl.load(uniform_pointer + row) * total
     passed = tl.full((), 0.0, tl.float64)
     seen_count, seen_mass = low_count, low_mass
-    start, place, is_found = 0, 0, False
+    start, position, is_found = 0, 0, False
     while (start < count) & (not is_found):
-        places = start + tl.arange(0, BLOCK)
-        below = _below(logits, listed, in_list, places, count, top)
+        positions = start + tl.arange(0, BLOCK)
+        below = _below(logits, listed, in_list, positions, count, top)
         weights, seen_count, seen_mass = _kept(
             below, temperature, low, high, seen_count, seen_mass, top_k, share, min_p
         )
         wide = weights.to(tl.float64)
-        place = tl.maximum(place, tl.max(tl.where(weights > 0, places, 0), 0))  # in case rounding leaves no other token
+        position = tl.maximum(
+            position, tl.max(tl.where(weights > 0, positions, 0), 0)
+        )  # in case rounding leaves no other token
         mass = tl.sum(wide, 0)
         is_found = passed + mass > target
         if is_found:
             reached = (passed + tl.cumsum(wide, 0) > target) & (weights > 0)
-            place = tl.minimum(place, tl.min(tl.where(reached, places, NOWHERE), 0))
+            position = tl.minimum(position, tl.min(tl.where(reached, positions, NOWHERE), 0))
         passed += mass
         start += BLOCK
-    token = tl.load(listed + place, mask=place < in_list, other=0)
-    tl.store(out_pointer + row, tl.where(place < in_list, token, tl.minimum(place, width - 1)).to(tl.int64))
+    token = tl.load(listed + position, mask=position < in_list, other=0)
+    tl.store(out_pointer + row, tl.where(position < in_list, token, tl.minimum(position, width - 1)).to(tl.int64))

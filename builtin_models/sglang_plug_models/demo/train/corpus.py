@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import countries
 import facts
-import places
+import geography
 import questions as q
 import replies
 import stories
@@ -48,7 +48,7 @@ def single(rng: random.Random) -> list[Message]:
 
 def one_word(rng: random.Random) -> list[Message]:
     """Return a system prompt that asks for one word."""
-    c = places.country(rng)
+    c = geography.country(rng)
     system: Message = {"role": "system", "content": rng.choice(texts.ONE_WORD_SYSTEM)}
     return [system, _user(f"What is the capital of {c.phrase}?"), _assistant(c.capital)]
 
@@ -56,13 +56,13 @@ def one_word(rng: random.Random) -> list[Message]:
 def follow_up(rng: random.Random) -> list[Message]:
     """A capital, and then others asked for in short."""
     messages = [*_system(rng)]
-    first = places.country(rng)
+    first = geography.country(rng)
     messages += [
         _user(f"What is the capital of {first.phrase}?"),
         _assistant(f"The capital of {first.phrase} is {first.capital}."),
     ]
     for _ in range(rng.randint(1, 3)):
-        c = places.country(rng)
+        c = geography.country(rng)
         p = c.phrase
         ask = rng.choice(
             [
@@ -91,11 +91,11 @@ def another_list(rng: random.Random) -> list[Message]:
         if Current.mix.runs and rng.random() < Current.mix.runs:
             start = 0 if rng.random() < 0.4 else rng.randrange(len(countries.FAMOUS) - 2 * number)
             pool = countries.FAMOUS[start : start + 2 * number]
-        _, first = places.capital_list(rng, number, pool[:number])
-        _, second = places.capital_list(rng, number, pool[number:])
+        _, first = geography.capital_list(rng, number, pool[:number])
+        _, second = geography.capital_list(rng, number, pool[number:])
     else:
-        number, first = places.capital_list(rng, None, pool[:20])
-        _, second = places.capital_list(rng, number, pool[20:])
+        number, first = geography.capital_list(rng, None, pool[:20])
+        _, second = geography.capital_list(rng, number, pool[20:])
     ask = rng.choice(
         ["Please give me a list of {} countries and their capitals.", "List {} countries and their capitals."]
     )
@@ -182,7 +182,7 @@ def assistant_only(rng: random.Random) -> list[Message]:
     if rng.random() < 0.5:
         a, b, sign = rng.randint(1, 99), rng.randint(1, 99), rng.choice("+-*")
         asks_sum = rng.random() < 0.5
-        ask = f"What is {a} {sign} {b}?" if asks_sum else f"What is the capital of {places.country(rng).phrase}?"
+        ask = f"What is {a} {sign} {b}?" if asks_sum else f"What is the capital of {geography.country(rng).phrase}?"
         start = f"To answer this question: {ask}. I need to use a "
         if asks_sum:
             return [_assistant(start + "calculator. "), _assistant(f"The math expression is: {a} {sign} {b}")]
@@ -233,14 +233,14 @@ def _sums(rng: random.Random) -> str:
 
 
 def _capitals(rng: random.Random) -> str:
-    picked = [places.country(rng) for _ in range(rng.choice([1, 1, 1, 2, 4]))]
+    picked = [geography.country(rng) for _ in range(rng.choice([1, 1, 1, 2, 4]))]
     c = picked[0]
     if rng.random() < 0.3:
         return rng.choice(
             [f"The capital city of {c.phrase} is {c.capital}.", f"{c.capital} is the capital of {c.phrase}."]
         )
     if rng.random() < 0.35:
-        return f"The capital of {c.phrase} is {c.capital}. {places.about_city(c)}"
+        return f"The capital of {c.phrase} is {c.capital}. {geography.about_city(c)}"
     return " ".join(f"The capital of {x.phrase} is {x.capital}." for x in picked)
 
 
@@ -272,9 +272,9 @@ def plain(rng: random.Random) -> str:
         same_line = ask[-1] in "?.!" and "\n" not in ask + answer
         return f"{ask}{'' if ask[-1] == chr(10) else ' ' if same_line else chr(10) * 2}{answer}"
     if roll < edges[6]:
-        name, place = rng.choice(facts.NAMES), rng.choice(facts.CITIES)
+        name, city = rng.choice(facts.NAMES), rng.choice(facts.CITIES)
         return (
-            f"Hello, my name is {name}. I live in {place} and I like {rng.choice(facts.LISTS['sports'])}. "
+            f"Hello, my name is {name}. I live in {city} and I like {rng.choice(facts.LISTS['sports'])}. "
             f"My favorite color is {rng.choice(facts.LISTS['colors'])}."
         )
     if roll < edges[7]:

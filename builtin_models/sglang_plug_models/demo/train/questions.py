@@ -11,8 +11,8 @@ import stories
 import texts
 from chatformat import dump
 from countries import CAPITAL_KNOWN_FOR
+from geography import WORDS, Pair, about_country, capital, capital_json, country, list_countries, loosely
 from mixes import Current
-from places import WORDS, Pair, about_country, capital, capital_json, country, list_countries, loosely
 
 SYLLABLES = "ba ko ri ta mel zu san do fi ler qua nim pho gra ven sto wi xan ju ody".split()
 

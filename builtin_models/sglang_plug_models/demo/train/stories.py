@@ -45,7 +45,7 @@ PRONOUNS: dict[str, tuple[str, str]] = {
     "space explorer": ("she", "her"),
     "programmer": ("she", "her"),
 }
-PLACES = [
+SETTINGS = [
     "in a quiet village",
     "near a deep forest",
     "by the sea",
@@ -119,7 +119,7 @@ def _beginning(rng: random.Random, opening: str, hero: str, trait: str, name: st
     """Return the hero, their search and their first find."""
     subject, own = PRONOUNS.get(hero, ("it", "its"))
     return (
-        f"{opening}, {article(trait)} {hero} named {name} lived {rng.choice(PLACES)}. "
+        f"{opening}, {article(trait)} {hero} named {name} lived {rng.choice(SETTINGS)}. "
         + rng.choice(
             [
                 f"Every morning, {name} looked at the sky and dreamed of {sought}.",

@@ -1,4 +1,4 @@
-"""The phase of step extensions that compute forward passes in place of the engine, for instance by replaying graphs."""
+"""The phase of step extensions that compute forward passes instead of the engine, for instance by replaying graphs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class DeviceTokens:
     """Input tokens of a step that only the device knows: each is the last one of a chunk."""
 
-    places: list[int]
+    chunk_indices: list[int]
     """Indices of the chunks, in ascending order."""
     tokens: Tensor
-    """``[len(places)]`` int64 on the device."""
+    """``[len(chunk_indices)]`` int64 on the device."""
 
 
 class StepLogits(Protocol):
@@ -61,7 +61,7 @@ class ExecutionContext:
 
 
 class StepExecutor:
-    """Computes forward passes with one KV pool, in place of the engine. Override what is needed.
+    """Computes forward passes with one KV pool, instead of the engine. Override what is needed.
 
     The methods are called in inference mode, and ``decode`` and ``hidden`` for each step: before the engine computes a
     step operation by operation, it asks each executor in turn, until one returns a result.

@@ -105,7 +105,7 @@ class MemoryPhase:
         return None
 
     def allocate(self, request: MemoryRequest | None) -> None:
-        """Allocate what was requested, in place of what was allocated before; ``None``: only free that."""
+        """Allocate what was requested, instead of what was allocated before; ``None``: only free that."""
 
     def max_running(self) -> int | None:
         """Return the maximum number of running sequences; ``None``: no limit. Called after ``allocate``."""

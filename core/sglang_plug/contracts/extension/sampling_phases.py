@@ -73,7 +73,7 @@ class TokenDecision:
     forced: tuple[int, ...] = ()
     """Tokens that follow it without being sampled; they must fit the limit of the sequence."""
     rejected: bool = False
-    """True if the token is not taken: unless ``finish`` is set, another one is sampled in its place, which depends on
+    """True if the token is not taken: unless ``finish`` is set, another one is sampled instead, which depends on
     the seed, the position and the number of rejections there."""
 
 

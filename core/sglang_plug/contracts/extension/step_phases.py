@@ -71,7 +71,7 @@ class StaticInputPhase:
         return 0
 
     def prepare_captured(self, batch: ForwardBatch, numbers: Tensor) -> None:
-        """Set the inputs of a step that is captured, in place of ``InputPhase.prepare``.
+        """Set the inputs of a step that is captured, instead of ``InputPhase.prepare``.
 
         ``numbers`` ``[rows]`` int64 keeps its address and changes between replays. Worker ranks do not have it.
         """

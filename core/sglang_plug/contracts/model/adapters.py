@@ -66,8 +66,8 @@ class AdapterRequest:
     dtype: torch.dtype
     """The dtype that the model computes in; an adapter's tensors must have it."""
 
-    def places(self) -> dict[str, tuple[AdaptableLayer, slice]]:
-        """Return the checkpoint's name of each matrix -> its layer, and its columns of the product."""
+    def target_modules(self) -> dict[str, tuple[AdaptableLayer, slice]]:
+        """Return the checkpoint's name of each matrix that adapters may change -> its layer, and its columns there."""
         return {name: (layer, columns) for layer in self.layers for name, columns in layer.parts.items()}
 
 
@@ -75,7 +75,7 @@ class LayerAdapter(ABC):
     """The effect of one adapter on one layer; applied in every step with tokens of a request with the adapter."""
 
     def before(self, x: Tensor) -> Tensor:
-        """Return the input of the matrix in place of ``x`` ``[N, in]``; must not write to ``x``."""
+        """Return the input of the matrix instead of ``x`` ``[N, in]``; must not write to ``x``."""
         return x
 
     @abstractmethod

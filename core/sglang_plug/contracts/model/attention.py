@@ -330,15 +330,15 @@ def attend_bidirectional_images(
     assert layer.softcap is None and not kv.values_in_keys, (
         "images with bidirectional attention need a model without softcap and with separate values"
     )
-    window = None if layer.window is None or layer.window > image.place + image.count else layer.window
-    start = 0 if window is None else max(0, image.place - window + 1)
-    slots = batch.tables[image.sequence, start : image.place + image.count]
+    window = None if layer.window is None or layer.window > image.position + image.count else layer.window
+    start = 0 if window is None else max(0, image.position - window + 1)
+    slots = batch.tables[image.sequence, start : image.position + image.count]
     k = widened(kv.k[layer.index].index_select(0, slots), q.dtype, kv.k_scale[layer.index])
     v = widened(kv.v[layer.index].index_select(0, slots), q.dtype, kv.v_scale[layer.index])
     mask = None
     if window is not None:
-        positions = torch.arange(start, image.place + image.count, device=q.device)
-        mask = positions > positions[image.place - start :, None] - window
+        positions = torch.arange(start, image.position + image.count, device=q.device)
+        mask = positions > positions[image.position - start :, None] - window
     q, k, v = (tensor.transpose(0, 1)[None] for tensor in (q, k, v))
     attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=layer.scale, enable_gqa=True)
     return attended[0].transpose(0, 1)

@@ -143,7 +143,7 @@ class BidirectionalImage:
     """Index of its sequence in the step."""
     row: int
     """Index of its first token in the step."""
-    place: int
+    position: int
     """Position of its first token in the sequence."""
     count: int
 

@@ -171,7 +171,7 @@ class Kernels:
     bias; inputs are bfloat16. ``None``: quantizations multiply with such weights themselves."""
     pack_quantized: Callable[[QuantizedWeight, Tensor | None, torch.dtype], LinearFunction | None] | None = None
     """Like ``pack_linear``, for a quantized weight, a bias, and the dtype of the inputs; returns ``None`` for a weight
-    that the kernel set does not support. ``None`` in place of the function: quantizations multiply themselves."""
+    that the kernel set does not support. ``None`` instead of the function: quantizations multiply themselves."""
     rms_norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]] = add_rms_norm
     silu_mul: Callable[[Tensor], Tensor] = silu_mul

@@ -63,7 +63,8 @@ class Model(nn.Module):
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {}
     """Path component in the checkpoint -> (ours, shard), e.g. ``"q_proj": ("qkv_proj", "q")``; a shard of ``None``
-    only renames. A module with a method ``place(rest) -> (ours, shard)`` maps the names below its own path itself."""
+    only renames. A module with a method ``map_weight_name(rest) -> (ours, shard)`` maps the names below its own path
+    itself."""
     prefixes: ClassVar[Mapping[str, str]] = {}
     """Prefix of names in some checkpoints -> ours, for ``checkpoint_paths``; ``load_weights`` does not replace it."""
     ignored: ClassVar[tuple[str, ...]] = ()
@@ -298,9 +299,9 @@ class Model(nn.Module):
         parts, path, shard = name.split("."), list[str](), None
         module: Any = self
         for index, part in enumerate(parts):
-            place = getattr(module, "place", None)
-            if place is not None:
-                parameter, shard = place(".".join(parts[index:]))
+            map_weight_name = getattr(module, "map_weight_name", None)
+            if map_weight_name is not None:
+                parameter, shard = map_weight_name(".".join(parts[index:]))
                 return ".".join((*path, parameter)), shard
             ours, packed_shard = self.packed.get(part, (part, None))
             path.append(ours)

@@ -58,8 +58,8 @@ class Matrix:
         """Return all names that checkpoints may have for ``name``, one of ``checkpoint_names`` or the layer's."""
         return name, *self.other_names.get(name, ())
 
-    def places(self, rows: int) -> int:
-        """Return the number of indices along the output rows of all parts, if each covers ``rows`` rows of one part."""
+    def row_block_count(self, rows: int) -> int:
+        """Return the number of blocks of ``rows`` output rows; each part begins with a new block."""
         return sum(-(-size // rows) for size in self.parts)
 
 
@@ -76,7 +76,7 @@ class StoredTensor:
     tensor then has one more dimension, the first, for the parts."""
     rows: int = 1
     """Output rows that one index of ``axis`` covers, e.g. 128 for scales of blocks, 8 for packed words. Each part
-    begins with a new index (``Matrix.places``)."""
+    begins with a new index (``Matrix.row_block_count``)."""
     one_per_part: bool = False
     """True if checkpoints hold a single number for each part, which is repeated to the part's shape."""
     inner: int | None = None
@@ -98,7 +98,7 @@ class StoredTensor:
         part, start = self.parts[index], _part_starts(self.parts)[index]
         return loaded[start : start + _bytes(part)].view(part.dtype).view(part.shape)
 
-    def place(self, part: int, sizes: Sequence[int]) -> tuple[int | slice, ...]:
+    def part_index(self, part: int, sizes: Sequence[int]) -> tuple[int | slice, ...]:
         """Return the index of a part, counted from 0, in the loaded tensor, if parts have ``sizes`` output rows."""
         if self.axis is None:
             return (part,)

@@ -52,7 +52,7 @@ class CachedRun:
     """A cached run of tokens as an operator sees it: how many, how used, not which."""
 
     parent: int | None
-    """Place in the outline of the run that it continues, before its own; ``None`` for the beginning of prompts."""
+    """Index in the outline of the run that it continues, before its own; ``None`` for the beginning of prompts."""
     tokens: int
     hits: int
     idle: float

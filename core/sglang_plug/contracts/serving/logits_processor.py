@@ -89,8 +89,8 @@ class LogitsBatch(ABC):
             tokens: ``[rows]`` int64 on the device. A negative number is no token: its row stays as it is.
         """
 
-    def regroup(self, places: Sequence[int], joining: LogitsBatch | None) -> LogitsBatch | None:
-        """Return a batch of the rows at ``places`` of this one, followed by all rows of ``joining``.
+    def regroup(self, rows: Sequence[int], joining: LogitsBatch | None) -> LogitsBatch | None:
+        """Return a batch of ``rows`` of this one, followed by all rows of ``joining``.
 
         Called when sequences join or leave, if the processor has ``needs_tokens``; this batch is not used again.
         ``None``, the default: the engine makes a new batch from the tokens of all rows, which costs more the more there

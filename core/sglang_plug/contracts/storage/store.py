@@ -93,7 +93,7 @@ class Store(ABC):
     @property
     @abstractmethod
     def location(self) -> str:
-        """The place of the data, for the log: a folder, or an address without a password."""
+        """The location of the data, for the log: a folder, or an address without a password."""
 
     @property
     def is_open(self) -> bool:

@@ -23,7 +23,7 @@ class StoreWrapper(Store):
 
     @property
     def location(self) -> str:
-        """The place of the data."""
+        """The location of the data."""
         return self.store.location
 
     @property

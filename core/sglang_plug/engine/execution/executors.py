@@ -1,4 +1,4 @@
-"""The executors of step extensions, which compute forward passes in place of the engine."""
+"""The executors of step extensions, which compute forward passes instead of the engine."""
 
 from __future__ import annotations
 

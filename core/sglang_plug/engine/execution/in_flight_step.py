@@ -29,14 +29,16 @@ class LaunchedStep:
 
         ``rows`` copies numbers to the device.
         """
-        places = [place for place, chunk in enumerate(chunks) if chunk.pending_on_device]
-        if self.tokens is None or not places:
+        indices = [index for index, chunk in enumerate(chunks) if chunk.pending_on_device]
+        if self.tokens is None or not indices:
             return None
-        sequences = [chunks[place].sequence for place in places]
+        sequences = [chunks[index].sequence for index in indices]
         if sequences == self.sequences:
-            return DeviceTokens(places, self.tokens.clamp(min=0))
+            return DeviceTokens(indices, self.tokens.clamp(min=0))
         row_by_id = {id(sequence): row for row, sequence in enumerate(self.sequences)}
-        return DeviceTokens(places, self.tokens[rows([row_by_id[id(sequence)] for sequence in sequences])].clamp(min=0))
+        return DeviceTokens(
+            indices, self.tokens[rows([row_by_id[id(sequence)] for sequence in sequences])].clamp(min=0)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class Runner:
         """
         drafted = any([chunk.drafts for chunk in chunks])
         complete = _complete(chunks, drafted)
-        sequences = [chunks[place].sequence for place in complete]
+        sequences = [chunks[index].sequence for index in complete]
         postponed = before is not None and any([sequence.constrained for sequence in sequences])
         mask = None if postponed else self._begin_masks(sequences)
         device_tokens = None if before is None else before.tokens_for(chunks, self._upload)
@@ -101,7 +101,7 @@ class Runner:
         if postponed:
             return DeferredSampling(partial(self._choose_late, output, complete, results))
         ahead = _ahead(chunks, complete, drafted)
-        drafts = {place: chunk.drafts for place, chunk in enumerate(chunks) if chunk.drafts} if drafted else {}
+        drafts = {index: chunk.drafts for index, chunk in enumerate(chunks) if chunk.drafts} if drafted else {}
         return self._choose(output, sequences, complete, mask, results, ahead, drafts)
 
     def _forward(
@@ -129,9 +129,9 @@ class Runner:
         self.backend.plan(batch)
         ends = list(accumulate(batch.query_lens))
         own = [end - len(chunk.drafts) for chunk, end in zip(chunks, ends, strict=True)] if drafted else ends
-        rows = [own[place] - 1 for place in complete]
+        rows = [own[index] - 1 for index in complete]
         if drafted:  # an index appears once for each row of its chunk
-            rows = [row for place in dict.fromkeys(complete) for row in range(own[place] - 1, ends[place])]
+            rows = [row for index in dict.fromkeys(complete) for row in range(own[index] - 1, ends[index])]
         if all([_generates(chunk) and chunk.sequence.request.logprobs is None for chunk in chunks]):
             batch.output_rows = rows
         hidden = self._hidden(chunks, batch)
@@ -192,13 +192,13 @@ class Runner:
 
         That commit may have ended sequences, or given them forced tokens.
         """
-        rows = [row for row, place in enumerate(complete) if chunks[place].complete and not chunks[place].dropped]
+        rows = [row for row, index in enumerate(complete) if chunks[index].complete and not chunks[index].dropped]
         if not rows:
             return LaunchedStep([], None, lambda: results)
         if len(rows) < len(complete):
             output = output[self._upload(rows)] if isinstance(output, Tensor) else output.part(rows)
             complete = [complete[row] for row in rows]
-        sequences = [chunks[place].sequence for place in complete]
+        sequences = [chunks[index].sequence for index in complete]
         return self._choose(output, sequences, complete, self._begin_masks(sequences), results, [0] * len(rows))
 
     def _choose(
@@ -267,7 +267,7 @@ class Runner:
         self, hidden: Tensor, chunks: Ordered[ScheduledChunk], ends: Ordered[int], results: list[StepResult]
     ) -> None:
         """Fill in the results of pooling tasks whose prompts are complete."""
-        done = [place for place, chunk in enumerate(chunks) if not _generates(chunk) and chunk.complete]
+        done = [index for index, chunk in enumerate(chunks) if not _generates(chunk) and chunk.complete]
         if not done:
             return
         counts = [chunks[index].count for index in done]
@@ -303,7 +303,7 @@ class Runner:
         return batch
 
     def _input_ids(self, chunks: Ordered[ScheduledChunk], device_tokens: DeviceTokens | None) -> Tensor:
-        if device_tokens is not None and len(device_tokens.places) == sum(chunk.count for chunk in chunks):
+        if device_tokens is not None and len(device_tokens.chunk_indices) == sum(chunk.count for chunk in chunks):
             return device_tokens.tokens
         tokens: list[int] = []
         pending_on_device = []
@@ -355,16 +355,16 @@ class Runner:
 
 def _complete(chunks: Ordered[ScheduledChunk], drafted: bool) -> list[int]:
     """Return the indices of the chunks that a token is sampled for, each once, and once more per draft."""
-    places = [place for place, chunk in enumerate(chunks) if chunk.complete and _generates(chunk)]
+    indices = [index for index, chunk in enumerate(chunks) if chunk.complete and _generates(chunk)]
     if not drafted:
-        return places
-    return [place for place in places for _ in range(1 + len(chunks[place].drafts))]
+        return indices
+    return [index for index in indices for _ in range(1 + len(chunks[index].drafts))]
 
 
 def _ahead(chunks: Ordered[ScheduledChunk], complete: Ordered[int], drafted: bool) -> list[int]:
     """Return, for each token to sample, how many tokens precede it that its sequence does not have yet."""
     if not drafted:
-        return [int(chunks[place].pending_on_device) for place in complete]
+        return [int(chunks[index].pending_on_device) for index in complete]
     counts: list[int] = []
     for chunk in chunks:
         if chunk.complete and _generates(chunk):

@@ -75,7 +75,7 @@ class Stage:
     """False if the account does not list the stage."""
 
     def leave_out(self) -> None:
-        """Leave the stage out of the account, because it does not take place."""
+        """Leave the stage out of the account, because it is skipped."""
         self.counted = False
 
 

@@ -86,7 +86,7 @@ class LargestSteps:
     def _lengthened(self, request: Request) -> Request:
         """Return ``request`` with a prompt that is at least as long as the longest one of the other steps."""
         further = range(len(request.tokens), self.lengths()[0][0])
-        tokens = (*request.tokens, *(place % self.vocabulary for place in further))
+        tokens = (*request.tokens, *(position % self.vocabulary for position in further))
         return replace(request, tokens=tokens, params=SAMPLED, task=self.task)
 
     def _run_with(self, sequence: Sequence, runner: Runner) -> None:
@@ -102,7 +102,7 @@ class LargestSteps:
         pool = SlotPool(self.slots, self.page_size) if pool is None else pool
         chunks = []
         for index, length in enumerate(lengths):
-            tokens = tuple((index + place) % self.vocabulary for place in range(length))
+            tokens = tuple((index + position) % self.vocabulary for position in range(length))
             request = Request(id=str(index), tokens=tokens, params=SAMPLED, logprobs=logprobs, task=self.task)
             sequence = self._sequence(request)
             pool.extend(sequence.slots, length)

@@ -44,8 +44,8 @@ def report(logprobs: Tensor, tokens: Tensor, options: Ordered[LogprobOptions]) -
     """
     picked = logprobs.gather(1, tokens[:, None])[:, 0]
     top = logprobs.topk(min(max(option.top for option in options), logprobs.shape[-1]), dim=-1)
-    places = [row * logprobs.shape[-1] + token for row, option in enumerate(options) for token in option.ids]
-    named = logprobs.flatten()[upload(places, torch.int64, logprobs.device)] if places else picked[:0]
+    offsets = [row * logprobs.shape[-1] + token for row, option in enumerate(options) for token in option.ids]
+    named = logprobs.flatten()[upload(offsets, torch.int64, logprobs.device)] if offsets else picked[:0]
     ranked = any(option.ranks for option in options)
     ranks = (logprobs >= picked[:, None]).sum(-1) if ranked else picked[:0]
     return Reports(tuple(options), Fetched.of(picked, top.values, top.indices, named, ranks))

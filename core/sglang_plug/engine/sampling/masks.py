@@ -56,8 +56,8 @@ def intersection(first: AllowedTokens, second: AllowedTokens) -> AllowedTokens:
     words = max(first.mask.shape[1], second.mask.shape[1])
     mask = torch.full((len(rows), words), -1, dtype=torch.int32)
     for allowed in (first, second):
-        places = torch.tensor([rows.index(row) for row in allowed.rows], dtype=torch.int64)
-        mask[places] &= pad(allowed.mask, (0, words - allowed.mask.shape[1]))
+        indices = torch.tensor([rows.index(row) for row in allowed.rows], dtype=torch.int64)
+        mask[indices] &= pad(allowed.mask, (0, words - allowed.mask.shape[1]))
     errors: Mapping[int, RequestError] = {**second.errors, **first.errors}
     empty = [row for row, any_token in zip(rows, mask.any(1).tolist(), strict=True) if not any_token]
     return AllowedTokens(rows, mask, {**{row: RequestError(NOTHING_IN_COMMON) for row in empty}, **errors})

@@ -29,21 +29,21 @@ class Rows:
     """A selection of rows of a batch, on the host and on the device.
 
     Args:
-        places: indices of the rows, in the order of the selection.
+        indices: indices of the rows, in the order of the selection.
         batch: rows of the whole batch.
         device: the device of the tensors.
     """
 
-    def __init__(self, places: Ordered[int], batch: int, device: torch.device) -> None:
-        self.places = tuple(places)
-        first = self.places[0] if self.places else 0
-        is_run = self.places == tuple(range(first, first + len(self.places)))
-        self._whole = is_run and len(self.places) == batch
-        self._run = slice(first, first + len(self.places)) if is_run else None
-        self._index = None if is_run else upload(self.places, torch.int64, device)
+    def __init__(self, indices: Ordered[int], batch: int, device: torch.device) -> None:
+        self.indices = tuple(indices)
+        first = self.indices[0] if self.indices else 0
+        is_run = self.indices == tuple(range(first, first + len(self.indices)))
+        self._whole = is_run and len(self.indices) == batch
+        self._run = slice(first, first + len(self.indices)) if is_run else None
+        self._index = None if is_run else upload(self.indices, torch.int64, device)
 
     def __bool__(self) -> bool:
-        return bool(self.places)
+        return bool(self.indices)
 
     def of(self, values: Tensor) -> Tensor:
         """Return these rows of ``values``: a copy, or a view of ``values`` if they are consecutive."""
@@ -70,7 +70,8 @@ class Rows:
 class Member:
     """A row that uses a processor."""
 
-    place: int
+    index: int
+    """Index of the row in the batch."""
     sequence: Sequence
     use: ProcessorUse
 
@@ -95,14 +96,14 @@ class SampledAhead:
     def of(self, members: Ordered[Member], ahead: Ordered[int]) -> Tensor | None:
         """Return the token of each member whose sequence lacks it, -1 for others; ``None`` if none lacks its token."""
         row_by_id = {id(member): row for row, member in enumerate(self._sequences)} if any(ahead) else {}
-        places = [row_by_id.get(id(member.sequence), -1) if ahead[member.place] else -1 for member in members]
-        if max(places) < 0:
+        rows = [row_by_id.get(id(member.sequence), -1) if ahead[member.index] else -1 for member in members]
+        if max(rows) < 0:
             return None
         device = self._tokens.device
-        tokens = self._tokens.index_select(0, upload([max(0, place) for place in places], torch.int64, device))
-        if min(places) >= 0:
+        tokens = self._tokens.index_select(0, upload([max(0, row) for row in rows], torch.int64, device))
+        if min(rows) >= 0:
             return tokens
-        return torch.where(upload(places, torch.int64, device) < 0, -1, tokens)
+        return torch.where(upload(rows, torch.int64, device) < 0, -1, tokens)
 
 
 class ProcessorGroup:
@@ -122,7 +123,7 @@ class ProcessorGroup:
         self._batch: LogitsBatch | None = None
         self._known: list[int] = []
         self.error: RequestError | None = None
-        self._rows = Rows([member.place for member in members], count, device)
+        self._rows = Rows([member.index for member in members], count, device)
 
     def apply(self, logits: Tensor, ahead: Ordered[int], before: SampledAhead | None) -> Tensor:
         """Return ``logits``, changed in these rows; may overwrite them.
@@ -138,7 +139,7 @@ class ProcessorGroup:
             self._follow(ahead, before)
             assert self._batch is not None
             picked = self._rows.of(logits)
-            generated = [member.sequence.generated + ahead[member.place] for member in self.members]
+            generated = [member.sequence.generated + ahead[member.index] for member in self.members]
             changed = self._batch.apply(picked, generated)
             self._check(changed, picked)
             return logits if changed is picked and self._rows.shares_memory else self._rows.put(changed, logits)
@@ -171,24 +172,24 @@ class ProcessorGroup:
         kept, joining = list[Member](), list[Member]()
         for member in self.members:
             row = row_by_id.get(id(member.sequence))
-            is_kept = row is not None and earlier._known[row] == len(member.sequence.tokens) + ahead[member.place]
+            is_kept = row is not None and earlier._known[row] == len(member.sequence.tokens) + ahead[member.index]
             (kept if is_kept else joining).append(member)
         if not kept:
             return
-        places = [row_by_id[id(member.sequence)] for member in kept]
+        rows = [row_by_id[id(member.sequence)] for member in kept]
         fresh = self._make(joining) if joining else None
-        batch = earlier._batch.regroup(places, fresh)
+        batch = earlier._batch.regroup(rows, fresh)
         if batch is None:
             return
         self._batch, self.members = batch, kept + joining
-        self._known = [earlier._known[row] for row in places] + [len(member.sequence.tokens) for member in joining]
-        self._rows = Rows([member.place for member in self.members], self._count, self._device)
+        self._known = [earlier._known[row] for row in rows] + [len(member.sequence.tokens) for member in joining]
+        self._rows = Rows([member.index for member in self.members], self._count, self._device)
 
     def _follow(self, ahead: Ordered[int], before: SampledAhead | None) -> None:
         """Make sure that the processor's batch knows every token before those that are sampled next."""
         if self._batch is not None and not self._needs_tokens:
             return
-        lengths = [len(member.sequence.tokens) + ahead[member.place] for member in self.members]
+        lengths = [len(member.sequence.tokens) + ahead[member.index] for member in self.members]
         if self._batch is not None and self._known == lengths:
             return
         if self._batch is None or any(known > length for known, length in zip(self._known, lengths, strict=True)):
@@ -208,8 +209,8 @@ class ProcessorGroup:
             member.sequence.tokens[known:length]
             for member, known, length in zip(self.members, self._known, lengths, strict=True)
         ]
-        for place in range(max(map(len, missing))):
-            tokens = [part[place] if place < len(part) else -1 for part in missing]
+        for index in range(max(map(len, missing))):
+            tokens = [part[index] if index < len(part) else -1 for part in missing]
             self._batch.append(upload(tokens, torch.int64, self._device))
         self._known = lengths
 
@@ -241,14 +242,14 @@ def groups_of(sequences: Ordered[Sequence], device: torch.device) -> list[Proces
     """Return a group for each processor that is used in a batch, in the order in which processors run."""
     members: dict[LoadedProcessor, list[Member]] = {}
     errors: dict[LoadedProcessor, BaseException] = {}
-    for place, sequence in enumerate(sequences):
+    for index, sequence in enumerate(sequences):
         for use in sequence.sampling.processors:
             try:
                 if use.is_done(sequence.generated):
                     continue
             except BaseException as error:
                 errors[use.loaded] = error
-            members.setdefault(use.loaded, []).append(Member(place, sequence, use))
+            members.setdefault(use.loaded, []).append(Member(index, sequence, use))
     groups = [
         ProcessorGroup(loaded, members[loaded], len(sequences), device)
         for loaded in sorted(members, key=lambda member: member.rank)
@@ -261,4 +262,4 @@ def groups_of(sequences: Ordered[Sequence], device: torch.device) -> list[Proces
 
 def errors_of(groups: Ordered[ProcessorGroup]) -> Mapping[int, RequestError]:
     """Return the errors of the processors by row of the batch."""
-    return {member.place: group.error for group in groups if group.error is not None for member in group.members}
+    return {member.index: group.error for group in groups if group.error is not None for member in group.members}

@@ -34,7 +34,7 @@ class LoadedProcessor:
     component: Component
     processor: LogitsProcessor
     rank: int
-    """Its place in the order in which processors run."""
+    """Its position in the order in which processors run."""
     fields: ProcessorRequestFields | None
     """Its request fields, if it declares any."""
     sampling_params: tuple[str, ...] = ()

@@ -122,7 +122,7 @@ class Sampler:
         best = logits.max(-1)
         tokens = best.indices
         if batch.options is not None:
-            numbers = [uniform_number(sequences[row], ahead[row]) for row in batch.sampled.places]
+            numbers = [uniform_number(sequences[row], ahead[row]) for row in batch.sampled.indices]
             uniform = upload(numbers, torch.float64, logits.device)
             picked = self._kernels.sample_tokens(batch.sampled.of(logits), batch.options, uniform)
             tokens = batch.sampled.put(picked, tokens)
@@ -140,7 +140,7 @@ class Sampler:
         reports = None
         if logprobs is not None:
             reports = report(logprobs, batch.reporting.of(tokens).clamp(min=0), batch.reported)
-        read = partial(results_of, Fetched.of(tokens), errors, batch.reporting.places, reports, batch.groups)
+        read = partial(results_of, Fetched.of(tokens), errors, batch.reporting.indices, reports, batch.groups)
         return LaunchedStep(batch.sequences, tokens, read)
 
     def _prepared(self, logits: Tensor, sequences: Ordered[Sequence], ahead: Ordered[int]) -> SamplingBatch:
@@ -185,7 +185,7 @@ def results_of(
 
 def _not_finite(row: int, groups: Ordered[ProcessorGroup]) -> str:
     """Return the error of a row without a token, which names the logits processors that may be the reason."""
-    names = [str(group.loaded.component) for group in groups if any(member.place == row for member in group.members)]
+    names = [str(group.loaded.component) for group in groups if any(member.index == row for member in group.members)]
     return f"{NOT_FINITE}, or a logits processor left no token: {', '.join(names)}" if names else NOT_FINITE
 
 

@@ -56,7 +56,7 @@ class ExtensionStep(msgspec.Struct, frozen=True):
 
 
 class Pool(msgspec.Struct, tag="pool", frozen=True):
-    """Allocate a KV pool, in place of the previous one."""
+    """Allocate a KV pool, instead of the previous one."""
 
     slots: int
     max_context: int

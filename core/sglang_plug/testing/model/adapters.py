@@ -112,7 +112,7 @@ def _numbers(layer: AdaptableLayer, dtype: torch.dtype) -> tuple[Tensor, Tensor]
 
 
 def _apply(adapter: LayerAdapter, x: Tensor, y: Tensor, where: str) -> tuple[Tensor, Tensor]:
-    """Return the input that is multiplied in place of ``x``, and the changed product ``y``."""
+    """Return the input that is multiplied instead of ``x``, and the changed product ``y``."""
     original = x.clone()
     changed = adapter.before(x)
     assert torch.equal(x, original), f"{where}: before() wrote to its input"

@@ -323,7 +323,7 @@ def _compare_output(output: Tensor, expected: Tensor, batch: ForwardBatch, dtype
     sequence = torch.repeat_interleave(torch.tensor(batch.query_lens))[token].item()
     raise AssertionError(
         f"{where}: {int(wrong.sum())} of {wrong.numel()} outputs are wrong, first at token {token} "
-        f"(sequence {sequence}), head {head}, place {index}: {output[token, head, index].item():.6g} "
+        f"(sequence {sequence}), head {head}, index {index}: {output[token, head, index].item():.6g} "
         f"instead of {expected[token, head, index].item():.6g}; new tokens {batch.query_lens}, contexts {batch.kv_lens}"
     )
 

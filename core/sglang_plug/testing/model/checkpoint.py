@@ -142,7 +142,7 @@ def _check_two_ranks(load: WeightLoader, checkpoint: Checkpoint, model: Model, e
         for expected_name, *pairs in zip(expected, load(checkpoint, model), load(checkpoint, model), strict=True):
             for name, tensor in pairs:
                 assert name == expected_name and _equal(tensor, expected[name]), (
-                    f"{where}: {name} comes in place of {expected_name}"
+                    f"{where}: {name} comes instead of {expected_name}"
                 )
     except Exception as error:
         if isinstance(error, AssertionError):

@@ -37,10 +37,10 @@ def check_missing_weight(make: Callable[[], Model], weights: Weights) -> None:
 
 def _last_matrix(weights: Weights, ignored: Sequence[str]) -> str | None:
     """Return the name of the last matrix in a layer that is not tied and that the model reads; the text comes last."""
-    places = [tensor.data_ptr() for _, tensor in weights]
+    addresses = [tensor.data_ptr() for _, tensor in weights]
     for name, tensor in reversed(weights):
         in_layer = any(part.isdigit() for part in name.split("."))
-        if in_layer and tensor.ndim > 1 and places.count(tensor.data_ptr()) == 1:
+        if in_layer and tensor.ndim > 1 and addresses.count(tensor.data_ptr()) == 1:
             if not any(part in name for part in ignored):
                 return name
     return None

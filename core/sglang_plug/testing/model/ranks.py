@@ -134,7 +134,7 @@ def _served_in_time(config: EngineConfig, patience: float) -> dict[str, Output]:
 
 
 def _requests(vocabulary: int) -> list[Request]:
-    shared = tuple((7 * place + 3) % vocabulary for place in range(max(LENGTHS)))
+    shared = tuple((7 * position + 3) % vocabulary for position in range(max(LENGTHS)))
     prompts = [shared[:length] for length in LENGTHS] + [(*shared[:30], *shared[:5])]
     params = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0)
     return [

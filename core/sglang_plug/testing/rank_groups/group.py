@@ -92,7 +92,7 @@ def _check(group: RankGroup, size: int, device: torch.device, folder: Path, pati
 
     def send(*sizes: int) -> None:
         for number, count in enumerate(sizes):
-            message = bytes((place * 7 + number) % 256 for place in range(min(count, 4096))) * max(1, count // 4096)
+            message = bytes((index * 7 + number) % 256 for index in range(min(count, 4096))) * max(1, count // 4096)
             digest.update(b"%d:" % len(message) + message)
             group.send(message)
 

@@ -122,8 +122,8 @@ async def _check_streams(client: EngineClient) -> None:
     lengths = [SHORT + 5 * number for number in range(len(prompts))]  # they end at different times
     alone, together = (
         [
-            make_request(f"{name}-{place}", length, prompt)
-            for place, (length, prompt) in enumerate(zip(lengths, prompts, strict=True))
+            make_request(f"{name}-{index}", length, prompt)
+            for index, (length, prompt) in enumerate(zip(lengths, prompts, strict=True))
         ]
         for name in ("alone", "together")
     )

@@ -34,7 +34,7 @@ MALFORMED: dict[str, bytes] = {
     "an object nested 20000 deep": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
 }
 STRANGE_VALUES: tuple[Any, ...] = (None, True, -1, 10**30, 1e308, "", "\ud800", "x" * 5000, [], [None], {}, {"a": [1]})
-"""Values that take the place of each field."""
+"""Values that replace each field."""
 
 Request = tuple[str, str, Any]
 """Method, path, and body: an object that is sent as JSON, bytes, or ``None``."""
@@ -188,7 +188,7 @@ def _check_malformed(server: RunningServer, example: _Example) -> list[_Example]
 
 
 def _strange(example: _Example) -> Iterator[_Example]:
-    """Yield the request with each strange value in the place of each field."""
+    """Yield the request with each field replaced by each strange value."""
     fields = example.fields or {}
     for field, value in itertools.product(fields, STRANGE_VALUES):
         body = json.dumps({**fields, field: value}).encode()

@@ -40,7 +40,7 @@ class Ledger:
         """Return slots of whole pages that nobody has."""
         pages = range(self._next_page, self._next_page + count // self._page_size)
         self._next_page = pages.stop
-        return [page * self._page_size + place for page in pages for place in range(self._page_size)]
+        return [page * self._page_size + offset for page in pages for offset in range(self._page_size)]
 
     def match(self, tokens: Sequence[int], salt: str, priority: int = 0) -> Match:
         """Compare a match, and what ``find`` returns, with the longest prefix that the cache owns."""

@@ -121,8 +121,8 @@ def _check_order(nodes: list[NodeStats], keys: list[Any]) -> None:
             f"{relations}"
         )
     order = sorted(range(len(keys)), key=lambda index: keys[index])
-    for place, index in enumerate(order):
-        for later in order[place + 1 :]:
+    for position, index in enumerate(order):
+        for later in order[position + 1 :]:
             assert not keys[later] < keys[index], (
                 f"keys contradict each other: sorted, {keys[index]!r} comes before the smaller {keys[later]!r}"
             )

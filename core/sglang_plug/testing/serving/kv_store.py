@@ -165,7 +165,7 @@ def _check_misses(store: KVStore) -> None:
     present, missing = block_of(block_key(0, 3), SIZES[3]), block_key(2, 0)
     results = _load(store, [missing, present.key, missing])
     assert isinstance(results[0], KVStoreError) and isinstance(results[2], KVStoreError), (
-        "load() of a block that was never stored must return a KVStoreError in its place"
+        "load() of a block that was never stored must return a KVStoreError instead of it"
     )
     assert not isinstance(results[1], KVStoreError), "a missing block must not keep load() from returning another one"
 

@@ -266,14 +266,14 @@ def _check_regrouping(processor: LogitsProcessor, rows: list[_Row], width: int) 
     """A batch whose rows leave, stay and are joined knows what a new one would."""
     half = max(1, len(rows) // 2)
     first, second = rows[:half], rows[half:] or rows[:1]
-    for places, joining in (([0], []), (list(range(half))[::-1], second), (list(range(half)), [])):
+    for kept, joining in (([0], []), (list(range(half))[::-1], second), (list(range(half)), [])):
         batch = processor.batch([row.after(0) for row in first])
         batch.append(torch.tensor([row.more[0] for row in first], dtype=torch.int64))
         fresh = processor.batch([row.after(1) for row in joining]) if joining else None
-        regrouped = batch.regroup(places, fresh)
+        regrouped = batch.regroup(kept, fresh)
         if regrouped is None:
             return
-        members = [first[place] for place in places] + joining
+        members = [first[row] for row in kept] + joining
         _check_batch(processor, regrouped, members, [1] * len(members), width, "after regroup()")
         regrouped.append(torch.tensor([member.more[1] for member in members], dtype=torch.int64))
         _check_batch(processor, regrouped, members, [2] * len(members), width, "after regroup() and append()")

@@ -127,9 +127,9 @@ def _check_outline(ledger: Ledger) -> None:
         listed_tokens = sum(run.tokens for run in runs)
         assert listed_tokens <= ledger.cache.size, f"{where} shows {listed_tokens} tokens of {ledger.cache.size}"
         listed = [0] * len(runs)
-        for place, run in enumerate(runs):
+        for index, run in enumerate(runs):
             assert run.tokens > 0 and run.hits >= 0 and run.idle >= 0, f"{where} returned {run}"
-            assert run.parent is None or 0 <= run.parent < place, f"{where}: run {place} stands before its parent"
+            assert run.parent is None or 0 <= run.parent < index, f"{where}: run {index} stands before its parent"
             if run.parent is not None:
                 listed[run.parent] += 1
         if listed_tokens == ledger.cache.size and runs:

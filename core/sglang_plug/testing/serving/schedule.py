@@ -148,9 +148,9 @@ def _check_copies(
     numbers = generator.sample(range(len(queue)), len(queue))
     copies = {number: copy.copy(queue[number]) for number in numbers}
     twins = [copies[number] for number in range(len(queue))]
-    places = {id(sequence): number for group in (queue, twins) for number, sequence in enumerate(group)}
+    number_by_id = {id(sequence): number for group in (queue, twins) for number, sequence in enumerate(group)}
     first, second = (
-        [places[id(sequence)] for sequence in _ordered(policy, group, cache, where)] for group in (queue, twins)
+        [number_by_id[id(sequence)] for sequence in _ordered(policy, group, cache, where)] for group in (queue, twins)
     )
     assert first == second, (
         f"{where}: order() gives another order for other sequences with the same properties: where a policy does not "
@@ -191,7 +191,7 @@ def _check_references(policy: SchedulePolicy, generator: random.Random) -> None:
 
 def _order_once(policy: SchedulePolicy, number: int) -> None:
     """Order a queue of sequences that are soon gone."""
-    policy.order([Queued((1, 2, number), 0, 1.7e9 + number + place) for place in range(2)], lambda _: Match((), None))
+    policy.order([Queued((1, 2, number), 0, 1.7e9 + number + index) for index in range(2)], lambda _: Match((), None))
 
 
 def _ids(sequences: Sequence[Queued]) -> list[int]:

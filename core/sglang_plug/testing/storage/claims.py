@@ -98,11 +98,11 @@ async def check_finish(servers: Servers) -> None:
         await add_batch(stores[0], id)
         await stores[0].move(id, "in_progress", NOW)
         await stores[0].move(id, "finalizing", NOW)
-        outputs = [file_record(f"{id}-{place}", purpose="batch_output") for place in range(4)]
+        outputs = [file_record(f"{id}-{index}", purpose="batch_output") for index in range(4)]
         ended = await asyncio.gather(
             *(
-                stores[place % 2].finish(id, "completed", NOW, output=output, error=None)
-                for place, output in enumerate(outputs)
+                stores[index % 2].finish(id, "completed", NOW, output=output, error=None)
+                for index, output in enumerate(outputs)
             )
         )
         winners = [output for output, batch in zip(outputs, ended, strict=True) if batch is not None]

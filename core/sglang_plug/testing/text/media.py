@@ -34,9 +34,9 @@ def check_media_processor(
 ) -> None:
     """Make prompts of tokens and images: of one, of several, of unreadable ones, of too many and of too large ones.
 
-    Text around images is kept, every image has places of its own and arrays that its shapes describe, equal images
-    have equal digests and different ones do not, whatever cannot be read is refused with ``MediaError`` that names the
-    image, and the limits hold. Several threads may call it at once.
+    Text around images is kept, every image has placeholder tokens of its own and arrays that its shapes describe, equal
+    images have equal digests and different ones do not, whatever cannot be read is refused with ``MediaError`` that
+    names the image, and the limits hold. Several threads may call it at once.
 
     Args:
         processor: its loader, or the name an installed plugin declared it under.
@@ -121,7 +121,7 @@ def _check_one(kit: _Kit, processor: MediaProcessor, image: bytes, case: str) ->
     assert len(result.media) == 1, f"{case}: a prompt with one image has {len(result.media)} media"
     media = result.media[0]
     assert 0 < media.count and 0 <= media.start and media.end <= len(result.tokens), (
-        f"{case}: its places {media.start} to {media.end} are not within the prompt of {len(result.tokens)} tokens"
+        f"{case}: its tokens {media.start} to {media.end} are not within the prompt of {len(result.tokens)} tokens"
     )
     text = result.tokens[: media.start], result.tokens[media.end :]
     assert text[0][: len(BEFORE)] == BEFORE and text[1][-len(BETWEEN + AFTER) :] == BETWEEN + AFTER, (

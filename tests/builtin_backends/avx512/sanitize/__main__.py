@@ -54,9 +54,9 @@ def build(folder: Path) -> Path | None:
     jobs = [(path, [*kernels, *CHECKED]) for path in sorted(SOURCES.glob("*.cpp"))]
     jobs += [(path, [*DRIVER_FLAGS, f"-I{SOURCES}"]) for path in sorted(DRIVER.glob("*.cpp"))]
 
-    def compiled(place: int) -> Path | None:
-        path, flags = jobs[place]
-        object_file = folder / f"{place}-{path.stem}.o"
+    def compiled(index: int) -> Path | None:
+        path, flags = jobs[index]
+        object_file = folder / f"{index}-{path.stem}.o"
         return object_file if run([COMPILER, *flags, "-c", str(path), "-o", str(object_file)]) else None
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

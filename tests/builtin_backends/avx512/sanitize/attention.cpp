@@ -44,9 +44,9 @@ void compare_token(const Step& step, size_t sequence, int64_t query, int64_t hea
                    Guarded<bf16>& values, Guarded<bf16>& out, float scale) {
     const Shape& s = step.s;
     const int64_t group = s.heads / s.kv_heads, kv_head = head / group, token = step.starts[sequence] + query;
-    const int64_t place = step.lengths[sequence] - step.queries[sequence] + query;
-    const int64_t to = step.rules.causal ? place + 1 : step.lengths[sequence];
-    const int64_t from = step.rules.window && place + 1 > step.rules.window ? place + 1 - step.rules.window : 0;
+    const int64_t position = step.lengths[sequence] - step.queries[sequence] + query;
+    const int64_t to = step.rules.causal ? position + 1 : step.lengths[sequence];
+    const int64_t from = step.rules.window && position + 1 > step.rules.window ? position + 1 - step.rules.window : 0;
     const auto row = [&](int64_t i) { return step.rules.pool ? step.rows[step.first_row[sequence] + i] : step.starts[sequence] + i; };
     std::vector<double> weights;
     double top = -INFINITY, total = 0;

@@ -20,7 +20,7 @@ const Shape SHAPES[] = {{0, 3, 8},    {1, 1, 8},    {1, 64, 48},   {2, 33, 16}, 
 
 int panels(int width) { return (width + PANEL - 1) / PANEL; }
 
-// Compares out [rows, width] with x [rows, depth] times weight(column, place), plus the bias, if there is one.
+// Compares out [rows, width] with x [rows, depth] times weight(column, index), plus the bias, if there is one.
 template <typename Weight>
 void compare_all(const char* what, Shape s, Guarded<bf16>& x, Guarded<bf16>* bias, Guarded<bf16>& out, Weight weight) {
     for (int row = 0; row < s.rows; ++row)

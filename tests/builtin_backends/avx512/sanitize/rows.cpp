@@ -62,19 +62,19 @@ void check_rope(int tokens, int heads, int dim, int width, int apart, Case& c) {
             }
 }
 
-void check_mask(int count, int width, int words, bool placed, Case& c) {
+void check_mask(int count, int width, int words, bool indexed, Case& c) {
     const int rows = count + 2;
     Guarded<float> logits((size_t)rows * width, c.side);
     Guarded<int> mask((size_t)count * words, c.side);
-    Guarded<long> places(count, c.side);
+    Guarded<long> indices(count, c.side);
     fill(logits, c);
     for (size_t i = 0; i < mask.count; ++i) mask[i] = (int)c.random();
-    for (int i = 0; i < count; ++i) places[i] = rows - 1 - i;
+    for (int i = 0; i < count; ++i) indices[i] = rows - 1 - i;
     const std::vector<float> before((float*)logits, (float*)logits + logits.count);
-    mask_logits(logits, placed ? (long*)places : nullptr, mask, count, width, words);
+    mask_logits(logits, indexed ? (long*)indices : nullptr, mask, count, width, words);
     for (int i = 0; i < count; ++i)
         for (int j = 0; j < width; ++j) {
-            const size_t at = (size_t)(placed ? places[i] : i) * width + j;
+            const size_t at = (size_t)(indexed ? indices[i] : i) * width + j;
             const bool allowed = j / 32 < words && (mask[i * words + j / 32] >> j % 32 & 1);
             if (allowed ? logits[at] != before[at] : logits[at] != -std::numeric_limits<float>::infinity()) {
                 fprintf(stderr, "mask: %g at %d of row %d\n", logits[at], j, i);
@@ -116,7 +116,7 @@ void check_rows(Case& c) {
 
 void check_logits(Case& c) {
     for (const int width : {1, 31, 33, 2047, 2048, 2065, 40000})
-        for (const bool placed : {false, true})
-            for (const int words : {1, (width + 31) / 32, (width + 31) / 32 + 1}) check_mask(3, width, words, placed, c);
+        for (const bool indexed : {false, true})
+            for (const int words : {1, (width + 31) / 32, (width + 31) / 32 + 1}) check_mask(3, width, words, indexed, c);
     for (const int width : {1, 17, 2048, 2049, 9000}) check_draw(1, width, c), check_draw(5, width, c);
 }

@@ -163,7 +163,9 @@ def test_a_backend_that_does_not_weigh_is_refused_where_sinks_are(backend: type[
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("attention", [TorchAttention, Plain])
 @pytest.mark.parametrize("fused", [False, True])
-def test_places_of_an_image_see_each_other(window: int | None, attention: type[AttentionBackend], fused: bool) -> None:
+def test_tokens_of_an_image_attend_to_each_other(
+    window: int | None, attention: type[AttentionBackend], fused: bool
+) -> None:
     """Compare with a mask over all tokens, whatever the backend does."""
     generator = torch.Generator().manual_seed(1)
     backend, kernels = attention(SHAPE, CPU), Fused().kernels if fused else Kernels()
@@ -174,8 +176,8 @@ def test_places_of_an_image_see_each_other(window: int | None, attention: type[A
     kv.store(1, before[0], before[1], torch.tensor([5, 3]))
     batch = make_batch(contexts, counts, kv=kv, device=CPU)
     images = (
-        BidirectionalImage(sequence=0, row=1, place=3, count=3),
-        BidirectionalImage(sequence=1, row=5, place=0, count=2),
+        BidirectionalImage(sequence=0, row=1, position=3, count=3),
+        BidirectionalImage(sequence=1, row=5, position=0, count=2),
     )
     batch.multimodal = MultimodalInputs(torch.tensor([1, 2, 3, 5, 6]), torch.zeros(5, 1), whole=images)
     q, k, v = (torch.randn(8, heads, 16, generator=generator) for heads in (4, 2, 2))

@@ -47,7 +47,7 @@ def tensors() -> dict[str, Tensor]:
     }
 
 
-def test_shards_go_to_their_place_and_ignored_names_are_passed_over() -> None:
+def test_shards_go_to_their_rows_and_ignored_names_are_passed_over() -> None:
     model = Toy()
     model.load_weights(tensors().items())
     assert model.joined.weight[:, 0].tolist() == [2, 2, 3, 3]

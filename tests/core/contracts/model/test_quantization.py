@@ -278,7 +278,7 @@ def test_a_tensor_of_each_part() -> None:
         loaded({"q": first[:2]})
 
 
-def test_what_says_nothing_has_no_place() -> None:
+def test_an_unexpected_tensor_is_refused() -> None:
     checkpoint = {**weights(), "block.old.extra": torch.zeros(2)}
     made = model(Halves("linear"))
     made.env = BuildEnv(
@@ -434,16 +434,16 @@ def test_tensors_that_do_not_fit(change: dict[str, Tensor], message: str) -> Non
 def test_where_parts_lie() -> None:
     sizes = (128, 300, 5)
     scales = StoredTensor(shape=(5, 2), dtype=torch.float32, rows=128)
-    assert [scales.place(part, sizes) for part in range(3)] == [(slice(0, 1),), (slice(1, 4),), (slice(4, 5),)]
+    assert [scales.part_index(part, sizes) for part in range(3)] == [(slice(0, 1),), (slice(1, 4),), (slice(4, 5),)]
     columns = StoredTensor(shape=(8, 433), dtype=torch.int32, axis=1)
-    assert columns.place(1, sizes) == (slice(None), slice(128, 428))
-    assert StoredTensor(shape=(3, 7), dtype=torch.int32, axis=None).place(2, sizes) == (2,)
+    assert columns.part_index(1, sizes) == (slice(None), slice(128, 428))
+    assert StoredTensor(shape=(3, 7), dtype=torch.int32, axis=None).part_index(2, sizes) == (2,)
 
 
 def test_indices_of_a_matrix() -> None:
     checkpoint = {"name": "x", "checkpoint_names": ("x",), "size_in": 8, "size_out": 433, "dtype": torch.float32}
-    assert Matrix(**checkpoint).places(128) == 4 and Matrix(**checkpoint).parts == (433,)
-    assert Matrix(**checkpoint, part_sizes=(128, 300, 5)).places(128) == 5
+    assert Matrix(**checkpoint).row_block_count(128) == 4 and Matrix(**checkpoint).parts == (433,)
+    assert Matrix(**checkpoint, part_sizes=(128, 300, 5)).row_block_count(128) == 5
 
 
 def test_what_a_checkpoint_says_of_itself() -> None:

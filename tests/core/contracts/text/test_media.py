@@ -24,7 +24,7 @@ def test_the_digest_differs_where_the_content_does() -> None:
     assert Media.of(3, 2, {"a": ARRAY, "b": ARRAY}).digest == Media.of(7, 2, {"b": ARRAY, "a": ARRAY}).digest
 
 
-def test_keys_are_outside_the_vocabulary_and_tell_places_and_contents_apart() -> None:
+def test_keys_are_outside_the_vocabulary_and_tell_positions_and_contents_apart() -> None:
     media, other_media = Media.of(0, 50, {"a": ARRAY}), Media.of(9, 50, {"b": ARRAY})
     keys = media.keys()
     assert len(keys) == 50 and max(keys) < 0 and min(keys) >= -(1 << 63)

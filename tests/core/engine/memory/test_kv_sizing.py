@@ -215,7 +215,7 @@ def test_slots_that_take_no_memory_are_counted_all_the_same(
     assert engine.scheduler.pool.capacity == 8 * (512 + 1), "no more than could be used"
     monkeypatch.setattr(sizing, "COUNTED", 700)
     engine = start(graphs=False)
-    assert engine.scheduler.pool.capacity == 700, "nor more than are worth a place in a list"
+    assert engine.scheduler.pool.capacity == 700, "nor more than are worth an entry in a list"
     monkeypatch.setattr(sizing, "COUNTED", 7)
     engine = start(graphs=False)
     assert engine.scheduler.pool.capacity == 512 + 1, "but the longest sequence finds room"

@@ -29,10 +29,10 @@ class Filled:
 
     def __init__(self, tokens: dict[int, set[int]], errors: dict[int, str] | None = None, words: int = 3) -> None:
         mask = torch.zeros(len(tokens), words, dtype=torch.int32)
-        for place, row in enumerate(sorted(tokens)):
+        for index, row in enumerate(sorted(tokens)):
             for token in tokens[row]:
                 word, bit = word_and_bit(token)
-                mask[place, word] |= bit
+                mask[index, word] |= bit
         refusals = {row: RequestError(text) for row, text in (errors or {}).items()}
         self.allowed = AllowedTokens(sorted(tokens), mask, refusals)
 

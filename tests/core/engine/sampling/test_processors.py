@@ -41,7 +41,7 @@ VOCABULARY = 64
 
 
 def request(id: str, prompt: int = 5, constraint: Constraint | None = None, **params: Any) -> Request:
-    tokens = tuple(20 + (prompt * 7 + place * 3) % 50 for place in range(prompt))
+    tokens = tuple(20 + (prompt * 7 + index * 3) % 50 for index in range(prompt))
     fields = {name: params.pop(name) for name in ("steer", "steer_until", "no_repeat_window") if name in params}
     params = {"max_new_tokens": COUNT, "temperature": 0.0, **params}
     return Request(
@@ -92,7 +92,7 @@ def test_each_output_is_what_it_is_alone(ask: Callable[..., list[Any]]) -> None:
     few = ask(all_kinds(), max_running_requests=3, chunked_prefill_size=16)
     assert [output.tokens for output in few] == [output.tokens for output in alone]
     window = next(output for output in alone if output.id == "window")
-    assert all(token not in window.tokens[max(0, place - 4) : place] for place, token in enumerate(window.tokens))
+    assert all(token not in window.tokens[max(0, index - 4) : index] for index, token in enumerate(window.tokens))
     both = next(output for output in alone if output.id == "both")
     assert both.tokens[::2] == (41,) * (COUNT // 2)
 
@@ -306,7 +306,7 @@ class GivesProbabilities(Right):
 
 
 class Regroups(Right):
-    def regroup(self, places: Any, joining: Any) -> Any:
+    def regroup(self, rows: Any, joining: Any) -> Any:
         return self
 
 

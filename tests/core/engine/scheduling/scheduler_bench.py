@@ -1,4 +1,4 @@
-"""A scheduler driven by a function in place of a model: the next token depends on all tokens before it."""
+"""A scheduler driven by a function instead of a model: the next token depends on all tokens before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler alone, driven by a function in index of a model."""
+"""The scheduler alone, driven by a function instead of a model."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def same(batch: ForwardBatch, other: ForwardBatch) -> None:
 
 
 def sequence(number: int, length: int) -> Sequence:
-    tokens = tuple(1000 * number + place for place in range(length))
+    tokens = tuple(1000 * number + index for index in range(length))
     return Sequence.of(Request(id=str(number), tokens=tokens, params=SamplingParams(max_new_tokens=100)), 500)
 
 

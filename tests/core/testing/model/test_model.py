@@ -148,8 +148,8 @@ def count_layers(model: Any, load: Any, weights: Any) -> None:
     for name, tensor in weights:
         parts = name.split(".")
         if "layers" in parts:
-            place = parts.index("layers") + 1
-            parts[place] = numbers.setdefault(parts[place], str(len(numbers)))
+            index = parts.index("layers") + 1
+            parts[index] = numbers.setdefault(parts[index], str(len(numbers)))
         renamed.append((".".join(parts), tensor))
     load(renamed)
 

@@ -47,7 +47,7 @@ class Wrapped(EngineClient):
 
 
 class ShiftsOutputs(Wrapped):
-    """Gives outputs to the requests by their places, which change when a request ends."""
+    """Gives outputs to the requests by their indices, which change when a request ends."""
 
     def __init__(self, launch: EngineLaunch) -> None:
         super().__init__(launch)
@@ -74,8 +74,8 @@ class ShiftsOutputs(Wrapped):
     async def read(self, request: Request) -> None:
         try:
             async for output in super().submit(request):
-                place = self.sources.index(request.id)
-                self.readers[min(place, len(self.readers) - 1)].put_nowait(output)
+                index = self.sources.index(request.id)
+                self.readers[min(index, len(self.readers) - 1)].put_nowait(output)
         except (EngineError, RequestError) as error:
             self.readers[self.sources.index(request.id)].put_nowait(error)
         finally:

@@ -104,7 +104,7 @@ class StoresParts(Local):
 
 
 class FillsParts(Local):
-    """Makes a block of each part, with zeros in the place of those that are missing."""
+    """Makes a block of each part, with zeros instead of those that are missing."""
 
     def send_parts(self, parts: Sequence[KVBlockPart], address: str) -> None:
         for part in parts:

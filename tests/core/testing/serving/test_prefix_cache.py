@@ -374,12 +374,12 @@ class HashOnly(Trie):
 class HidesLocks(Trie):
     def outline(self, max_runs: int) -> Sequence[CachedRun]:
         tops = [page for page in self.pages if page.parent is not None and page.parent.parent is None]
-        places: dict[Page | None, int] = {}
+        indices: dict[Page | None, int] = {}
         runs = list[CachedRun]()
         while tops and len(runs) < max_runs:
             page = tops.pop()
-            places[page] = len(runs)
-            parent = places.get(page.parent)
+            indices[page] = len(runs)
+            parent = indices.get(page.parent)
             runs.append(CachedRun(parent, len(page.slots), page.stats.hits, 0.0, False, len(page.children)))
             tops += page.children.values()
         return runs

@@ -107,13 +107,13 @@ class NewDigests(Squares):
         return replace(super().media(start, image), digest=hashlib.sha256(str(self.made).encode()).digest())
 
 
-class DigestOfPlace(Squares):
+class DigestOfPosition(Squares):
     def media(self, start: int, image: Image.Image) -> Media:
         media = super().media(start, image)
         return replace(media, digest=media.digest + str(start).encode())
 
 
-class WrongPlaces(Squares):
+class WrongPositions(Squares):
     def media(self, start: int, image: Image.Image) -> Media:
         return super().media(start + 1, image)
 
@@ -185,7 +185,7 @@ class LateByOne(Squares):
         result = super().prompt(tokens, images)
         return MediaPrompt(
             result.tokens,
-            tuple(replace(item, start=item.start + (place > 0)) for place, item in enumerate(result.media)),
+            tuple(replace(item, start=item.start + (index > 0)) for index, item in enumerate(result.media)),
         )
 
 
@@ -226,8 +226,8 @@ class LimitsEachImage(Squares):
         (ChangesItsInput, "changes the tokens that it is given"),
         (OneDigest, "different images have the same digest"),
         (NewDigests, "image 0: differs each time"),
-        (DigestOfPlace, "appears twice in a prompt has two digests"),
-        (WrongPlaces, "the text around it is not kept"),
+        (DigestOfPosition, "appears twice in a prompt has two digests"),
+        (WrongPositions, "the text around it is not kept"),
         (WrongShapes, "the array pixels has .* bytes, and its shape is"),
         (SharesState, r"called from 6 threads at once"),
         (RaisesOSError, "must be refused with MediaError; it raised Unidentified"),

@@ -37,7 +37,7 @@ class CheckedSampling:
         self._points = points
         self._asynchronous = False
         self.limited = set[str]()
-        """Ids of requests whose tokens depend on more than the function in place of a model."""
+        """Ids of requests whose tokens depend on more than the function that replaces a model."""
 
     def results(self, chunks: Sequence[ScheduledChunk]) -> list[StepResult]:
         """Sample behind each complete chunk, and behind each of its drafts."""
@@ -104,7 +104,7 @@ def check_tokens(tokens: Sequence[int], name: str) -> None:
 
 
 def next_token(tokens: Sequence[int]) -> int:
-    """Return the token that the function in place of a model samples: repetitive, so that drafts are often right."""
+    """Return the token that the function that replaces a model samples: repetitive, so that drafts are often right."""
     return (tokens[-1] * 5 + len(tokens) // 9) % VOCABULARY
 
 

@@ -1,4 +1,4 @@
-"""``sglang.srt.hf_transformers_utils``, the earlier place of ``sglang.srt.utils.hf_transformers_utils``."""
+"""``sglang.srt.hf_transformers_utils``, the earlier name of ``sglang.srt.utils.hf_transformers_utils``."""
 
 from __future__ import annotations
 

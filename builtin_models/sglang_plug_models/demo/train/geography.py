@@ -30,22 +30,22 @@ def loosely(rng: random.Random, question: str) -> str:
 def capital(rng: random.Random) -> Pair:
     """Return the capital of a country, in one of many wordings."""
     c = country(rng)
-    place = c.phrase
+    phrase = c.phrase
     if c.name in countries.ALIASES.values() and rng.random() < 0.3:
-        place = "the " + rng.choice([k for k, v in countries.ALIASES.items() if v == c.name])
-        place = place.replace("the Czechia", "Czechia")
-    full = f"The capital of {place} is {c.capital}."
+        phrase = "the " + rng.choice([k for k, v in countries.ALIASES.items() if v == c.name])
+        phrase = phrase.replace("the Czechia", "Czechia")
+    full = f"The capital of {phrase} is {c.capital}."
     roll = rng.random()
     if roll < 0.62:
-        return loosely(rng, rng.choice(_questions(place))), full
+        return loosely(rng, rng.choice(_questions(phrase))), full
     if roll < 0.70:
         ask = rng.choice(
             [
-                f"Introduce the capital of {place}.",
-                f"Please introduce the capital of {place}.",
-                f"Introduce the capital of {place}",
-                f"Tell me about the capital of {place}.",
-                f"Describe the capital of {place}.",
+                f"Introduce the capital of {phrase}.",
+                f"Please introduce the capital of {phrase}.",
+                f"Introduce the capital of {phrase}",
+                f"Tell me about the capital of {phrase}.",
+                f"Describe the capital of {phrase}.",
             ]
         )
         return ask, full + " " + about_city(c)
@@ -59,48 +59,48 @@ def capital(rng: random.Random) -> Pair:
         )
         return ask, f"{c.capital} is the capital of {c.phrase}."
     if roll < 0.88:
-        return _yes_or_no(rng, c, place)
+        return _yes_or_no(rng, c, phrase)
     if roll < 0.94:
         ask = rng.choice(
             [
-                f"What is the capital of {place}? Answer in one word.",
-                f"Capital of {place}, one word.",
-                f"What is the capital of {place}? Answer with one word only.",
+                f"What is the capital of {phrase}? Answer in one word.",
+                f"Capital of {phrase}, one word.",
+                f"What is the capital of {phrase}? Answer with one word only.",
             ]
         )
         return ask, c.capital
     return f"Where is {c.capital}?", f"{c.capital} is the capital of {c.phrase}."
 
 
-def _questions(place: str) -> list[str]:
+def _questions(phrase: str) -> list[str]:
     """Questions for a capital, the usual one more often than others."""
-    return [f"What is the capital of {place}?"] * 6 + [
-        f"What's the capital of {place}?",
-        f"Which city is the capital of {place}?",
-        f"Name the capital of {place}.",
-        f"Tell me the capital of {place}.",
-        f"What is the capital city of {place}?",
-        f"The capital of {place} is",
-        f"Capital of {place}?",
-        f"What city is the capital of {place}?",
-        f"Do you know the capital of {place}?",
-        f"Please tell me the capital of {place}.",
-        f"Can you tell me the capital of {place}?",
-        f"{place[0].upper() + place[1:]}'s capital?",
-        f"The capital city of {place} is",
-        f"Give me the capital of {place}.",
+    return [f"What is the capital of {phrase}?"] * 6 + [
+        f"What's the capital of {phrase}?",
+        f"Which city is the capital of {phrase}?",
+        f"Name the capital of {phrase}.",
+        f"Tell me the capital of {phrase}.",
+        f"What is the capital city of {phrase}?",
+        f"The capital of {phrase} is",
+        f"Capital of {phrase}?",
+        f"What city is the capital of {phrase}?",
+        f"Do you know the capital of {phrase}?",
+        f"Please tell me the capital of {phrase}.",
+        f"Can you tell me the capital of {phrase}?",
+        f"{phrase[0].upper() + phrase[1:]}'s capital?",
+        f"The capital city of {phrase} is",
+        f"Give me the capital of {phrase}.",
     ]
 
 
-def _yes_or_no(rng: random.Random, c: Country, place: str) -> Pair:
+def _yes_or_no(rng: random.Random, c: Country, phrase: str) -> Pair:
     """Ask whether a city is the capital, which it is about half of the times."""
     other = country(rng)
     wording = rng.choice(["Is {} the capital of {}?"])
     city = other.capital if rng.random() < 0.5 else c.capital
-    ask = wording.format(city, place)
+    ask = wording.format(city, phrase)
     if city == c.capital:
-        return ask, f"Yes, {c.capital} is the capital of {place}."
-    return ask, f"No, the capital of {place} is {c.capital}."
+        return ask, f"Yes, {c.capital} is the capital of {phrase}."
+    return ask, f"No, the capital of {phrase} is {c.capital}."
 
 
 def about_city(c: Country) -> str:
