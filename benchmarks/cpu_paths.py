@@ -105,10 +105,10 @@ def _batch(pool: KVPool, new: list[int], lengths: list[int]) -> ForwardBatch:
     slots = [
         torch.arange(start + length - n, start + length) for start, length, n in zip(starts, lengths, new, strict=True)
     ]
-    places = [torch.arange(length - n, length) for length, n in zip(lengths, new, strict=True)]
+    positions = [torch.arange(length - n, length) for length, n in zip(lengths, new, strict=True)]
     return ForwardBatch(
         input_ids=torch.zeros(sum(new), dtype=torch.int64),
-        positions=torch.cat(places),
+        positions=torch.cat(positions),
         slots=torch.cat(slots),
         tables=tables.clamp_(max=len(pool.k[0]) - 1),
         query_lens=new,

@@ -234,7 +234,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--policy", action="append", default=[], help="schedule policy; repeatable: fcfs and fair")
     options.add_argument("--shape", default="0.5B", choices=sorted(SHAPES))
-    options.add_argument("--model", help="a model in place of a shape with random weights")
+    options.add_argument("--model", help="a model instead of a shape with random weights")
     options.add_argument("--prompts", type=int, default=500, help="long prompts of the heavy caller")
     options.add_argument("--prompt-len", type=int, default=1500)
     options.add_argument("--questions", type=int, default=30, help="questions of the interactive caller")

@@ -76,7 +76,7 @@ class Engine:
         self._watch(self.loop)
 
     def tell(self, message: FromEngine) -> None:
-        """Receive outputs in place of a client."""
+        """Receive outputs instead of a client."""
 
     def _watch(self, loop: EngineLoop) -> None:
         scheduler, runner = loop.scheduler, loop.runner
@@ -105,7 +105,7 @@ class Engine:
         """Queue ``batch`` prompts of ``context`` tokens that share nothing, and compute them."""
         vocabulary = self.loop.info["vocab_size"]
         for row in range(batch):
-            tokens = tuple((row * 7919 + place * 31 + row * place) % vocabulary for place in range(context))
+            tokens = tuple((row * 7919 + position * 31 + row * position) % vocabulary for position in range(context))
             params = SamplingParams(max_new_tokens=new_tokens, temperature=0.0)
             self.inbox.messages.append(Submit(Request(id=f"{batch}-{context}-{row}", tokens=tokens, params=params)))
         while not self.loop.scheduler.running or self.loop.scheduler.waiting:

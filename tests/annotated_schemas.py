@@ -1,4 +1,4 @@
-"""Annotations, put into JSON schemas at random places: keywords that must change nothing."""
+"""Annotations, put into random parts of JSON schemas: keywords that must change nothing."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Served:
         return outcomes
 
     def outcomes(self, requests: Sequence[Request]) -> list[Output | BaseException]:
-        """The same, with each request's error in its place."""
+        """The same, with each request's error instead of its output."""
 
         async def outcome_of(request: Request) -> Output:
             from sglang_plug.clients.pending import merge

@@ -36,7 +36,7 @@ class Lora:
 
     @torch.no_grad()
     def merged(self, model: PreTrainedModel) -> PreTrainedModel:
-        """A copy of ``model`` with ``W + scale * B @ A`` in place of each adapted ``W``."""
+        """A copy of ``model`` with ``W + scale * B @ A`` instead of each adapted ``W``."""
         copied = copy.deepcopy(model)
         for name, (down, up) in self.targets.items():
             module: Any = copied.get_submodule(name)

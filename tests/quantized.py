@@ -69,8 +69,8 @@ def words(fields: Tensor, bits: int) -> Tensor:
     missing = -len(fields) % each
     fields = torch.cat([fields, fields.new_zeros(missing, *fields.shape[1:])])
     packed = torch.zeros(len(fields) // each, *fields.shape[1:], dtype=torch.int64)
-    for place in range(each):
-        packed |= fields[place::each] << (bits * place)
+    for index in range(each):
+        packed |= fields[index::each] << (bits * index)
     return (((packed + 2**31) % 2**32) - 2**31).int()
 
 
@@ -90,7 +90,7 @@ def in_awq(quantized: QuantizedTensor) -> dict[str, Tensor]:
 
     def pack(fields: Tensor) -> Tensor:
         shuffled = torch.stack(
-            [fields[:, 8 * word + place] for word in range(fields.shape[1] // 8) for place in AWQ_ORDER]
+            [fields[:, 8 * word + index] for word in range(fields.shape[1] // 8) for index in AWQ_ORDER]
         )
         return words(shuffled, 4).T.contiguous()
 
@@ -129,10 +129,10 @@ def in_fp8_blocks(
     scale = torch.empty(-(-weight.shape[0] // rows), -(-weight.shape[1] // columns))
     for i in range(scale.shape[0]):
         for j in range(scale.shape[1]):
-            place = slice(i * rows, (i + 1) * rows), slice(j * columns, (j + 1) * columns)
-            scale[i, j] = weight[place].abs().max() / 448
-            numbers[place] = (weight[place] / scale[i, j]).to(torch.float8_e4m3fn)
-            back[place] = numbers[place].float() * scale[i, j]
+            block = slice(i * rows, (i + 1) * rows), slice(j * columns, (j + 1) * columns)
+            scale[i, j] = weight[block].abs().max() / 448
+            numbers[block] = (weight[block] / scale[i, j]).to(torch.float8_e4m3fn)
+            back[block] = numbers[block].float() * scale[i, j]
     return {"weight": numbers, name: scale}, back
 
 

@@ -105,9 +105,9 @@ class NoRepeatBatch(LogitsBatch):
 
         widest = max(row.state for row in rows)
         last = torch.full((len(rows), widest), -1)
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             tokens = torch.tensor(row.tokens[-widest:])
-            last[place, widest - len(tokens) :] = tokens
+            last[index, widest - len(tokens) :] = tokens
         self._last = send(last, device)
         windows = upload([row.state for row in rows], torch.int64, device)
         self._near = torch.arange(widest, device=device) >= widest - windows[:, None]

@@ -26,10 +26,10 @@ def percentile(values: Iterable[float], share: float) -> float:
     ordered = sorted(values)
     if not ordered:
         return math.nan
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
+    position = share * (len(ordered) - 1)
+    below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
 def ratio(measured: float, limit: float) -> float:

@@ -1,4 +1,4 @@
-"""Serves requests with the engine's scheduler, and with predicted durations of steps in place of a model.
+"""Serves requests with the engine's scheduler, and with predicted durations of steps instead of a model.
 
 Everything that decides is real: the scheduler, the schedule policy, the KV slots, the prefix cache and the time of a
 step, which is learned as an engine does. Tokens are constants, and time is virtual: a step takes as long as a cost

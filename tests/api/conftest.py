@@ -149,7 +149,7 @@ class ScriptedEngine(EngineClient):
             raise self.error
         params = request.params
         tokens = [*map(ord, self.reply), END] * 100
-        stops = [place for place, token in enumerate(tokens) if token in params.stop_token_ids]
+        stops = [index for index, token in enumerate(tokens) if token in params.stop_token_ids]
         end = min([*stops, params.max_new_tokens - 1])
         finish = Finish("stop", tokens[end]) if end in stops else Finish("length")
         options = request.logprobs

@@ -59,15 +59,15 @@ def test_latencies_are_drawn_while_requests_come(page: Page, server: Any) -> Non
     paths = "[...document.querySelectorAll(arguments[0])].map((path) => path.getAttribute('d'))"
     line_count = f"return {paths}.filter((text) => text.includes('L')).length"
     for title, figure in (("Time to first token", 5), ("Time between tokens", 6)):
-        place = f"#plots figure:nth-child({figure})"
-        assert title in page.all(place)[0].text
+        selector = f"#plots figure:nth-child({figure})"
+        assert title in page.all(selector)[0].text
 
-        def both_lines(place: str = place) -> bool:
+        def both_lines(selector: str = selector) -> bool:
             server.post("/v1/chat/completions", body)
-            return bool(page.script(line_count, f"{place} path") >= 2)
+            return bool(page.script(line_count, f"{selector} path") >= 2)
 
         page.until(both_lines, f"median and 95 % of {title}")
-        label = page.all(f"{place} svg")[0].get_attribute("aria-label")
+        label = page.all(f"{selector} svg")[0].get_attribute("aria-label")
         assert label.startswith(title) and "median" in label and "–" not in label
 
 

@@ -65,7 +65,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def url(folder: Path) -> Iterator[str]:
-    """A server in such a place."""
+    """A server in such a folder."""
     options = ("--port", "0", "--max-total-tokens", "4096")
     command = inside(folder, sys.executable, "-m", "sglang_plug", "serve", *options)
     with (folder / "log").open("w+") as log:

@@ -26,7 +26,7 @@ SERVER = {"model_path", "tokenizer_path", "tokenizer_mode", "load_format", "dtyp
 
 @dataclass
 class Notebook:
-    """A document after some of its cells: their names, what each printed, and the models in the named ones' place."""
+    """A document after some of its cells: names, what each printed, and the models that replace the named ones."""
 
     models: Mapping[str, Path]
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "notebook"})

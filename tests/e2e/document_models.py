@@ -1,4 +1,4 @@
-"""Tiny models in the place of those that published documents name, and what ``transformers`` computes with them."""
+"""Tiny models instead of those that published documents name, and what ``transformers`` computes with them."""
 
 from __future__ import annotations
 

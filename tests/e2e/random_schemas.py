@@ -63,7 +63,7 @@ class RandomSchema:
         """An object, now and then a list or a choice of objects at the top."""
         draw = self._random
         top = draw.choices([self._object, self._array, self._union], [8, 1, 1])[0](draw.randint(1, 3))
-        if "properties" in top and draw.random() < LONG_TEXTS:  # in one place, or an output might not end in time
+        if "properties" in top and draw.random() < LONG_TEXTS:  # once, or an output might not end in time
             top["properties"]["biography"] = self.long_text()
         if self.definitions:
             top = {"$defs": self.definitions, **top}

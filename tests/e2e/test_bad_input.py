@@ -61,10 +61,10 @@ def send(server: Any, path: str, body: Any) -> httpx.Response:
 def with_field(path: str, name: str, value: Any) -> dict[str, Any]:
     """The valid body with one field replaced; sampling parameters go where the route has them."""
     body = json.loads(json.dumps(VALID[path]))
-    place = body
+    target = body
     if path == GENERATE and name in NATIVE_SAMPLING:
-        place = body["sampling_params"]
-    place[name] = value
+        target = body["sampling_params"]
+    target[name] = value
     return body
 
 

@@ -168,10 +168,12 @@ BATCH = ["--num-iters", "2", "--num-iters-warmup", "1", "--input-len", "8", "--o
 MODEL = ["--max-total-tokens", "8192"]
 
 
-@pytest.mark.parametrize("place", ["server", "process"])
-def test_the_latency_of_a_batch(place: str, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("runs_in", ["server", "process"])
+def test_the_latency_of_a_batch(
+    runs_in: str, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, report = tmp_path / "latency.json", tmp_path / "latency.html"
-    where = ["--url", server.url] if place == "server" else MODEL
+    where = ["--url", server.url] if runs_in == "server" else MODEL
     assert main(["bench", "latency", *BATCH, "2", "--output-json", str(file), "--html", str(report), *where]) == 0
     measured = json.loads(file.read_text())
     assert len(measured["latencies"]) == 2 and measured["batch_size"] == 2
@@ -186,10 +188,10 @@ def test_several_batch_sizes_are_rows(server: Server, tmp_path: Path) -> None:
     assert [row["batch_size"] for row in json.loads(file.read_text())["rows"]] == [1, 3]
 
 
-@pytest.mark.parametrize("place", ["server", "process"])
-def test_the_throughput_of_many_requests(place: str, server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs_in", ["server", "process"])
+def test_the_throughput_of_many_requests(runs_in: str, server: Server, tmp_path: Path) -> None:
     file, report = tmp_path / "throughput.json", tmp_path / "throughput.html"
-    where = ["--url", server.url] if place == "server" else MODEL
+    where = ["--url", server.url] if runs_in == "server" else MODEL
     sizes = ["--num-prompts", "6", "--input-len", "10", "--output-len", "4", "--max-concurrency", "3"]
     assert main(["bench", "throughput", *sizes, "--output-json", str(file), "--html", str(report), *where]) == 0
     measured = json.loads(file.read_text())

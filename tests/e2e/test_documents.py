@@ -42,7 +42,7 @@ OTHERS = {
     r"\bfrom patch import\b": "from sglang_plug_lang.utils import",
     # The later of two documents of the same route names six more keys, and asserts that there are no others.
     r'keys\(\) == (\{"model_path", "is_generation", "tokenizer_path"\})': r"keys() >= \1",
-    # An image next to the test, in the place of one on the internet.
+    # An image next to the test, instead of one on the internet.
     r"https://github\.com/sgl-project/sglang/\S*example_image\.png\?raw=true": "example_image.png",
     # Time for the work of a large model, of which a small one needs little.
     r"\btime\.sleep\(": "time.sleep(0.1 * ",

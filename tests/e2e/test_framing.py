@@ -219,7 +219,7 @@ def test_random_framings_never_get_more_answers_than_requests(
 ) -> None:
     head = START + b"".join(line + end for line, end in lines) + b"\r\n"
     statuses = STATUS_LINE.findall(exchange(server, head + body + CLOSE, pieces))
-    refused = [place for place, status in enumerate(statuses) if status.startswith(b"4")]
+    refused = [index for index, status in enumerate(statuses) if status.startswith(b"4")]
     framings = [line for line, _ in lines if line.lower().startswith((b"content-length", b"transfer-encoding"))]
     plain = all(end == b"\r\n" for _, end in lines) and not any(
         re.search(rb"[\r\n\0\x0b]|[ \t]:", line) for line, _ in lines

@@ -184,12 +184,12 @@ def test_bad_images_are_refused_by_name(vision_server: Any, image: Any, words: s
 @pytest.mark.parametrize(
     "body, words",
     [
-        ({"text": "none", "image_data": "eA=="}, "places for 0 images, and 1 were sent"),
+        ({"text": "none", "image_data": "eA=="}, "placeholders for 0 images, and 1 were sent"),
         (
             {"text": QWEN_IMAGE * 2, "image_data": [encoded(png(90, 70))] * 2},
             "have 12600 pixels together; the maximum for one prompt is 12000",
         ),
-        ({"text": QWEN_IMAGE * 2, "image_data": encoded(WIDE)}, "places for 2 images, and 1 were sent"),
+        ({"text": QWEN_IMAGE * 2, "image_data": encoded(WIDE)}, "placeholders for 2 images, and 1 were sent"),
         ({"text": QWEN_IMAGE * 4, "image_data": [encoded(WIDE)] * 4}, "4 images; the maximum is 3"),
         ({"text": [QWEN_IMAGE], "image_data": encoded(WIDE)}, "one image for 1 prompts"),
         ({"text": [QWEN_IMAGE], "image_data": [encoded(WIDE)] * 2}, "2 entries for 1 prompts"),

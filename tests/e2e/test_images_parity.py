@@ -172,9 +172,9 @@ def test_an_image_is_told_by_its_content(vision_model: Callable[[str], VisionMod
 
 
 MANGLED: dict[str, tuple[Callable[[Media], Media], str]] = {
-    "places beyond the prompt": (lambda media: replace(media, start=media.start + 500), "do not fit a prompt of"),
-    "no places": (lambda media: replace(media, count=0), "do not fit a prompt of"),
-    "other places than the grid's": (lambda media: replace(media, count=media.count - 1), "has"),
+    "tokens beyond the prompt": (lambda media: replace(media, start=media.start + 500), "do not fit a prompt of"),
+    "no tokens": (lambda media: replace(media, count=0), "do not fit a prompt of"),
+    "other tokens than the grid's": (lambda media: replace(media, count=media.count - 1), "has"),
     "other arrays": (lambda media: replace(media, arrays={}), "no arrays"),
 }
 

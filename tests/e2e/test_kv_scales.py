@@ -20,7 +20,8 @@ from sglang_plug_backends.quantization import fp8
 KEYS, VALUES = 600.0, 3000.0
 """Factors on what the checkpoint computes; queries and outputs are divided by them, so that it is the same model."""
 PROMPTS = [
-    [(7 * place * place + 3 * start) % 509 + 3 for place in range(length)] for start, length in ((1, 40), (5, 64))
+    [(7 * position * position + 3 * start) % 509 + 3 for position in range(length)]
+    for start, length in ((1, 40), (5, 64))
 ]
 STATIC = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
 COMPRESSED = {"quant_method": "compressed-tensors", "format": "dense", "config_groups": {}, "kv_cache_scheme": STATIC}

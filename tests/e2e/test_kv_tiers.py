@@ -19,7 +19,10 @@ PARAMS = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
 
 def body(seed: int = 0, length: int = 400) -> dict[str, Any]:
     """A request with a prompt of its own."""
-    return {"input_ids": [50 + (seed + place * place) % 700 for place in range(length)], "sampling_params": PARAMS}
+    return {
+        "input_ids": [50 + (seed + position * position) % 700 for position in range(length)],
+        "sampling_params": PARAMS,
+    }
 
 
 def cache(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ LONG = 500
 def body(seed: int, length: int = 400) -> dict[str, Any]:
     """A request with a prompt of its own."""
     return {
-        "input_ids": [5 + (seed * (place + 1) + place * place) % 400 for place in range(length)],
+        "input_ids": [5 + (seed * (position + 1) + position * position) % 400 for position in range(length)],
         "sampling_params": PARAMS,
     }
 

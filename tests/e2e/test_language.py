@@ -163,11 +163,11 @@ def test_schemas(endpoint: Any) -> None:
 
 def test_batch(endpoint: Any, capfd: Any) -> None:
     capitals = {"the United Kingdom": "London", "France": "Paris", "Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid"}
-    places = list(capitals) * 4
-    batch = [{"question": f"What is the capital of {place}?"} for place in places]
+    countries = list(capitals) * 4
+    batch = [{"question": f"What is the capital of {country}?"} for country in countries]
     states = text_qa.run_batch(batch, progress_bar=True, temperature=0)
     assert [state["answer"] for state in states] == [
-        f"The capital of {place} is {capitals[place]}." for place in places
+        f"The capital of {country} is {capitals[country]}." for country in countries
     ]
     assert capfd.readouterr().err.endswith("20/20 done\n")
 

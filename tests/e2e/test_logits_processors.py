@@ -70,10 +70,10 @@ def test_generate_takes_them_as_sampling_parameters(steering: Any, server: Any) 
     texts, kinds = ["a", "Once upon a time", "b", "The"], [WINDOW, PARAMS, {**PARAMS, **STEER}, LOOP]
     answers = steering.generate({"text": texts, "sampling_params": kinds})
     window = answers[0]["output_ids"]
-    assert all(token not in window[max(0, place - 5) : place] for place, token in enumerate(window))
+    assert all(token not in window[max(0, index - 5) : index] for index, token in enumerate(window))
     assert answers[2]["output_ids"] == [TOKEN] * 12
-    plain = [server.generate({"text": texts[place], "sampling_params": kinds[place]}) for place in (1, 3)]
-    assert [answers[place]["output_ids"] for place in (1, 3)] == [answer["output_ids"] for answer in plain]
+    plain = [server.generate({"text": texts[index], "sampling_params": kinds[index]}) for index in (1, 3)]
+    assert [answers[index]["output_ids"] for index in (1, 3)] == [answer["output_ids"] for answer in plain]
     alone = [
         steering.generate({"text": text, "sampling_params": kind}) for text, kind in zip(texts, kinds, strict=True)
     ]

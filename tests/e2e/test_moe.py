@@ -132,15 +132,15 @@ def test_recorded_choices_are_those_of_transformers(
     assert tensors["layers"].tolist() == ([1, 2] if family in DENSE_FIRST else [0, 1, 2])
     assert counts.tolist() == torch.cat(masks).sum(0).tolist()
     expected = [
-        (token, place, mask[place].tolist())
+        (token, position, mask[position].tolist())
         for row, mask in zip(rows, masks, strict=True)
-        for place, token in enumerate(row)
+        for position, token in enumerate(row)
     ]
     kept = zip(tensors["input_ids"].tolist(), tensors["positions"].tolist(), tensors["experts"].long(), strict=True)
     experts = counts.shape[1]
     choices = [
-        (token, place, torch.zeros(len(choice), experts, dtype=torch.bool).scatter_(1, choice, True).tolist())
-        for token, place, choice in kept
+        (token, position, torch.zeros(len(choice), experts, dtype=torch.bool).scatter_(1, choice, True).tolist())
+        for token, position, choice in kept
     ]
     assert sorted(choices) == sorted(expected)
 

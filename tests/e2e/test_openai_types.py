@@ -156,15 +156,15 @@ def streamed(server: Any, body: Any) -> list[dict[str, Any]]:
 
 def check_events(events: list[dict[str, Any]], output: list[dict[str, Any]]) -> None:
     """Each item is announced, grows and ends before the next, under one id and index, and says what it was told."""
-    place, texts = -1, [""] * len(output)
+    index, texts = -1, [""] * len(output)
     for event in events[2:-1]:
         if event["type"] == "response.output_item.added":
-            place += 1
-        assert event["output_index"] == place
-        item = output[place]
+            index += 1
+        assert event["output_index"] == index
+        item = output[index]
         assert event.get("item_id", item["id"]) == event.get("item", item)["id"] == item["id"]
         assert event.get("content_index", 0) == 0
-        texts[place] += event.get("delta", "")
+        texts[index] += event.get("delta", "")
         if event["type"] == "response.output_item.done":
             assert event["item"] == item
     contents = [item.get("arguments") or "".join(part["text"] for part in item.get("content", ())) for item in output]

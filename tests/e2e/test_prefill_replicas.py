@@ -39,7 +39,7 @@ def paired(module_launcher: Launcher) -> Server:
 
 def ids(seed: int, length: int) -> list[int]:
     """A prompt like no other."""
-    return [50 + (seed * 7919 + place * place) % 700 for place in range(length)]
+    return [50 + (seed * 7919 + position * position) % 700 for position in range(length)]
 
 
 def stores(server: Server) -> tuple[dict[str, Any], dict[str, Any]]:

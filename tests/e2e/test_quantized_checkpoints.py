@@ -26,7 +26,7 @@ from tests.quantized import (
     write,
 )
 
-PROMPT = tuple(3 + (17 * place) % 500 for place in range(40))
+PROMPT = tuple(3 + (17 * position) % 500 for position in range(40))
 NEW = 8
 GROUP = 16
 

@@ -225,7 +225,7 @@ def test_stop_tokens_end_an_output_only_where_it_may_end(server: Any) -> None:
     assert {answer["text"] for answer in answers} <= {"a"}
 
 
-def test_retracted_sequences_keep_their_place_in_the_grammar(server: Any, narrow: Any) -> None:
+def test_retracted_sequences_keep_their_grammar_state(server: Any, narrow: Any) -> None:
     params = {"regex": "(?:[a-z]{3} )+end", "max_new_tokens": 260, "temperature": 0.0, "min_new_tokens": 230}
     body = {
         "text": [f"{word} and" for word in ("one", "two", "three", "four")],

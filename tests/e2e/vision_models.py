@@ -70,7 +70,7 @@ class VisionModel:
 
     @torch.inference_mode()
     def predicted(self, tokens: Sequence[int], images: Sequence[bytes], answer: Sequence[int]) -> Any:
-        """The likeliest token at each place of ``answer``, after expanded ``tokens``, and its log-probability.
+        """The likeliest token at each position of ``answer``, after expanded ``tokens``, and its log-probability.
 
         If they are the answer itself, ``greedy`` gives it, too; this takes one pass.
         """

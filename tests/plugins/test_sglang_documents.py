@@ -27,7 +27,7 @@ REVISION = "0" * 40
 REPAIRS = {
     # The host that the copy of the document had lost.
     r"https://:\{port\}": "http://localhost:{port}",
-    # An image next to the test, in the place of one on the internet.
+    # An image next to the test, instead of one on the internet.
     r"https://github\.com/sgl-project/sglang/\S*example_image\.png\?raw=true": "example_image.png",
     # The later of two documents of the same route names six more keys, and asserts that there are no others.
     r'keys\(\) == (\{"model_path", "is_generation", "tokenizer_path"\})': r"keys() >= \1",

@@ -114,7 +114,7 @@ def test_reasoning_ends_after_the_budget(thinker: Thinker, budget: int) -> None:
     assert choice.finish_reason in ("stop", "length")
 
 
-def test_streams_end_reasoning_at_the_same_place(thinker: Thinker) -> None:
+def test_streams_end_reasoning_at_the_same_position(thinker: Thinker) -> None:
     whole = thinker.ask(9).choices[0].message
     deltas = [chunk.choices[0].delta for chunk in thinker.ask(9, stream=True)]
     assert "".join(delta.content or "" for delta in deltas) == whole.content

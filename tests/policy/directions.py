@@ -77,7 +77,7 @@ def _may_import(path: str, name: str, declared: Mapping[str, bool]) -> bool:
 
 
 def _listed(table: Mapping[str, Sequence[str]], path: str) -> list[str]:
-    return [entry for place, entries in table.items() if f"{path}/".startswith(f"{place}/") for entry in entries]
+    return [entry for folder, entries in table.items() if f"{path}/".startswith(f"{folder}/") for entry in entries]
 
 
 def _shared_libraries(sources: Sequence[Source]) -> list[str]:

@@ -24,11 +24,11 @@ def test_no_module_that_runs_what_it_reads(sources: list[Any]) -> None:
 def test_no_call_that_runs_what_it_is_given(sources: list[Any]) -> None:
     for source in sources:
         for call in (node for node in ast.walk(source.tree) if isinstance(node, ast.Call)):
-            place = f"{source.path}:{call.lineno}"
-            assert ast.unparse(call.func) not in CALLS, place
+            location = f"{source.path}:{call.lineno}"
+            assert ast.unparse(call.func) not in CALLS, location
             for keyword in call.keywords:
                 trusting = isinstance(keyword.value, ast.Constant) and keyword.value.value is True
-                assert not (trusting and keyword.arg in TRUSTING), place
+                assert not (trusting and keyword.arg in TRUSTING), location
 
 
 def test_tensor_files_are_for_the_expert_recorder_and_hold_tensors_alone(sources: list[Any]) -> None:

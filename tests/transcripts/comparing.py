@@ -35,7 +35,7 @@ def read(file: Path) -> dict[str, Record]:
 
 
 def without_locations(record: Record) -> Record:
-    """A record in which places of code have a placeholder."""
+    """A record in which locations in code have a placeholder."""
 
     def replaced(value: Any) -> Any:
         if isinstance(value, str):

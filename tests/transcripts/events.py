@@ -1,4 +1,4 @@
-"""Streams without the places at which they are cut into events."""
+"""Streams without the offsets at which they are cut into events."""
 
 from __future__ import annotations
 

@@ -131,8 +131,10 @@ class Talk:
         kind = next((value for key, value in answer.headers if key.lower() == "content-type"), "")
         binary = _text(answer.content) is None
         body = base64.b64encode(answer.content).decode() if binary else answer.content.decode()
-        place, request_body, heads, body = self._placeholders.exchange(path, path, sent[:LONGEST_REQUEST], heads, body)
-        record: dict[str, Any] = {"method": method, "path": place, "request": request_body}
+        shown_path, request_body, heads, body = self._placeholders.exchange(
+            path, path, sent[:LONGEST_REQUEST], heads, body
+        )
+        record: dict[str, Any] = {"method": method, "path": shown_path, "request": request_body}
         if headers:
             record["request headers"] = dict(headers)
         record |= {"status": answer.status, "headers": heads.split("\n")}

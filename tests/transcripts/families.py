@@ -18,7 +18,7 @@ from .serving import Tree
 
 ENGINE = Path(__file__).with_name("offline_engine.py")
 PATIENCE = 900.0
-PROMPTS = [[5], [3, 17, 90, 41, 22, 8, 77, 60, 12], [(7 * place + 3) % 93 + 2 for place in range(70)]]
+PROMPTS = [[5], [3, 17, 90, 41, 22, 8, 77, 60, 12], [(7 * position + 3) % 93 + 2 for position in range(70)]]
 """Token ids that every vocabulary has; the last is longer than the models' windows."""
 
 

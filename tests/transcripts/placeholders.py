@@ -1,4 +1,4 @@
-"""The table of values that differ between two runs of the same tree, and what is written in their place."""
+"""The table of values that differ between two runs of the same tree, and what is written instead."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ LOCATIONS: tuple[Rule, ...] = (
     Rule("modules in tables", re.compile(r"\bsglang_plug(?:_\w+)?(?:\.\w+)+(?::\w+)?"), "<code>"),
     Rule("paths in the tree", re.compile(r"<tree>(?:/[\w.-]+)+"), "<path>"),
 )
-"""What ``compare --ignore-locations`` replaces too: places of code inside the tree."""
+"""What ``compare --ignore-locations`` replaces too: locations in code inside the tree."""
 
 
 class Placeholders:

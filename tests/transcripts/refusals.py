@@ -114,10 +114,12 @@ def ask_wrong_types(talk: Talk, document: Mapping[str, Any]) -> None:
                 talk.post(f"{path} {field}: {name}", path, {**good, field: value})
             for field in sorted(good):
                 talk.post(f"{path} without {field}", path, {key: value for key, value in good.items() if key != field})
-        for schema, (path, place, listed) in NESTED.items():
+        for schema, (path, field_path, listed) in NESTED.items():
             for name, field, value in _spoilt(schemas[schema]):
                 inner: Any = {**GOOD.get(schema, {}), field: value}
-                talk.post(f"{path} {place}, {schema}.{field}: {name}", path, _wrapped(path, place, listed, inner))
+                talk.post(
+                    f"{path} {field_path}, {schema}.{field}: {name}", path, _wrapped(path, field_path, listed, inner)
+                )
 
 
 def _spoilt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
@@ -125,9 +127,9 @@ def _spoilt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         yield from ((name, field, value) for name, value in VALUES.items())
 
 
-def _wrapped(path: str, place: str, listed: bool, inner: Any) -> dict[str, Any]:
-    """A good body with ``inner`` at a place."""
-    outer, _, within = place.partition(".")
+def _wrapped(path: str, field_path: str, listed: bool, inner: Any) -> dict[str, Any]:
+    """A good body with ``inner`` at a path within it."""
+    outer, _, within = field_path.partition(".")
     if within == "function":
         inner = [{"type": "function", "function": inner}]
     elif within:
@@ -160,10 +162,10 @@ def ask_malformed(talk: Talk, document: Mapping[str, Any]) -> None:
             )
     with talk.group("wrong methods"):
         for path, operations in document["paths"].items():
-            place = path.replace("{", "").replace("}", "")
+            plain_path = path.replace("{", "").replace("}", "")
             for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"):
                 if method.lower() not in operations:
-                    talk.send(f"{method} {path}", method, place)
+                    talk.send(f"{method} {path}", method, plain_path)
     with talk.group("unknown paths"):
         for path in (
             "/",

@@ -277,4 +277,4 @@ def ask_about_images(talk: Talk) -> None:
                 CHAT,
                 {"messages": [{"role": "user", "content": [part]}], "max_tokens": 2, "temperature": 0},
             )
-        talk.post("no place", GENERATE, {"text": "none", "image_data": PIXEL})
+        talk.post("no placeholder", GENERATE, {"text": "none", "image_data": PIXEL})

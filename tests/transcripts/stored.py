@@ -68,13 +68,13 @@ def ask_responses(talk: Talk) -> None:
         again = {**base, "input": "And of Japan?", "previous_response_id": first}
         second = talk.post("second turn", RESPONSES, again).field("id")
         talk.both("second turn, other instructions", RESPONSES, {**again, "instructions": "Shout."})
-        for name, place in {"first": first, "second": second, "unknown": "resp_nonsense"}.items():
-            talk.get(f"retrieve {name}", f"{RESPONSES}/{place}")
+        for name, id in {"first": first, "second": second, "unknown": "resp_nonsense"}.items():
+            talk.get(f"retrieve {name}", f"{RESPONSES}/{id}")
             for query in ("", "?limit=1", "?order=asc", "?limit=0", "?order=up", "?after=msg_x"):
-                talk.get(f"input items of {name}{query}", f"{RESPONSES}/{place}/input_items{query}")
-            talk.post(f"cancel {name}", f"{RESPONSES}/{place}/cancel")
-            talk.send(f"delete {name}", "DELETE", f"{RESPONSES}/{place}")
-            talk.get(f"retrieve {name} after", f"{RESPONSES}/{place}")
+                talk.get(f"input items of {name}{query}", f"{RESPONSES}/{id}/input_items{query}")
+            talk.post(f"cancel {name}", f"{RESPONSES}/{id}/cancel")
+            talk.send(f"delete {name}", "DELETE", f"{RESPONSES}/{id}")
+            talk.get(f"retrieve {name} after", f"{RESPONSES}/{id}")
         talk.get("stream of an old one", f"{RESPONSES}/{second}?stream=true")
         talk.post("turn after a deleted one", RESPONSES, again)
 
@@ -120,9 +120,9 @@ def ask_storage(talk: Talk) -> None:
         talk.send("broken form", "POST", FILES, raw=b"x", headers={"Content-Type": "multipart/form-data; boundary=y"})
         for query in ("", "?purpose=batch", "?limit=1", "?limit=x", "?order=asc", "?after=nonsense"):
             talk.get(f"list{query}", f"{FILES}{query}")
-        for name, place in {"kept": kept, "other": other, "unknown": "file-nonsense"}.items():
-            talk.get(f"one, {name}", f"{FILES}/{place}")
-            talk.get(f"content, {name}", f"{FILES}/{place}/content")
+        for name, id in {"kept": kept, "other": other, "unknown": "file-nonsense"}.items():
+            talk.get(f"one, {name}", f"{FILES}/{id}")
+            talk.get(f"content, {name}", f"{FILES}/{id}/content")
     with talk.group("batches"):
         ordered = {"input_file_id": kept, "endpoint": CHAT, "completion_window": "24h"}
         _run_batch(talk, "chats", {**ordered, "metadata": {"a": "b"}})
@@ -145,8 +145,8 @@ def ask_storage(talk: Talk) -> None:
         talk.get("unknown", f"{BATCHES}/nonsense")
         talk.post("cancel unknown", f"{BATCHES}/nonsense/cancel")
     with talk.group("deleted files"):
-        for name, place in {"kept": kept, "again": kept, "unknown": "nonsense"}.items():
-            talk.send(name, "DELETE", f"{FILES}/{place}")
+        for name, id in {"kept": kept, "again": kept, "unknown": "nonsense"}.items():
+            talk.send(name, "DELETE", f"{FILES}/{id}")
 
 
 def _run_batch(talk: Talk, name: str, body: dict[str, Any]) -> None:
@@ -154,12 +154,12 @@ def _run_batch(talk: Talk, name: str, body: dict[str, Any]) -> None:
     batch = talk.post(name, BATCHES, body)
     if batch.status != 200:
         return
-    place = batch.field("id")
-    _finished(talk, place)
-    ended = talk.get(f"{name}, ended", f"{BATCHES}/{place}")
+    id = batch.field("id")
+    _finished(talk, id)
+    ended = talk.get(f"{name}, ended", f"{BATCHES}/{id}")
     for part in ("output_file_id", "error_file_id"):
         written = ended.field(part)
         if isinstance(written, str) and written != "none":
             talk.get(f"{name}, {part}", f"{FILES}/{written}")
             talk.get(f"{name}, content of {part}", f"{FILES}/{written}/content")
-    talk.post(f"{name}, cancel", f"{BATCHES}/{place}/cancel")
+    talk.post(f"{name}, cancel", f"{BATCHES}/{id}/cancel")

@@ -73,10 +73,10 @@ def percentile(values: Iterable[float], percent: float) -> float:
     ordered = sorted(values)
     if not ordered:
         return math.nan
-    place = percent / 100 * (len(ordered) - 1)
-    below = math.floor(place)
+    position = percent / 100 * (len(ordered) - 1)
+    below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
 def figures(

@@ -51,7 +51,7 @@ def sweep_plots(rows: Sequence[Mapping[str, Any]], variable: str, label: str, pe
     """Return throughput and times over what a sweep varied.
 
     Args:
-        rows: the figures of each load; ``variable`` may be infinite, which has no place on an axis.
+        rows: the figures of each load; ``variable`` may be infinite, which is on no axis.
         variable: the key of what was varied.
         label: the same in words.
         percents: percentiles of times in the rows.

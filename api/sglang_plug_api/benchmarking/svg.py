@@ -45,8 +45,8 @@ class Axis:
 
     def pixel(self, value: float) -> float:
         """Return where a value is drawn."""
-        place = ((math.log10(value) if self._log else value) - self._low) / (self._high - self._low)
-        return self._start + place * (self._end - self._start)
+        fraction = ((math.log10(value) if self._log else value) - self._low) / (self._high - self._low)
+        return self._start + fraction * (self._end - self._start)
 
     def ticks(self) -> list[float]:
         """Return the values that are marked."""

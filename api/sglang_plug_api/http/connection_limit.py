@@ -45,7 +45,7 @@ class ConnectionLimit:
         return True
 
     def mark_waiting(self, connection: object, close: Callable[[], None]) -> None:
-        """Note that the connection waits for a request or the rest of one. Its place in the queue does not change."""
+        """Note that the connection waits for a request or the rest of one; its position in the queue stays the same."""
         self._waiting.setdefault(connection, close)
 
     def mark_busy(self, connection: object) -> None:

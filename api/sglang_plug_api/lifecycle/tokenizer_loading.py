@@ -54,9 +54,9 @@ class EarlyTokenizer:
         model = self._config.engine.model
         source = None
         try:
-            place = model.tokenizer_path or self._model_path()
-            if place is not None and Path(place).is_dir():  # the reader of a checkpoint in a file knows its tokenizer
-                source = TokenizerSource(path=Path(place), chat_template=self._config.chat_template)
+            path = model.tokenizer_path or self._model_path()
+            if path is not None and Path(path).is_dir():  # the reader of a checkpoint in a file knows its tokenizer
+                source = TokenizerSource(path=Path(path), chat_template=self._config.chat_template)
             facts = _facts(self._config, source) if source is not None else Facts()
             component = self._plugins.resolve("tokenizer", model.tokenizer_mode, facts)
             component.check()

@@ -1,4 +1,4 @@
-"""Fetching of images by URL, without connections or redirects to places that are not allowed."""
+"""Fetching of images by URL, without connections or redirects to addresses that are not allowed."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class ImagePrompts:
         self._fetching = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
 
     async def prompt(self, tokens: Sequence[int], images: Sequence[RequestImage]) -> MediaPrompt:
-        """Return the prompt of ``tokens`` with ``images`` in their places. Raises ``ApiError``."""
+        """Return the prompt of ``tokens`` with ``images`` at their placeholders. Raises ``ApiError``."""
         async with self.fetched(images) as fetched:
             return await self._prompt(tokens, fetched)
 

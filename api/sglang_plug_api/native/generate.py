@@ -187,7 +187,7 @@ def prompt_adapters(engine: TextEngine, body: PromptsBody, model: str | None = N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NextTokenJob(Job):
-    """A job that generates one token for the log-probabilities at its place; the token is no output."""
+    """A job that generates one token for the log-probabilities at its position; the token is no output."""
 
 
 def _with_next_token(job: Job) -> Job:

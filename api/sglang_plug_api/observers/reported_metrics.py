@@ -59,7 +59,7 @@ class ExtensionGauges:
         """Name of a metric and replica -> the values of the labels that it has now."""
 
     def record(self, gauges: Iterable[MetricGauge], model: str, replica: int | None = None) -> None:
-        """Show ``gauges`` in place of earlier ones with their names.
+        """Show ``gauges`` instead of earlier ones with their names.
 
         Args:
             gauges: what was reported of one engine at once.

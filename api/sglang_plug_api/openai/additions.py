@@ -77,7 +77,7 @@ def logprob_options(body: GenerationBody, top: int | None, *, echo: bool = False
 def _prompt_entry(item: TokenLogprob, top: int, tokenizer: Tokenizer) -> dict[str, Any] | None:
     """Return the log-probabilities at one position of a prompt; ``None`` for the first, which nothing predicts.
 
-    Of equally likely tokens, the listed ones have the ranks of their places, as in vLLM.
+    Of equally likely tokens, the listed ones have the ranks of their positions in the list, as in vLLM.
     """
     if item.logprob is None:
         return None

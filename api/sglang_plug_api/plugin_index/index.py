@@ -79,19 +79,19 @@ def read_index(source: str | None) -> list[IndexEntry]:
 
     Raises ``PluginError`` that says what is wrong with it, and with which entry.
     """
-    place = source or str(BUILT_IN)
-    content = _download(place) if urlsplit(place).scheme in ("http", "https") else _read(place)
+    location = source or str(BUILT_IN)
+    content = _download(location) if urlsplit(location).scheme in ("http", "https") else _read(location)
     try:
         table = tomllib.loads(content.decode())
     except ValueError as error:
-        raise PluginError(f"the index {place} is not TOML: {error}") from error
+        raise PluginError(f"the index {location} is not TOML: {error}") from error
     try:
         entries = Index.model_validate(table).plugins
     except ValidationError as error:
-        raise PluginError(f"the index {place} is wrong: {_first_problem(error, table)}") from error
+        raise PluginError(f"the index {location} is wrong: {_first_problem(error, table)}") from error
     names = [entry.distribution for entry in entries]
     if duplicates := sorted({name for name in names if names.count(name) > 1}):
-        raise PluginError(f"the index {place} lists {', '.join(duplicates)} more than once")
+        raise PluginError(f"the index {location} lists {', '.join(duplicates)} more than once")
     return sorted(entries, key=lambda entry: entry.distribution)
 
 
@@ -104,11 +104,11 @@ def _first_problem(error: ValidationError, table: dict[str, object]) -> str:
     return f"{'.'.join(where)}: {problem['msg']}"
 
 
-def _read(place: str) -> bytes:
+def _read(location: str) -> bytes:
     try:
-        return Path(place).read_bytes()
+        return Path(location).read_bytes()
     except OSError as error:
-        raise PluginError(f"the index {place} cannot be read: {error}") from error
+        raise PluginError(f"the index {location} cannot be read: {error}") from error
 
 
 def _download(address: str) -> bytes:

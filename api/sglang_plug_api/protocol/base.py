@@ -126,7 +126,7 @@ class ProcessorFieldsBody(RequestBody):
 
 
 class SharedFields(RequestBody):
-    """Fields of every request: its place in the queue, and its salt in the prefix cache."""
+    """Fields of every request: its priority and its deadline, and its salt in the prefix cache."""
 
     priority: Integer | None = None
     deadline_ms: DeadlineMs = None

@@ -55,9 +55,9 @@ class PatternMatcher:
 
         Nothing may be fed after a match.
         """
-        for place, character in enumerate(text):
+        for index, character in enumerate(text):
             self._current, matched = self._patterns.step(self._current, character)
             if matched is not None:
                 self.matched = self._patterns.patterns[matched]
-                return place + 1
+                return index + 1
         return None

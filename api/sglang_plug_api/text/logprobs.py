@@ -34,7 +34,7 @@ def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer, top: i
 
 
 class TextOffsets:
-    """The place in a completion's text at which each of its tokens begins.
+    """The offset in a completion's text at which each of its tokens begins.
 
     It does not depend on how the text is divided into pieces. Special tokens that are left out have no characters, and
     the parts of a character begin where it does.

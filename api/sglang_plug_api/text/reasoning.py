@@ -29,7 +29,7 @@ def apply_reasoning(
     *,
     calls: bool,
 ) -> tuple[Job, Reading]:
-    """Return ``job`` with the places where its outputs reason, and how these are read.
+    """Return ``job`` with the marks around the reasoning of its outputs, and how these are read.
 
     Args:
         job: its prompt was rendered by a chat template.

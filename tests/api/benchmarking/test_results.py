@@ -66,7 +66,7 @@ def test_a_sweep_is_plotted_over_what_was_varied() -> None:
     ]
     plots = sweep_plots(rows, "request_rate", "sent", [99])
     assert [plot.title for plot in plots[:2]] == ["Throughput", "Token throughput"]
-    assert plots[0].svg.count("<circle") == 2 * 2  # throughput and goodput; an infinite rate has no place on the axis
+    assert plots[0].svg.count("<circle") == 2 * 2  # throughput and goodput; an infinite rate is not on the axis
     assert plots[-1].svg.count("<circle") == 3
     assert sweep_plots([{**rows[0], "p99_e2el_ms": None}], "request_rate", "sent", [99])
 

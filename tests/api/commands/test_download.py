@@ -24,7 +24,7 @@ PATIENCE = 120
 UNNEEDED = {"pytorch_model.bin": b"pickled", "notes.pdf": b"long"}
 
 
-def cut_place(content: bytes) -> int:
+def cut_offset(content: bytes) -> int:
     """Where an answer ends that is cut: behind the first 10 MB, which the hub's library writes together."""
     return len(content) * 3 // 4
 
@@ -86,7 +86,7 @@ class Hub(BaseHTTPRequestHandler):
         if self.command != "GET":
             return
         if name in self.cut | self.held:
-            self.wfile.write(content[: cut_place(content)])
+            self.wfile.write(content[: cut_offset(content)])
             self.wfile.flush()
             if name in self.held:
                 self.release.wait(PATIENCE)
@@ -143,7 +143,7 @@ def test_a_lost_connection_goes_on_in_the_middle_of_a_file(hub: str, tmp_path: P
     assert done.returncode == 0, done.stderr
     content = Hub.files["model.safetensors"]
     (requested_range,) = Hub.ranges
-    assert 0 < int(requested_range.removeprefix("bytes=").rstrip("-")) <= cut_place(content)
+    assert 0 < int(requested_range.removeprefix("bytes=").rstrip("-")) <= cut_offset(content)
     assert (Path(done.stdout.strip()) / "model.safetensors").read_bytes() == content
 
 

@@ -50,7 +50,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [path.name for path in kept.parent.iterdir()] == ["kept.txt"]
 
 
-def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_instead_of_the_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert main(["plugins", "new", "eviction", "mine", "--into", str(tmp_path / "file")]) == 2
     assert "sglang-plug: error" in capsys.readouterr().err

@@ -271,7 +271,7 @@ async def test_while_all_connections_have_a_request_a_further_one_is_refused() -
     assert transport.written == b"" and not first.aborted
 
 
-async def test_a_body_that_does_not_arrive_keeps_no_place() -> None:
+async def test_a_body_that_does_not_arrive_keeps_no_slot() -> None:
     limit = ConnectionLimit(1)
     slow, _, first = connect(limit)
     slow.data_received(HEAD)

@@ -1,4 +1,4 @@
-"""No route answers in the place of another plugin's."""
+"""No route answers instead of another plugin's."""
 
 from __future__ import annotations
 

@@ -37,10 +37,10 @@ class FakeBackend:
         return Completion(text, {"length": len(text), **self.meta_info}, ("other",) * ((options.n or 1) - 1))
 
     def stream(self, prompt: Prompt, options: GenerationOptions) -> Generator[Completion, None, None]:
-        for place, character in enumerate(self.generate(prompt, options).text):
+        for index, character in enumerate(self.generate(prompt, options).text):
             if character == "!":
                 raise BackendError("broken in the middle", 503)
-            yield Completion(character, {"length": place + 1, "output_token_logprobs": list(range(place + 1))})
+            yield Completion(character, {"length": index + 1, "output_token_logprobs": list(range(index + 1))})
 
     def select(self, prompt: Prompt, choices: Sequence[str], method: ChoicesMethod, temperature: float) -> Decision:
         self.prompts.append(prompt)

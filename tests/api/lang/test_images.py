@@ -25,7 +25,7 @@ def test_sizes(data: bytes, size: tuple[int, int] | None) -> None:
     assert load_image(data) == (data, size)
 
 
-def test_places(tmp_path: Path, answering: Any) -> None:
+def test_sources(tmp_path: Path, answering: Any) -> None:
     file = tmp_path / "image.gif"
     file.write_bytes(GIF)
     encoded = base64.b64encode(GIF).decode()

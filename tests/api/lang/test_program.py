@@ -37,7 +37,7 @@ def test_the_returned_value_is_kept(backend: Any) -> None:
     assert ask("a").ret_value == "a"
 
 
-def test_arguments_by_place_and_name(backend: Any) -> None:
+def test_arguments_by_position_and_name(backend: Any) -> None:
     for state in (ask("a", "b"), ask.run(question="a", temperature_of="b"), ask.bind(temperature_of="b")("a")):
         assert state.messages()[0]["content"] == "ab"
     assert ask.bind(temperature_of="b").bind(question="a")().messages()[0]["content"] == "ab"

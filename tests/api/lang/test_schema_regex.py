@@ -34,7 +34,7 @@ class Wizard(BaseModel):
     items: list[Item] = Field(max_length=3)
     kind: Literal["good", 3] = "good"
     tags: dict[str, bool] = {}
-    place: tuple[int, str] = (1, "a")
+    entry: tuple[int, str] = (1, "a")
 
 
 ITEMS = st.builds(Item, weight=st.floats(allow_nan=False, allow_infinity=False), owner=st.none() | st.text())
@@ -61,7 +61,7 @@ GOOD: dict[str, Any] = {"name": "a", "age": 1, "weapon": "sword", "items": []}
         {"items": [1]},
         {"items": [{"weight": "1"}]},
         {"tags": {"a": 1}},
-        {"place": [1]},
+        {"entry": [1]},
         {"kind": "3"},
         {"more": 1},
         {"name": None},

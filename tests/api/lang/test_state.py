@@ -323,7 +323,7 @@ async def test_pieces_for_coroutines(backend: Any) -> None:
     assert [piece async for piece in state.text_async_iter("x")] == list("héllo")
     pairs = [pair async for pair in state.text_async_iter("x", return_meta_data=True)]
     assert pairs == [
-        (letter, {"length": place + 1, "output_token_logprobs": [place]}) for place, letter in enumerate("héllo")
+        (letter, {"length": index + 1, "output_token_logprobs": [index]}) for index, letter in enumerate("héllo")
     ]
     assert state.get_meta_info("x")["output_token_logprobs"] == [0, 1, 2, 3, 4]
 

@@ -94,7 +94,7 @@ async def test_a_file(site: Site) -> None:
 
 
 async def test_names_are_looked_up_once_and_the_number_is_asked(site: Site) -> None:
-    """A name that means another place at the second look does not lead there."""
+    """A name that means another address at the second look does not lead there."""
     answers = iter(["127.0.0.1", "127.0.0.99"])
     pictures = fetcher(site, domains=(f"pictures.test:{site.port}",), resolve=lambda host, port: [next(answers)])
     body = await pictures.fetch(site.url("/a.png", "Pictures.test"), allowance())
@@ -102,7 +102,7 @@ async def test_names_are_looked_up_once_and_the_number_is_asked(site: Site) -> N
     assert f"host: pictures.test:{site.port}\r\n" in site.requests[-1].lower()
 
 
-async def test_connections_to_private_places_are_refused(site: Site) -> None:
+async def test_connections_to_private_addresses_are_refused(site: Site) -> None:
     text = await refused(fetcher(site, networks=()).fetch(site.url("/a.png"), allowance()))
     assert text.startswith("'127.0.0.1' is not at a public address") and "--allowed-media-networks" in text
     every = fetcher(site, domains=(f"*:{site.port}",), resolve=at("10.0.0.1", "127.0.0.1", "169.254.169.254"))

@@ -1,4 +1,4 @@
-"""Images that requests point at are brought here, or refused by their place."""
+"""Images that requests point at are fetched, or refused by their address."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_forms(source: Any) -> None:
         (TEXT * 100, "more than 100 bytes"),
     ],
 )
-def test_refusals_name_the_place(source: Any, words: str) -> None:
+def test_refusals_name_the_path(source: Any, words: str) -> None:
     with pytest.raises(ApiError, match=words) as caught:
         RequestImage("messages.1.content.0", source).read(100)
     assert caught.value.status == 400
@@ -65,7 +65,7 @@ def message(*parts: Any) -> Message:
     return Message.model_validate({"role": "user", "content": list(parts)})
 
 
-def test_places_in_messages() -> None:
+def test_paths_in_messages() -> None:
     with_image = message(
         {"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x", "detail": "low"}}
     )

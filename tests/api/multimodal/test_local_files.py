@@ -65,7 +65,7 @@ def test_what_is_refused(folder: Path, path: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["file:///etc/passwd", "file://etc/passwd", "file://evil.test/a", "file:////etc/x"])
-def test_other_places(folder: Path, address: str) -> None:
+def test_other_locations(folder: Path, address: str) -> None:
     with pytest.raises(MediaError, match="is not in the folder|is not of the form"):
         LocalFiles(str(folder)).read(address, 100)
 

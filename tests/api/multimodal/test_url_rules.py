@@ -122,12 +122,12 @@ PRIVATE = [
 
 
 @pytest.mark.parametrize("ip", PRIVATE)
-def test_connections_lead_to_public_places_only(ip: str) -> None:
+def test_connections_lead_to_public_addresses_only(ip: str) -> None:
     assert not RULES.may_connect(ip)
 
 
 @pytest.mark.parametrize("ip", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
-def test_public_places(ip: str) -> None:
+def test_public_addresses(ip: str) -> None:
     assert RULES.may_connect(ip)
 
 

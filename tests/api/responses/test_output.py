@@ -11,7 +11,7 @@ from sglang_plug_api.responses.output import Output
 
 
 def grown(*events: Any, whole: bool = True) -> tuple[list[tuple[Any, ...]], list[str]]:
-    """Names of what was shown, with the item's place, and each item's type and status."""
+    """Names of what was shown, with the item's index, and each item's type and status."""
     output = Output()
     emitted = [item for event in events for item in output.add(event)]
     emitted += output.finish(whole=whole)
@@ -33,9 +33,9 @@ def test_an_output_of_nothing_is_an_empty_message() -> None:
 def test_each_item_ends_before_the_next_begins() -> None:
     names, items = grown(Reasoning("t"), Text("a"), Text("b"), *CALL, Text("c"), whole=False)
     assert items == ["reasoning completed", "message completed", "function_call completed", "message incomplete"]
-    places = [place for _, place in names]
-    assert places == sorted(places) and set(places) == {0, 1, 2, 3}
-    assert [name for name, place in names if place == 2] == [
+    indices = [index for _, index in names]
+    assert indices == sorted(indices) and set(indices) == {0, 1, 2, 3}
+    assert [name for name, index in names if index == 2] == [
         "output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done",
     ]  # fmt: skip
 

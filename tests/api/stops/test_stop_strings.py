@@ -30,8 +30,8 @@ def expected(text: str, stops: list[str], keep: bool) -> tuple[str, str | None]:
     for end in range(1, len(text) + 1):
         matches = [(text[:end].find(stop), stop) for stop in stops if stop in text[:end]]
         if matches:
-            place, stop = min(matches, key=lambda match: (match[0], -len(match[1])))
-            return text[: place + len(stop) if keep else place], stop
+            offset, stop = min(matches, key=lambda match: (match[0], -len(match[1])))
+            return text[: offset + len(stop) if keep else offset], stop
     return text, None
 
 
@@ -43,8 +43,8 @@ def test_one_character_at_a_time(text: str, stops: list[str], keep: bool) -> Non
 
 @given(text=SHORT_TEXT, stops=STOPS, cuts=st.lists(st.integers(0, 12)))
 def test_nothing_is_lost_or_repeated_however_the_text_is_cut(text: str, stops: list[str], cuts: list[int]) -> None:
-    places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    pieces = [text[start:end] for start, end in pairwise(places)]
+    offsets = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    pieces = [text[start:end] for start, end in pairwise(offsets)]
     matcher = StopMatcher(stops)
     output = feed(matcher, pieces)
     assert text.startswith(output)

@@ -33,9 +33,9 @@ class CheckedRouting:
         if len(replicas) > 1 and self._policy is not None:
             try:
                 number = self._policy.choose(request, replicas)
-                place = bisect_left(replicas, number, key=_number)
-                if place < len(replicas) and replicas[place].replica == number:
-                    return replicas[place]
+                index = bisect_left(replicas, number, key=_number)
+                if index < len(replicas) and replicas[index].replica == number:
+                    return replicas[index]
                 self._disable(f"chose {number!r}, which is no replica that serves", None)
             except Exception as error:  # a plugin's code: its errors must not become those of requests
                 self._disable(f"failed: {type(error).__name__}: {error}", error)

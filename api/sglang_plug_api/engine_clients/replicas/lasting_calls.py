@@ -1,4 +1,4 @@
-"""Control calls whose effect outlives an engine, and has to be repeated on one that takes its place."""
+"""Control calls whose effect outlives an engine, and has to be repeated on one that replaces it."""
 
 from __future__ import annotations
 

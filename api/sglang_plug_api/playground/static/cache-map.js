@@ -10,7 +10,7 @@ const LABEL_WIDTH = 44; // narrowest box with a number
 const RECENT = [10, 60, 600]; // seconds since the last use, for the strength of the colour
 const LISTED = 30;
 
-/** Returns the nodes that are shown for an outline, whose runs name their parents by place. */
+/** Returns the nodes that are shown for an outline, whose runs name their parents by index. */
 export function treeOf(runs) {
   const nodes = runs.map((run) => ({ ...run, below: [], total: run.tokens }));
   const roots = [];
@@ -43,18 +43,18 @@ export function mapView({ tokens, runs }) {
   }
   const boxes = svgElement("g");
   let depth = 0;
-  const place = (siblings, left, width, level) => {
+  const layOut = (siblings, left, width, level) => {
     if (level >= MAX_ROWS) return;
     depth = Math.max(depth, level + 1);
     const total = siblings.reduce((sum, node) => sum + node.total, 0);
     for (const node of siblings) {
       const own = (width * node.total) / total;
       boxes.append(...box(node, left, own, level));
-      place(node.below, left, own, level + 1);
+      layOut(node.below, left, own, level + 1);
       left += own;
     }
   };
-  place(roots, 0, WIDTH, 0);
+  layOut(roots, 0, WIDTH, 0);
   const drawing = svgElement("svg", { viewBox: `0 0 ${WIDTH} ${depth * ROW}`, class: "map", role: "img" }, boxes);
   drawing.setAttribute("aria-label", "Map of the prefix cache; the table below lists its largest runs");
   return [note, element("div", { className: "scrolling" }, drawing)];

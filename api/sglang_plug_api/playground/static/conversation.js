@@ -113,7 +113,7 @@ export class Conversation {
     return this.#add(new Answer());
   }
 
-  /** Forgets the last answer, so that another one can take its place; returns whether there was one. */
+  /** Forgets the last answer, so that another one can replace it; returns whether there was one. */
   dropAnswer() {
     if (this.messages.at(-1)?.role !== "assistant") return false;
     this.messages.pop();

@@ -42,7 +42,7 @@ function contentView(path, method, operation) {
   const parameters = operation.parameters ?? [];
   if (parameters.length) {
     const rows = parameters.map((parameter) => row([parameter.name, parameter.in, typeName(parameter.schema ?? {}, document_), need(parameter.required)]));
-    view.append(table("Parameters", ["name", "place", "type", ""], rows));
+    view.append(table("Parameters", ["name", "in", "type", ""], rows));
   }
   const fields = schema ? fieldsOf(schema, document_) : [];
   if (fields.length) {

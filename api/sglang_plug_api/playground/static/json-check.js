@@ -1,7 +1,7 @@
 // Checks of JSON that is being typed: syntax with line and column, tools, and the keywords of JSON schemas.
 // The server checks everything again; this says what is wrong before a request is sent.
 
-import { faultIndex } from "./json-place.js";
+import { faultIndex } from "./json-fault.js";
 
 const TYPES = ["string", "number", "integer", "boolean", "object", "array", "null"];
 const SCHEMAS = ["items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"];

@@ -73,7 +73,7 @@ async function showActivity() {
   show(byId("requests"), requestsView(activity));
 }
 
-/** Replaces what `holder` shows; regions that scroll keep their place and the focus. */
+/** Replaces what `holder` shows; regions that scroll keep their scroll position and the focus. */
 function show(holder, views) {
   const before = [...holder.querySelectorAll(".scrolling")];
   const kept = before.map((region) => ({ left: region.scrollLeft, hasFocus: region === document.activeElement }));

@@ -9,10 +9,10 @@ export function startTabs(panels) {
   for (const tab of list.children) tab.hidden = !tabs.includes(tab);
 
   const select = (index, focus) => {
-    panels.forEach((panel, place) => {
-      const selected = place === index;
-      tabs[place].setAttribute("aria-selected", String(selected));
-      tabs[place].tabIndex = selected ? 0 : -1;
+    panels.forEach((panel, number) => {
+      const selected = number === index;
+      tabs[number].setAttribute("aria-selected", String(selected));
+      tabs[number].tabIndex = selected ? 0 : -1;
       byId(`panel-${panel.name}`).hidden = !selected;
     });
     document.body.dataset.panel = panels[index].name;

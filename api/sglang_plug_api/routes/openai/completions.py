@@ -133,11 +133,11 @@ class _CompletionCall:
             return None
         prompt = self._echoed_logprobs(piece) if is_first else ()
         offsets = self._offsets_of(index)
-        places = [
+        text_offsets = [
             *offsets.of_prompt(item.token for item in prompt),
             *offsets.of_output(item.token for item in piece.logprobs),
         ]
-        return completion_logprobs((*prompt, *piece.logprobs), self._engine.tokenizer, top, places)
+        return completion_logprobs((*prompt, *piece.logprobs), self._engine.tokenizer, top, text_offsets)
 
     def _offsets_of(self, index: int) -> TextOffsets:
         if index not in self._offsets:

@@ -65,9 +65,9 @@ class ScriptedReplica(EngineClient):
         self.requests.append(request.id)
         finished = False
         try:
-            for place, token in enumerate(self.reply):
+            for index, token in enumerate(self.reply):
                 await self._unless_dead(self.may_go_on.wait())
-                finished = place == len(self.reply) - 1
+                finished = index == len(self.reply) - 1
                 yield Output(id=request.id, tokens=(token,), finish=Finish("length") if finished else None)
         finally:
             if not finished and self._reason is None:

@@ -92,7 +92,7 @@ class Family:
 REQUEST = Request(id="a", tokens=(1,), params=SamplingParams())
 
 
-async def test_a_new_engine_takes_the_place_with_its_listeners_and_weights() -> None:
+async def test_a_new_engine_gets_the_listeners_and_weights_of_the_old_one() -> None:
     family = Family()
     client = family.client
     heard: list[StepStats] = []

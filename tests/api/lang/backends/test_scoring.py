@@ -13,7 +13,7 @@ from sglang_plug_lang.backends.scoring import scored_choices
 
 def answer(*tokens: str | None, before: int = 0) -> dict[str, Any]:
     """An answer for a prompt whose ``before`` first tokens are not scored; log-probability -1, -2, ..."""
-    entries = [(-float(place + 1), place, text) for place, text in enumerate(tokens)]
+    entries = [(-float(index + 1), index, text) for index, text in enumerate(tokens)]
     return {"meta_info": {"input_token_logprobs": entries, "prompt_tokens": len(entries) + before}}
 
 
@@ -53,9 +53,9 @@ def test_every_choice_is_scored_from_the_earliest_join_on(prompt: str, choices: 
         cuts = sorted(data.draw(st.sets(st.integers(1, len(whole) - 1))))
         rows.append([whole[start:end] for start, end in pairwise([0, *cuts, len(whole)])])
     borders = [[0, *accumulate(map(len, row))] for row in rows]
-    earliest = min(max(place for place in places if place <= len(prompt)) for places in borders)
+    earliest = min(max(offset for offset in offsets if offset <= len(prompt)) for offsets in borders)
     scored = scored_choices(choices, [answer(*row) for row in rows], 0)
-    for places, scores in zip(borders, scored, strict=True):
+    for offsets, scores in zip(borders, scored, strict=True):
         first = scores.tokens[0]
-        assert places[first] <= earliest < places[first + 1]
-        assert scores.tokens == tuple(range(first, len(places) - 1))
+        assert offsets[first] <= earliest < offsets[first + 1]
+        assert scores.tokens == tuple(range(first, len(offsets) - 1))

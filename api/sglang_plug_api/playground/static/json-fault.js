@@ -1,4 +1,4 @@
-// Finds where a text stops being JSON; what `JSON.parse` says of the place differs between browsers.
+// Finds where a text stops being JSON; what `JSON.parse` says of the position differs between browsers.
 
 const TOKEN =
   /\s*(?:([{}[\],:])|("(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[\da-fA-F]{4}))*")|(-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null))/y;
