@@ -37,8 +37,8 @@ class AdapterUse:
     """The adapter of one sequence, which keeps it until the request ends even if it is unloaded."""
 
     adapter: LoadedAdapter
-    overtaken: int = 0
-    """Number of steps planned without the sequence because its adapter exceeded the limit of a step."""
+    left_out_since: float | None = None
+    """Time since when the sequence is not admitted because its adapter would exceed the limit of a step."""
 
 
 Joint = tuple[LoadedAdapter, ...]

@@ -32,7 +32,7 @@ from sglang_plug.config import (
     SpeculativeOptions,
 )
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug_backends.lora.adapter_limit import MAX_OVERTAKEN, AdapterLimit
+from sglang_plug_backends.lora.adapter_limit import MAX_WAIT_SECONDS, AdapterLimit
 from sglang_plug_backends.lora.lora_batch import AdaptedProduct, AdaptedStep, AdapterUse, CurrentStep, LoadedAdapter
 from tests.peft_adapters import Lora, linears, make_lora
 
@@ -341,14 +341,18 @@ def sequence(adapter: LoadedAdapter | None) -> SequenceView:
     return seq
 
 
-def test_who_was_overtaken_for_long_lets_no_other_adapter_pass() -> None:
+def test_a_sequence_that_was_left_out_for_long_blocks_others_with_adapters() -> None:
+    now = [100.0]
     x, y = (LoadedAdapter(name, "", "", {}) for name in "xy")
     running = [sequence(x)]
-    limit = AdapterLimit(1, lambda sequence: sequence.extras.get("lora"))
+    limit = AdapterLimit(1, lambda sequence: sequence.extras.get("lora"), lambda: now[0])
     second, own, plain = sequence(y), sequence(x), sequence(None)
     waiting = [second, own, plain]
-    for _ in range(MAX_OVERTAKEN):
+    for _ in range(1000):  # however often it is asked
         assert limit.order(waiting, running) == [own, plain]
+    now[0] += MAX_WAIT_SECONDS
+    assert limit.order(waiting, running) == [own, plain]
+    now[0] += 0.1
     assert limit.order(waiting, running) == [plain]
     running.clear()
     assert limit.order(waiting, running) == [second, plain]

@@ -48,7 +48,9 @@ class PlanningPhase:
     def order(self, waiting: list[SequenceView], running: Sequence[SequenceView]) -> list[SequenceView]:
         """Return the waiting sequences that may be admitted, the first to admit first.
 
-        Called with the order of the schedule policy; may leave out or move sequences, and may not add any.
+        May leave out or move sequences, and may not add any. Called with the order of the schedule policy for each
+        step that may admit sequences, and when preemption is due with the queue, whose order means nothing then: so it
+        may be called twice for a step, and should only depend on its arguments and the time.
         """
         return waiting
 

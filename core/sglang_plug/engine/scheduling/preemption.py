@@ -50,6 +50,8 @@ class Preemption:
         """True if waiting sequences lack a running slot or KV slots, and not the prompt tokens of a step."""
         self._stuck: Sequence | None = None
         """The waiting sequence that found too few KV slots in the last steps."""
+        self._is_blocked = False
+        """True if no waiting sequence could be admitted when preemption was last due, whatever was preempted."""
 
     @property
     def preempts(self) -> bool:
@@ -57,14 +59,19 @@ class Preemption:
         return self._policy is not None and self._policy.preempts()
 
     @property
+    def prevents_overlap(self) -> bool:
+        """True if running sequences may be preempted before the next step, so that it should not be planned ahead."""
+        return not self._is_blocked and self.is_due
+
+    @property
     def is_due(self) -> bool:
-        """Report whether it is time to look at the queue again."""
+        """Report whether it is time to check whether running sequences should be preempted."""
         return self._extension.preemption_due() or ((self._changed or self._is_stuck()) and self.preempts)
 
     def begin(self, sequence: Sequence) -> None:
         """Note that ``sequence`` is queued, or admitted."""
         self._extension.began(sequence)
-        self._changed = True
+        self._changed, self._is_blocked = True, False
         if sequence is self._stuck:
             self._stuck = None
 
@@ -77,13 +84,20 @@ class Preemption:
     def preempt(self, running: list[Sequence], waiting: list[Sequence], free_running_slots: int = 0) -> Preempted:
         """Return the running sequences that are preempted, and the waiting ones that are admitted first.
 
-        ``free_running_slots`` is the number of further sequences that may run. Raises ``RuntimeError`` for an answer
-        with other sequences than these.
+        To be called while preemption ``is_due``. Raises ``RuntimeError`` for an answer with other sequences than these.
+
+        Args:
+            running: the first admitted first.
+            waiting: those that may be admitted, in no particular order.
+            free_running_slots: number of further sequences that may run.
         """
-        if not waiting or not self.is_due:
+        self._is_blocked = not waiting
+        if not waiting:
             return [], []
         if preempts := self.preempts:
             assert self._policy is not None
+            if not any(sequence is self._stuck for sequence in waiting):  # it has ended, or may not be admitted now
+                self._stuck = None
             is_stuck = self._is_stuck()
             answer = self._policy.preempt(running, waiting, 0 if is_stuck else free_running_slots)
             ended, first = _checked(answer, running, waiting, self._name)

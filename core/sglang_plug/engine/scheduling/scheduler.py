@@ -166,7 +166,7 @@ class Scheduler:
             return []
         if self.waiting and (len(going) < len(chunks) or (len(chunks) < self.max_running and self._ahead_left <= 0)):
             return []
-        if (self.waiting and self.preemption.is_due) or any(
+        if (self.waiting and self.preemption.prevents_overlap) or any(
             waits_for(going) for waits_for in self.extensions.waits_for
         ):
             return []
@@ -239,6 +239,10 @@ class Scheduler:
 
         The computed tokens of preempted sequences stay in the prefix cache until they are evicted.
         """
+        if self.waiting:
+            self.sharing.charge()
+        if not self.waiting or not self.preemption.is_due:
+            return []
         waiting = self.sharing.may_preempt(self.waiting, self.running, self.extensions.order)
         ended, late = self.preemption.preempt(self.running, waiting, self.max_running - len(self.running))
         for sequence in ended:

@@ -101,10 +101,15 @@ class Sharing:
             del self._queued[caller]
             accounting.left_queue(caller)
 
+    def charge(self) -> None:
+        """Charge the policy for what steps have computed so far, before it is asked for an order."""
+        if self._accounting is not None:
+            self._charge(self._accounting)
+
     def split(self, prompts: list[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
         """Return the running prompts that continue first, and those that the policy orders together with the queue."""
-        if prompts and self._accounting is not None:
-            self._charge(self._accounting)
+        if prompts:
+            self.charge()
         if not prompts or self._preemptive is None or not self._preemptive.preempts():
             return prompts, []
         ordered = [sequence for sequence in prompts if len(sequence.slots) >= len(sequence.tokens)]
@@ -112,9 +117,7 @@ class Sharing:
 
     def may_preempt(self, waiting: list[Sequence], running: list[Sequence], filters: Ordered[Filter]) -> list[Sequence]:
         """Return the waiting sequences in favour of which running ones may be preempted."""
-        if waiting and self._accounting is not None:
-            self._charge(self._accounting)
-        if not waiting or self._preemptive is None or not self._preemptive.preempts():
+        if self._preemptive is None or not self._preemptive.preempts():
             return waiting
         return self.filtered(waiting, running, filters)
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_plug import TokenUsage, Waiting
-from sglang_plug.engine.scheduling.preemption import RETRY_SECONDS, Preemption
+from sglang_plug import PlanningPhase, SequenceView, StepExtension, TokenUsage, Waiting
+from sglang_plug.engine.extensions.points import extension_points
+from sglang_plug.engine.scheduling.preemption import RETRY_SECONDS, RETRY_STEPS, Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sharing import OVERTAKEN_PART, Sharing
 from sglang_plug_backends.prefix_cache.none import NoCache
@@ -214,6 +215,52 @@ def test_an_interactive_request_gets_kv_slots_of_a_heavy_caller() -> None:
         steps += 1
     assert steps <= 8
     finish(scheduler, device)
+
+
+class OneOfEachCaller(StepExtension, PlanningPhase):
+    """Admits a sequence only while no other one of its caller runs."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def order(self, waiting: list[SequenceView], running: Ordered[SequenceView]) -> list[SequenceView]:
+        self.calls += 1
+        callers = {sequence.request.caller for sequence in running}
+        return [sequence for sequence in waiting if sequence.request.caller not in callers]
+
+
+def test_requests_that_may_not_be_admitted_do_not_prevent_overlap() -> None:
+    limit = OneOfEachCaller()
+    scheduler, device = shared(extensions=extension_points({"limit": limit})), Device()
+    for number, caller in enumerate("aab"):
+        submit(scheduler, str(number), prompt(number, 0, 5), caller=caller, params=LONG, arrived=float(number))
+    for _ in range(5):
+        step(scheduler, device)
+    assert [sequence.request.id for sequence in scheduler.waiting] == ["1"]
+    calls, chunks = limit.calls, scheduler.plan()
+    assert scheduler.plan_ahead(chunks) and limit.calls <= calls + 2
+    submit(scheduler, "3", prompt(3, 0, 5), caller="c", params=LONG)
+    assert not scheduler.plan_ahead(chunks), "a new request may preempt a running sequence"
+
+
+def test_a_request_that_lacked_kv_slots_and_was_aborted_preempts_nothing() -> None:
+    clock, policy = Clock(), FairShare()
+    preemption = Preemption(clock, policy)
+    scheduler = make(policy=lambda: policy, preemption=preemption, sharing=Sharing(policy, policy), capacity=4000)
+    device = Device()
+    for number in range(4):
+        submit(scheduler, f"heavy {number}", prompt(1, number, 5), caller="heavy", params=LONG)
+    for _ in range(3):
+        step(scheduler, device)
+    submit(scheduler, "large", prompt(2, 0, 3900), caller="other", params={"max_new_tokens": 2})
+    for _ in range(RETRY_STEPS):
+        step(scheduler, device)
+    scheduler.abort("large")
+    clock.seconds += RETRY_SECONDS
+    submit(scheduler, "small", prompt(2, 1, 5), caller="other", params={"max_new_tokens": 2})
+    running = list(scheduler.running)
+    step(scheduler, device)
+    assert scheduler.running[: len(running)] == running, "there was a free running slot"
 
 
 def test_callers_without_a_running_sequence_get_one_after_a_turn() -> None:
