@@ -166,9 +166,9 @@ class Scheduler:
             return []
         if self.waiting and (len(going) < len(chunks) or (len(chunks) < self.max_running and self._ahead_left <= 0)):
             return []
-        if (self.waiting and self.preemption.prevents_overlap) or any(
-            waits_for(going) for waits_for in self.extensions.waits_for
-        ):
+        if self.waiting and self.preemption.prevents_overlap:
+            return []
+        if any(waits_for(going) for waits_for in self.extensions.waits_for):
             return []
         has_prompts = self.counters.prefill_sequences > 0
         planned = continued(going, self.chunk_size, self._room, self._plan_chunk, self.states, has_prompts)
@@ -239,9 +239,10 @@ class Scheduler:
 
         The computed tokens of preempted sequences stay in the prefix cache until they are evicted.
         """
-        if self.waiting:
-            self.sharing.charge()
-        if not self.waiting or not self.preemption.is_due:
+        if not self.waiting:
+            return []
+        self.sharing.charge()
+        if not self.preemption.is_due:
             return []
         waiting = self.sharing.may_preempt(self.waiting, self.running, self.extensions.order)
         ended, late = self.preemption.preempt(self.running, waiting, self.max_running - len(self.running))
@@ -382,8 +383,6 @@ class Scheduler:
         sequence.service.ended = True
         self.sharing.ended(sequence)
         self.extensions.end_sequence(sequence)
-
-    # -- accounts ---------------------------------------------------------------------------------------------------
 
     def accounts(self) -> dict[str, int]:
         """Return the slots by owner: ``free``, ``cached``, ``running`` and the ``capacity`` they add up to."""
