@@ -7,6 +7,7 @@ import configparser
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import pytest
 import yaml
 from prometheus_client.metrics_core import Metric
 
-from sglang_plug import Plugins
+from sglang_plug import Plugins, StepStats
 from sglang_plug.plugins.flags import plugin_flags
 from sglang_plug_api.observers.prometheus import PrometheusObserver
 from sglang_plug_api.options.parsing import add_arguments
 from sglang_plug_backends.lora.extension import LORA_INFO
+from sglang_plug_backends.memory_relief.relief import MemoryRelief
+from sglang_plug_backends.step_time.extension import StepTime
 from tests.parser_flags import flags_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -34,8 +37,11 @@ def text(page: str) -> str:
 
 
 def metrics() -> Iterator[Metric]:
+    """Those of the observer, and those of step extensions that every server has."""
     observer = PrometheusObserver()
     observer.on_start({"served_model_name": "demo", "components": {}, "page_size": 1, "max_total_tokens": 1})
+    numbers: dict[str, Any] = dict.fromkeys((field.name for field in fields(StepStats) if field.default is MISSING), 0)
+    observer.on_step(StepStats(**numbers, totals=tuple(MemoryRelief().totals()), gauges=tuple(StepTime().gauges())))
     yield from observer.registry.collect()
 
 
