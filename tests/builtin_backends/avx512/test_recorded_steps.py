@@ -138,8 +138,8 @@ def test_a_model_that_depends_on_the_number_of_tokens_is_found_out(
 @pytest.mark.parametrize(
     ("scale", "reason"),
     [
-        (lambda batch: float(batch.kv_lens[0]), "it looks at the lengths of sequences"),
-        (lambda batch: float(len(batch.query_lens)), "it looks at the lengths of sequences"),
+        (lambda batch: float(batch.kv_lens[0]), "it reads the lengths of sequences on the host"),
+        (lambda batch: float(len(batch.query_lens)), "it reads the lengths of sequences on the host"),
         (lambda batch: float(batch.positions.max()), "aten::_local_scalar_dense"),
     ],
 )

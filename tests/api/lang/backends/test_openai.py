@@ -170,7 +170,7 @@ def test_what_this_api_cannot_do(endpoint: Any, answering: Any) -> None:
     answering.answers["/v1/completions"] = (200, {"choices": [{"index": 0, "text": "a"}]})
     programs = {
         "is_chat_model=False": lambda s: s.__iadd__(assistant(select("x", ["a"]))),
-        "as the assistant only": lambda s: s.__iadd__(user(gen("x"))),
+        "inside of assistant(...)": lambda s: s.__iadd__(user(gen("x"))),
         "logprob_start_len": lambda s: s.__iadd__(assistant(gen("x", logprob_start_len=0))),
         "no log-probabilities": lambda s: s.__iadd__(select("x", ["a"])),
         "no images": lambda s: s.__iadd__(image(b"a") + gen("x")),
