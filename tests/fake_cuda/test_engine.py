@@ -39,7 +39,7 @@ FAMILIES = ["llama-3.2-1b", "qwen3-moe", "deepseek-v3", "gemma-3-1b", "gpt2", "q
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_step_waits(tiny_model: Tiny, family: str) -> None:
     engine = Engine(tiny_model(family).path, dtype="bfloat16", cuda_graph_max_bs=4)
-    assert all(isinstance(parameter, DeviceTensor) for parameter in engine.loop.runner.model.parameters())
+    assert all(isinstance(parameter, DeviceTensor) for parameter in engine.loop.runner.parts.model.parameters())
     clock.executed.clear()
     submit_all_kinds(engine)
     engine.finish()

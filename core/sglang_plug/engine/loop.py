@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 from sglang_plug.config import ConfigError
-from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
 from sglang_plug.contracts.serving.observer import MetricGauge, MetricTotal, StepStats
 from sglang_plug.engine.admission.activity import activity
@@ -70,7 +69,7 @@ class EngineLoop:
         info: facts about the model and the choices made at start.
         max_queued: number of sequences that may wait.
         heartbeat: notified when a step begins and ends.
-        update_weights: builds the model with the weights of a checkpoint and revision.
+        update_weights: replaces the model's weights by those of a checkpoint and revision.
         shortage: returns the message for an error that says that memory did not suffice for a step.
         overlap: plan and launch steps while the previous one is on the device.
         describe: returns an error in one line, with the plugin whose code raised it.
@@ -89,7 +88,7 @@ class EngineLoop:
         info: dict[str, Any],
         max_queued: int,
         heartbeat: Heartbeat,
-        update_weights: Callable[[str, str | None], Model],
+        update_weights: Callable[[str, str | None], None],
         shortage: Callable[[Exception], str | None] = lambda error: None,
         overlap: bool = False,
         describe: Callable[[BaseException], str] = repr,
@@ -319,7 +318,7 @@ class EngineLoop:
         """Serve the weights of ``source`` from now on; prefixes cached with the old ones are dropped."""
         if self.busy:
             raise RequestError("weights can only be updated while no request is running or waiting", 409)
-        self.runner.model = self._load_weights(source, revision)
+        self._load_weights(source, revision)
         self._controls = self._all_controls()
         self.scheduler.flush()
         _collect_all()

@@ -19,6 +19,7 @@ from sglang_plug import (
     ForwardBatch,
     GraphCapable,
     GraphRecorder,
+    Kernels,
     KVPool,
 )
 from sglang_plug.contracts.model.model import Model
@@ -28,6 +29,7 @@ from sglang_plug.contracts.serving.executor import SINGLE_RANK
 from sglang_plug.engine.execution.executors import StepExecutors
 from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.execution.runner import Runner
+from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.scheduling.scheduler import Scheduler
@@ -149,7 +151,15 @@ class Engine:
         self.graphs = self.made(backend, kv, max_size, page_size) if graphs else None
         if self.graphs is not None:
             self.graphs.capture(self.model)
-        self.runner = Runner(self.model, backend, kv, device=CPU, page_size=page_size)
+        parts: Any = SimpleNamespace(
+            model=self.model,
+            backend=backend,
+            kernels=Kernels(),
+            extensions=ExtensionPoints(),
+            device=CPU,
+            page_size=page_size,
+        )
+        self.runner = Runner(parts, kv)
         self.use(self.graphs)
         self.pipeline = Pipeline(self.scheduler, self.runner, overlap=overlap)
         self.sequences: list[Sequence] = []

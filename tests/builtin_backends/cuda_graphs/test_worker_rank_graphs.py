@@ -145,7 +145,7 @@ def test_new_weights_are_captured_by_all() -> None:
     pair.follow()
     for engine in (pair.engine, Engine(graphs=False)):
         engine.submit([1, 2, 3], 4)
-    pair.engine.runner.model = Engine(graphs=False).model
+    pair.engine.runner.parts.model = Engine(graphs=False).model
     pair.worker_rank.parts.model = Engine(graphs=False).model
     pair.engine.finish()
     assert any(

@@ -165,14 +165,14 @@ def test_behind_a_draft_whose_logits_are_not_finite_nothing_is_taken(monkeypatch
     tokens = plain.outputs["a"].tokens
     known = [*engine.messages[0].request.tokens, *tokens]  # type: ignore[union-attr]
     engine.loop.scheduler.extensions, drafter = speculation(knowing([known], 0.0, 1), vocabulary=10**6)
-    head = engine.loop.runner.model.head
+    head = engine.loop.runner.parts.model.head
 
     def broken(states: Tensor) -> Tensor:
         logits = head(states)
         logits[1:] = torch.nan
         return logits
 
-    monkeypatch.setattr(engine.loop.runner.model, "head", broken, raising=False)
+    monkeypatch.setattr(engine.loop.runner.parts.model, "head", broken, raising=False)
     output = engine.finish()["a"]
     assert output.tokens == tokens
     assert output.drafts is not None and output.drafts.drafted > output.drafts.accepted == 0

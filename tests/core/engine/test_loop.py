@@ -89,11 +89,11 @@ class Bench:
         )
         self.loaded: list[tuple[str, str | None]] = []
 
-    def load(self, source: str, revision: str | None) -> Any:
+    def load(self, source: str, revision: str | None) -> None:
         self.loaded.append((source, revision))
         if source == "nowhere":
             raise RequestError("Failed to get weights iterator: nowhere (not found).")
-        return f"model of {source}"
+        self.device.model = f"model of {source}"
 
     def submit(self, id: str, tokens: Iterable[int] = (1, 2, 3), **request: Any) -> None:
         params = SamplingParams(**{"max_new_tokens": 3, **request.pop("params", {})})

@@ -38,6 +38,11 @@ class RankComponents:
         """The device of the rank."""
         return self.resolved.device
 
+    @property
+    def page_size(self) -> int:
+        """The number of slots of a page of the KV pool."""
+        return self.resolved.config.cache.page_size
+
     def load(self, resolved: Resolved) -> Model:
         """Load this rank's part of another checkpoint's weights."""
         return load_model(resolved, self.backend, self.kernels, self.quantization, self.collectives)

@@ -17,11 +17,8 @@ from torch import Tensor
 
 from sglang_plug.contracts.extension.execution import DeviceTokens, StepLogits
 from sglang_plug.contracts.extension.sampling_phases import PendingMask, TokenDecision
-from sglang_plug.contracts.model.attention import AttentionBackend
 from sglang_plug.contracts.model.batch import ForwardBatch, KVPool
-from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import LogprobOptions, TokenLogprob
-from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.sampling.logprobs import describe
 from sglang_plug.engine.sampling.masks import begin_masks
 from sglang_plug.engine.sampling.sampler import NOT_FINITE, Sampler, all_greedy, results_of
@@ -32,6 +29,7 @@ from sglang_plug.ops.host_device_copy import Fetched, send, upload
 
 from .executors import StepExecutors
 from .in_flight_step import DeferredSampling, LaunchedStep
+from .rank_components import RankComponents
 
 HEAD_ROWS = 256
 """Largest number of prompt rows whose logits are in memory at once."""
@@ -41,26 +39,19 @@ NO_DRAFTS: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 
 class Runner:
-    """Runs steps. Holds the model, its backend and the KV pool, but no state of any request."""
+    """Runs steps with the model of ``parts`` and a KV pool; holds no state of any request."""
 
     def __init__(
         self,
-        model: Model,
-        backend: AttentionBackend,
+        parts: RankComponents,
         kv: KVPool | None,
         *,
-        device: torch.device,
-        page_size: int,
-        sampler: Sampler | None = None,
         ranks: Ranks | None = None,
-        extensions: ExtensionPoints | None = None,
         executors: StepExecutors | None = None,
     ) -> None:
-        self.model, self.backend, self.kv = model, backend, kv
-        self.device, self.page_size = device, page_size
-        self.sampler = Sampler() if sampler is None else sampler
-        self.ranks = ranks
-        self.extensions = ExtensionPoints() if extensions is None else extensions
+        self.parts, self.kv, self.ranks = parts, kv, ranks
+        self.backend, self.device, self.extensions = parts.backend, parts.device, parts.extensions
+        self.sampler = Sampler(parts.kernels)
         self.executors = StepExecutors() if executors is None else executors
 
     @property
@@ -118,7 +109,7 @@ class Runner:
         """
         for before_forward in self.extensions.before_forward:
             before_forward(chunks)
-        decoded = self.executors.decode(self.model, chunks, device_tokens)
+        decoded = self.executors.decode(self.parts.model, chunks, device_tokens)
         if decoded is not None:
             self._after_forward(chunks)
             return decoded, [NOTHING_YET] * len(chunks)
@@ -156,12 +147,12 @@ class Runner:
                 for context in contexts:
                     stack.enter_context(context)
                 return self._eager(batch)
-        executed = self.executors.hidden(self.model, batch)
+        executed = self.executors.hidden(self.parts.model, batch)
         return self._eager(batch) if executed is None else executed
 
     def _eager(self, batch: ForwardBatch) -> Tensor:
         """Compute ``[T, hidden]`` of a planned step operation by operation."""
-        hidden: Tensor = self.model(batch)
+        hidden: Tensor = self.parts.model(batch)
         return hidden
 
     def _head(self, hidden: Tensor, rows: list[int] | slice) -> Tensor:
@@ -169,8 +160,8 @@ class Runner:
         if self.ranks is not None:
             self.ranks.head(rows)
         if isinstance(rows, slice):
-            return self.model.head(hidden[rows])
-        return self.model.head(hidden if len(rows) == len(hidden) else hidden[self._upload(rows)])
+            return self.parts.model.head(hidden[rows])
+        return self.parts.model.head(hidden if len(rows) == len(hidden) else hidden[self._upload(rows)])
 
     def _begin_masks(self, sequences: Ordered[Sequence]) -> PendingMask | None:
         """Begin to fill the token masks of ``sequences``; ``None`` if none of them has one."""
@@ -273,7 +264,7 @@ class Runner:
         counts = [chunks[index].count for index in done]
         if len(done) < len(chunks):
             hidden = torch.cat([hidden[ends[index] - chunks[index].count : ends[index]] for index in done])
-        pooled = self.model.pool(hidden, counts)
+        pooled = self.parts.model.pool(hidden, counts)
         values, finite = Fetched.of(pooled, pooled.isfinite().all(-1)).read()
         for index, row, good in zip(done, values.tolist(), finite.tolist(), strict=True):
             results[index] = StepResult(values=tuple(row)) if good else StepResult(error=NOT_FINITE)
@@ -295,7 +286,7 @@ class Runner:
             tables=slot_tables([chunk.sequence.slots for chunk in chunks], kv_lens, self.device),
             query_lens=counts,
             kv_lens=kv_lens,
-            page_size=self.page_size,
+            page_size=self.parts.page_size,
             kv=self.kv,
         )
         for prepare in self.extensions.prepare:

@@ -10,7 +10,6 @@ from typing import Any
 from sglang_plug.config import CheckpointNotFoundError, ConfigError
 from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.contracts.model.checkpoint import Checkpoint, CheckpointReader, CheckpointRequest
-from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import RequestError
 from sglang_plug.system.out_of_memory import is_out_of_memory
 
@@ -33,7 +32,7 @@ def announce_nothing(source: str, revision: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WeightUpdater:
-    """Builds a second model next to the served one, so that a failed update leaves the old weights in place.
+    """Loads a second model next to the served one, so that a failed update leaves the old weights in place.
 
     Holds plain functions and data: no plugin hook is called while serving.
     """
@@ -45,8 +44,8 @@ class WeightUpdater:
     vote: Callable[[bool], bool] = bool
     """Returns True if every rank succeeded; takes whether this one did."""
 
-    def __call__(self, source: str, revision: str | None = None) -> Model:
-        """Return the model with the weights of ``source``; set the pool's scales, which makes its contents invalid.
+    def __call__(self, source: str, revision: str | None = None) -> None:
+        """Compute with the weights of ``source``; set the pool's scales, which makes its contents invalid.
 
         All ranks load the weights. Raises ``RequestError`` if they do not fit, and the error of a reader that fails:
         then nothing has changed, on any rank.
@@ -64,7 +63,6 @@ class WeightUpdater:
             raise problem or RequestError(f"Failed to get weights iterator: {source} (another rank could not).")
         self.parts.use_scales(self.kv)
         logger.info("Update weights end.")
-        return self.parts.model
 
     def _use(self, source: str, revision: str | None) -> None:
         """Compute with the weights of ``source``. Raises ``RequestError`` if they do not fit."""

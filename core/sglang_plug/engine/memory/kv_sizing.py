@@ -12,7 +12,6 @@ from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.engine.execution.executors import make_executor
 from sglang_plug.engine.execution.rank_components import RankComponents
 from sglang_plug.engine.execution.runner import Runner
-from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.startup.resolve import Resolved
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
 from sglang_plug.system.host_memory import available_bytes
@@ -180,8 +179,8 @@ def _tensors(parts: RankComponents, rows: int, max_context: int, ranks: Ranks | 
 
 def _profile(parts: RankComponents, ledger: MemoryLedger, ranks: Ranks | None, draft_rows: int) -> None:
     """Measure the memory of the largest step and of the executors, and record it in the ledger."""
-    resolved, model = parts.resolved, parts.model
-    page, context = resolved.config.cache.page_size, resolved.context_length
+    resolved = parts.resolved
+    page, context = parts.page_size, resolved.context_length
     steps = LargestSteps(
         tokens=max(resolved.chunk_size, context) if resolved.whole else resolved.chunk_size,
         longest=context,
@@ -194,24 +193,14 @@ def _profile(parts: RankComponents, ledger: MemoryLedger, ranks: Ranks | None, d
         kv = _tensors(parts, SlotPool(steps.slots, page).rows, context, ranks)
     for extension in parts.extensions.memory:
         extension.allocate(extension.memory_request(None))
-    runner = Runner(
-        model,
-        parts.backend,
-        kv,
-        device=resolved.device,
-        page_size=page,
-        sampler=Sampler(parts.kernels),
-        ranks=ranks,
-        extensions=parts.extensions,
-    )
     with ledger.stage(STEP, advice(STEP, resolved), peak=True):
-        steps.run(runner)
+        steps.run(Runner(parts, kv, ranks=ranks))
     for sequence in steps.largest:
         parts.extensions.end_sequence(sequence)
     assert ledger.memory is not None
     for phase in parts.extensions.executions.values():
         with ledger.guard(phase.memory_name, phase.memory_advice):
-            taken = executor_bytes(partial(make_executor, phase, parts, kv, context), model, ledger.memory)
+            taken = executor_bytes(partial(make_executor, phase, parts, kv, context), parts.model, ledger.memory)
         if taken is not None:
             ledger.enter(phase.memory_name, taken)
     for extension in parts.extensions.memory:

@@ -37,7 +37,6 @@ from sglang_plug.engine.memory.usage import tensor_bytes
 from sglang_plug.engine.processes.messages import FromEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.sampling.processors import LogitsProcessors
-from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.tensor_parallel.group import start_ranks
@@ -110,7 +109,7 @@ def _build(
     kv = allocate(parts, pool, ledger, ranks) if resolved.causal else None
     allocate_requests(capacity, ledger)
     executors = StepExecutors() if kv is None else _executors(parts, kv, pool.capacity, ledger)
-    runner = _runner(parts, kv, executors, ranks)
+    runner = Runner(parts, kv, ranks=ranks, executors=executors)
     updater = _weight_updater(parts, kv, ranks)
     scheduler = _scheduler(resolved, scheduling, pool, extensions)
     engine = EngineLoop(
@@ -169,26 +168,6 @@ def _weight_updater(parts: RankComponents, kv: KVPool | None, ranks: Ranks | Non
     if ranks is None:
         return WeightUpdater(parts, kv)
     return WeightUpdater(parts, kv, announce=ranks.weights, vote=partial(ranks.agreed, device=parts.device))
-
-
-def _runner(
-    parts: RankComponents,
-    kv: KVPool | None,
-    executors: StepExecutors,
-    ranks: Ranks | None,
-) -> Runner:
-    resolved, config = parts.resolved, parts.resolved.config
-    return Runner(
-        parts.model,
-        parts.backend,
-        kv,
-        device=resolved.device,
-        page_size=config.cache.page_size,
-        sampler=Sampler(parts.kernels),
-        ranks=ranks,
-        extensions=parts.extensions,
-        executors=executors,
-    )
 
 
 def _scheduler(

@@ -136,7 +136,7 @@ class WorkerRank:
             tables=slot_tables(self.slots, ends, device),
             query_lens=step.counts,
             kv_lens=ends,
-            page_size=self.parts.resolved.config.cache.page_size,
+            page_size=self.parts.page_size,
             kv=self.kv,
         )
 

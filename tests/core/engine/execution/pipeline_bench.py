@@ -169,7 +169,7 @@ class Bench:
             info={"vocab_size": 1000, "context_length": WIDTH, "tasks": ["generate"]},
             max_queued=1000,
             heartbeat=Heartbeat(),
-            update_weights=lambda source, revision: None,  # type: ignore[arg-type, return-value]
+            update_weights=lambda source, revision: None,
             overlap=overlap,
         )
 

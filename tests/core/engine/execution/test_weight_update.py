@@ -54,8 +54,8 @@ class Parts:
         self.scales_of.append(self.model)
 
 
-def update(parts: Parts, others: bool = True) -> tuple[list[bool], Any]:
-    """Update the weights of a rank; return its votes, and the model or the error."""
+def update(parts: Parts, others: bool = True) -> tuple[list[bool], Exception | None]:
+    """Update the weights of a rank; return its votes, and the error if there is one."""
     votes: list[bool] = []
 
     def vote(done: bool) -> bool:
@@ -63,14 +63,15 @@ def update(parts: Parts, others: bool = True) -> tuple[list[bool], Any]:
         return done and others
 
     try:
-        return votes, WeightUpdater(parts, vote=vote)("new")  # type: ignore[arg-type]
+        WeightUpdater(parts, vote=vote)("new")  # type: ignore[arg-type]
     except Exception as error:
         return votes, error
+    return votes, None
 
 
 def test_all_ranks_use_the_new_weights() -> None:
     parts = Parts()
-    assert update(parts) == ([True], "weights of new")
+    assert update(parts) == ([True], None)
     assert parts.model == "weights of new" and parts.scales_of == ["weights of new"]
 
 

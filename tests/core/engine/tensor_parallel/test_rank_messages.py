@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sglang_plug import ForwardBatch, RankEndpoint, RankGroup, RankStep, Request, SamplingParams
+from sglang_plug import ForwardBatch, Kernels, RankEndpoint, RankGroup, RankStep, Request, SamplingParams
 from sglang_plug.contracts.serving.executor import Collectives
 from sglang_plug.engine.execution.in_flight_step import DeviceTokens
 from sglang_plug.engine.execution.runner import Runner
@@ -67,16 +67,11 @@ class RecordingGroup(RankGroup):
 
 
 class RankComponents:
-    """What a worker rank asks of its own side."""
+    """What a runner and a worker rank read of their own components."""
 
-    device = CPU
-
-    class resolved:
-        dtype = torch.float32
-
-        class config:
-            class cache:
-                page_size = 1
+    device, page_size = CPU, 1
+    backend: Any = None
+    kernels, extensions = Kernels(), ExtensionPoints()
 
 
 class Bench:
@@ -85,8 +80,8 @@ class Bench:
     def __init__(self) -> None:
         self.group = RecordingGroup()
         self.ranks = Ranks(self.group)
-        backend: Any = None
-        self.runner = Runner(backend, backend, None, device=CPU, page_size=1)
+        own: Any = RankComponents()
+        self.runner = Runner(own, None)
         parts: Any = RankComponents()
         self.worker_rank = WorkerRank(parts, RankEndpoint(Line(1, self.group.sent), lambda: b""))
 
