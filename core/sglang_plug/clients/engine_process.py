@@ -10,7 +10,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import IO, cast
 
 import msgspec
 import zmq
@@ -20,8 +22,8 @@ from sglang_plug.config import EngineConfig
 from sglang_plug.contracts.serving.engine_client import EngineError
 from sglang_plug.engine.processes.messages import Close, Failed, FromEngine, Launch, Ready, ToEngine
 from sglang_plug.plugins.registry import Plugins
-from sglang_plug.system.child_process import child_environment, python_command, start_child
-from sglang_plug.system.private_folder import PrivateFolder, private_folder
+from sglang_plug.system.child_process import child_environment, end_child, python_command, start_child
+from sglang_plug.system.private_folder import private_folder
 
 logger = logging.getLogger(__name__)
 
@@ -84,72 +86,48 @@ class HeartbeatMonitor:
 
 
 class EngineProcess:
-    """A spawned engine process, and the messages to and from it. It ends when this process does.
+    """A running engine process, and the messages to and from it. It ends when this process does.
 
-    Used by one event loop; only ``kill`` may be called from any thread.
+    Constructed and used in one event loop; only ``kill`` may be called from any thread.
 
     Args:
         config: the engine's configuration.
         plugins: those of this process; the engine must see the same.
         cores: the CPU cores that the engine runs on; empty: any.
+        dispatch: gets every message of the engine.
+        fail: gets the error if the process ends or is stuck without telling why.
     """
 
-    def __init__(self, config: EngineConfig, plugins: Plugins, cores: Sequence[int] = ()) -> None:
-        self._cores = tuple(cores)
-        self._config, self._fingerprint = config, plugins.fingerprint
+    def __init__(
+        self,
+        config: EngineConfig,
+        plugins: Plugins,
+        cores: Sequence[int],
+        *,
+        dispatch: Callable[[FromEngine], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self._dispatch, self._fail = dispatch, fail
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
-        self._context = zmq.asyncio.Context()
-        self._temporary: PrivateFolder | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._requests: zmq.Socket[bytes] | None = None
-        self._dispatch: Callable[[FromEngine], None] = lambda message: None
-        self._fail: Callable[[Exception], None] = lambda error: None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._heartbeat: HeartbeatMonitor | None = None
         self._closing = self._serves = self._failed = False
-
-    def spawn(self, dispatch: Callable[[FromEngine], None], fail: Callable[[Exception], None]) -> None:
-        """Start the process.
-
-        Args:
-            dispatch: gets every message of the engine.
-            fail: gets the error if the process ends or is stuck without telling why.
-        """
-        self._dispatch, self._fail = dispatch, fail
-        self._temporary = private_folder("sglang-plug-")  # nobody else may connect
-        folder = self._temporary.path
-        launch = Launch(
-            self._config,
-            list(self._fingerprint),
-            f"ipc://{folder}/requests",
-            f"ipc://{folder}/outputs",
-            str(folder / "alive"),
-        )
-        requests = self._context.socket(zmq.PUSH)
-        outputs = self._context.socket(zmq.PULL)
-        for socket, address in ((requests, launch.requests), (outputs, launch.outputs)):
-            socket.set_hwm(0)
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.bind(address)
-        # sent from the event loop: the plain socket's send never waits, as its queue has no limit
-        self._requests = zmq.Socket.shadow(requests)
-        self._heartbeat = HeartbeatMonitor(Path(launch.alive), self._config.schedule.watchdog_timeout)
-        threads = {THREADS: str(len(self._cores))} if self._cores else {}
-        self._process = start_child(
-            python_command("sglang_plug.engine.processes.worker"),
-            environment={**ALLOCATOR, **threads, **child_environment()},
-        )
-        if self._cores:  # before the child has imported a library that counts the cores
-            os.sched_setaffinity(self._process.pid, self._cores)
-        assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(launch) + b"\n")  # kept open: its end tells the child to end
-        self._process.stdin.flush()
-        self._tasks = [asyncio.create_task(self._listen(outputs)), asyncio.create_task(self._watch())]
+        with ExitStack() as unless_started:
+            self._folder = private_folder("sglang-plug-")  # nobody else may connect
+            unless_started.callback(self._folder.close)
+            self._context = zmq.asyncio.Context()
+            unless_started.callback(self._context.destroy, linger=0)
+            requests, outputs = (f"ipc://{self._folder.path}/{name}" for name in ("requests", "outputs"))
+            alive = self._folder.path / "alive"
+            # sent from the event loop: the plain socket's send never waits, as its queue has no limit
+            self._requests: zmq.Socket[bytes] = zmq.Socket.shadow(_bound(self._context, zmq.PUSH, requests))
+            socket = _bound(self._context, zmq.PULL, outputs)
+            self._heartbeat = HeartbeatMonitor(alive, config.schedule.watchdog_timeout)
+            self._process = _start(Launch(config, list(plugins.fingerprint), requests, outputs, str(alive)), cores)
+            unless_started.pop_all()
+        self._tasks = [asyncio.create_task(self._listen(socket)), asyncio.create_task(self._watch())]
 
     def send(self, message: ToEngine) -> None:
         """Send a message. Raises ``EngineError`` if the process is gone, which may be noticed here first."""
-        assert self._requests is not None
         if self._requests.closed:
             raise EngineError("the engine process was closed")
         try:
@@ -175,7 +153,6 @@ class EngineProcess:
     async def _watch(self) -> None:
         """Watch for the end of the process, by polling: child watchers need the main thread's loop."""
         process = self._process
-        assert process is not None and self._heartbeat is not None
         while process.poll() is None:
             await asyncio.sleep(POLL)
             if self._heartbeat.is_expired() and not self._closing:
@@ -194,33 +171,25 @@ class EngineProcess:
             self._fail(error)
 
     @property
-    def pid(self) -> int | None:
+    def pid(self) -> int:
         """Process id of the engine."""
-        return self._process.pid if self._process is not None else None
-
-    @property
-    def alive_file(self) -> Path | None:
-        """The file that the process touches every second."""
-        return self._temporary.path / "alive" if self._temporary is not None else None
+        return self._process.pid
 
     @property
     def silent_for(self) -> float:
         """Seconds since the last heartbeat of the process."""
-        return 0.0 if self._heartbeat is None or self._failed else self._heartbeat.seconds
+        return 0.0 if self._failed else self._heartbeat.seconds
 
     def kill(self) -> None:
         """Kill the process; its child processes end with it."""
-        if self._process is not None:
-            self._process.kill()
-        if self._temporary is not None:
-            self._temporary.close()
+        self._process.kill()
+        self._folder.close()
 
     async def close(self) -> None:
         """End the process: in order, or by force if it has not begun to serve, is silent, or takes too long."""
         self._closing = True
         try:
-            if self._process is not None:
-                await self._close_process(self._process)
+            await self._close_process(self._process)
         finally:
             await self._forget()
 
@@ -231,7 +200,7 @@ class EngineProcess:
         if process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
-        is_unresponsive = self._heartbeat is not None and self._heartbeat.seconds > UNRESPONSIVE_AFTER
+        is_unresponsive = self._heartbeat.seconds > UNRESPONSIVE_AFTER
         await _end(process, 0.0 if is_unresponsive or not self._serves else CLOSE_TIMEOUT)
 
     async def _forget(self) -> None:
@@ -241,8 +210,35 @@ class EngineProcess:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._context.destroy(linger=0)
-        if self._temporary is not None:
-            self._temporary.close()
+        self._folder.close()
+
+
+def _bound(context: zmq.asyncio.Context, kind: int, address: str) -> zmq.asyncio.Socket:
+    """Return a socket without a limit of its queue that listens at ``address``."""
+    socket = context.socket(kind)
+    socket.set_hwm(0)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.bind(address)
+    return socket
+
+
+def _start(launch: Launch, cores: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start the process on the CPU cores ``cores``, or on any if it is empty."""
+    threads = {THREADS: str(len(cores))} if cores else {}
+    process = start_child(
+        python_command("sglang_plug.engine.processes.worker"),
+        environment={**ALLOCATOR, **threads, **child_environment()},
+    )
+    try:
+        if cores:  # before the child has imported a library that counts the cores
+            os.sched_setaffinity(process.pid, cores)
+        pipe = cast(IO[bytes], process.stdin)
+        pipe.write(msgspec.json.encode(launch) + b"\n")  # kept open: its end tells the child to end
+        pipe.flush()
+    except BaseException:
+        end_child(process)
+        raise
+    return process
 
 
 async def _end(process: subprocess.Popen[bytes], timeout: float) -> None:

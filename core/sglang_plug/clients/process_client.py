@@ -23,14 +23,17 @@ class ProcessClient(PendingClient):
 
     def __init__(self, config: EngineConfig, plugins: Plugins, cores: Sequence[int] = ()) -> None:
         super().__init__()
-        self.process = EngineProcess(config, plugins, cores)
+        self._config, self._plugins, self._cores = config, plugins, cores
+        self._process: EngineProcess | None = None
 
     async def start(self) -> Mapping[str, Any]:
         """Spawn the engine and wait until it can serve; return its ``info``."""
         try:
-            self._pending = Pending(self.process.send)
-            self.process.spawn(self._pending.dispatch, self._pending.fail)
-            return await self._pending.ready
+            self._pending = pending = Pending(lambda message: process.send(message))
+            self._process = process = EngineProcess(
+                self._config, self._plugins, self._cores, dispatch=pending.dispatch, fail=pending.fail
+            )
+            return await pending.ready
         except BaseException:
             await self.close()
             raise
@@ -38,17 +41,19 @@ class ProcessClient(PendingClient):
     @property
     def pid(self) -> int | None:
         """Process id of the engine."""
-        return self.process.pid
+        return None if self._process is None else self._process.pid
 
     @property
     def silent_for(self) -> float:
         """Seconds since the last heartbeat of the process."""
-        return self.process.silent_for
+        return 0.0 if self._process is None else self._process.silent_for
 
     def kill(self) -> None:
         """Kill the process; its child processes end with it."""
-        self.process.kill()
+        if self._process is not None:
+            self._process.kill()
 
     async def close(self) -> None:
         """End the process: in order, or by force if it has not begun to serve, is silent, or takes too long."""
-        await self.process.close()
+        if self._process is not None:
+            await self._process.close()

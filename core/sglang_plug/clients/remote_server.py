@@ -49,8 +49,8 @@ class EngineServer:
     """
 
     def __init__(self, launch: EngineLaunch, host: str) -> None:
-        self._host = host
-        self._process = EngineProcess(launch.config, launch.plugins, launch.cores)
+        self._launch, self._host = launch, host
+        self._running: EngineProcess | None = None
         self._connections = PeerConnections(
             launch.plugins.fingerprint,
             greeting=self._greeting,
@@ -65,21 +65,25 @@ class EngineServer:
         self._running_tokens = 0
         self._calls: dict[int, tuple[Peer, int]] = {}
         self._numbers = 0
-        self._ready: asyncio.Future[Mapping[str, Any]] | None = None
-        self._failure: str | None = None
-        self._failed = asyncio.Event()
+        self._info: Mapping[str, Any] = {}
+        self._error: Exception | None = None
+        self._started, self._failed = asyncio.Event(), asyncio.Event()
 
     async def start(self) -> Mapping[str, Any]:
         """Start the engine and wait until it can serve, then listen; return its ``info``.
 
         Raises ``ConfigError`` if the configuration cannot be served, ``EngineError`` if the engine died.
         """
-        self._ready = asyncio.get_running_loop().create_future()
+        launch = self._launch
         try:
-            self._process.spawn(self._dispatch, self._fail)
-            info = await self._ready
+            self._running = EngineProcess(
+                launch.config, launch.plugins, launch.cores, dispatch=self._dispatch, fail=self._fail
+            )
+            await self._started.wait()
+            if self._error is not None:
+                raise self._error
             self._listen()
-            return info
+            return self._info
         except BaseException:
             await self.close()
             raise
@@ -88,6 +92,12 @@ class EngineServer:
         port = self._connections.bind(self._host, 0, self._secret)
         self._address = EngineAddress(self._host, port, self._public)
         self._connections.serve()
+
+    @property
+    def _process(self) -> EngineProcess:
+        if self._running is None:
+            raise RuntimeError("the engine was not started: await server.start() first")
+        return self._running
 
     @property
     def address(self) -> EngineAddress:
@@ -128,36 +138,37 @@ class EngineServer:
     @property
     def failure(self) -> str | None:
         """The reason why the engine cannot serve, or ``None``."""
-        return self._failure
+        return None if self._error is None else str(self._error)
 
     @property
     def silent_for(self) -> float:
         """Seconds since the last heartbeat of the engine."""
-        return self._process.silent_for
+        return 0.0 if self._running is None else self._running.silent_for
 
     @property
     def pid(self) -> int | None:
         """Process id of the engine."""
-        return self._process.pid
+        return None if self._running is None else self._running.pid
 
     async def wait_failed(self) -> str:
         """Wait until the engine has failed; return the reason."""
         await self._failed.wait()
-        return self._failure or ""
+        return str(self._error)
 
     def kill(self) -> None:
         """End the engine at once."""
-        self._process.kill()
+        if self._running is not None:
+            self._running.kill()
 
     async def close(self) -> None:
         """Stop the engine and the connections, and wait until they are gone. May be called twice."""
         await self._connections.stop()
-        await self._process.close()
+        if self._running is not None:
+            await self._running.close()
         self._connections.close()
 
     def _greeting(self) -> Ready | Failed:
-        assert self._ready is not None
-        return Ready(dict(self._ready.result())) if self._failure is None else Failed(self._failure)
+        return Ready(dict(self._info)) if self._error is None else Failed(str(self._error))
 
     def _handle(self, peer: Peer, message: ToServer) -> None:
         match message:
@@ -194,7 +205,7 @@ class EngineServer:
         """Abort what a client has in flight that is gone."""
         for number in peer.calls:
             self._calls.pop(number, None)
-        if peer.ids and self._failure is None:
+        if peer.ids and self._error is None:
             logger.info("A client disconnected; %d of its requests are aborted", len(peer.ids))
             ids, peer.ids = tuple(peer.ids), set()
             for id in ids:
@@ -213,9 +224,8 @@ class EngineServer:
                     peer.calls.discard(number)
                     self._connections.send(peer, Reply(own_number, message.value, message.error, message.status))
             case Ready(info):
-                assert self._ready is not None
-                if not self._ready.done():
-                    self._ready.set_result(info)
+                self._info = info
+                self._started.set()
             case Failed(text, configuration):
                 self._fail(ConfigError(text) if configuration else EngineError(text))
 
@@ -236,11 +246,10 @@ class EngineServer:
             self._connections.send(peer, StepOutputs(shares.get(peer, []), message.stats))
 
     def _fail(self, error: Exception) -> None:
-        if self._failure is not None:
+        if self._error is not None:
             return
-        self._failure = str(error)
+        self._error = error
+        self._started.set()
         self._failed.set()
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(error)
         for peer in self._connections.peers:
-            self._connections.send(peer, Failed(self._failure))
+            self._connections.send(peer, Failed(str(error)))

@@ -152,7 +152,6 @@ def test_an_engine_that_lets_no_python_run_is_ended(tiny_model: Callable[..., An
     engine = serve(
         config(tiny_model("llama-3.2-1b").path, schedule=ScheduleOptions(watchdog_timeout=2.0)), ProcessClient
     )
-    wait_until(lambda: engine.client.process.alive_file.exists())
     pid = engine.client.pid
     os.kill(pid, signal.SIGSTOP)
 
