@@ -72,8 +72,7 @@ class BackendCompiler:
 
     def __init__(self, sources: GrammarSources, *, helps: bool = False) -> None:
         self._sources, self._helps = sources, helps
-        self._process: GrammarProcess | None = None
-        self._closed = False
+        self._process = GrammarProcess(lambda: sources.setup, sources.starting)
 
     def start(self) -> GrammarBackend:
         """Build the first backend in the compiling process and, unless done already, in this one.
@@ -83,8 +82,7 @@ class BackendCompiler:
         """
         started = time.perf_counter()
         setup = self._sources.setup
-        self._process = GrammarProcess(setup, self._sources.starting)
-        if self._closed:  # closed by another thread in the meantime
+        if self._process.closed:  # closed by another thread in the meantime
             raise ConfigError("the engine is closing")
         self._process.start()
         backends = self._sources.backends
@@ -93,7 +91,7 @@ class BackendCompiler:
         except CompilerUnavailable as error:
             if self._helps:
                 raise
-            if not self._closed:
+            if not self._process.closed:
                 logger.warning("%s; structured outputs have to wait", error)
             return backends
         names = ", ".join(setup.backends)
@@ -106,16 +104,12 @@ class BackendCompiler:
 
     def compile(self, constraint: Constraint, is_wanted: Callable[[], bool]) -> bytes:
         """Compile a constraint; see ``GrammarProcess.compile``. Raises ``ConstraintError``, ``CompilerUnavailable``."""
-        assert self._process is not None
         return self._process.compile(constraint, is_wanted)
 
     def interrupt(self) -> None:
         """Abandon the current work."""
-        self._closed = True
-        if self._process is not None:
-            self._process.interrupt()
+        self._process.interrupt()
 
     def close(self) -> None:
         """End the compiling process."""
-        if self._process is not None:
-            self._process.close()
+        self._process.close()

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
@@ -64,17 +65,16 @@ class GrammarProcess:
     Used by one thread, except ``interrupt``.
 
     Args:
-        setup: the first message to the process.
+        setup: returns the first message to the process; called in the thread that uses this.
         starting: held while a process starts, because several at once would all take longer.
     """
 
-    def __init__(self, setup: Setup, starting: threading.Lock | None = None) -> None:
-        self._setup = setup
-        self._starting = threading.Lock() if starting is None else starting
-        self._encoded = msgspec.msgpack.encode(setup)
+    def __init__(self, setup: Callable[[], Setup], starting: threading.Lock) -> None:
+        self._setup, self._starting = setup, starting
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = self._was_ready = False
-        self._closed = False
+        self.closed = False
+        """True once no process is started any more."""
         self._next_start = 0.0
 
     def start(self) -> None:
@@ -105,7 +105,7 @@ class GrammarProcess:
                 return
             except (CompilerDied, OSError, TimeoutError) as error:
                 reason = str(error) or "it takes too long"
-                if not self._closed:  # not if the engine ended it while closing
+                if not self.closed:  # not if the engine ended it while closing
                     logger.warning("a process to compile grammars did not get ready: %s", reason)
                 if self._was_killed() and time.monotonic() < killed_until:
                     pauses = pauses or [START_PAUSES[1]]
@@ -132,7 +132,7 @@ class GrammarProcess:
             except TimeoutError:
                 self._replace()
                 raise ConstraintError(
-                    f"compiling takes more than {self._setup.timeout:g} s (--grammar-timeout); simplify it",
+                    f"compiling takes more than {self._setup().timeout:g} s (--grammar-timeout); simplify it",
                     lasting=False,
                 ) from None
             except CompilerDied as death:
@@ -153,21 +153,25 @@ class GrammarProcess:
 
     def interrupt(self) -> None:
         """End the process, and with it calls that wait for it; none is started again. May be called by any thread."""
-        self._closed = True
+        self.closed = True
         process = self._process
         if process is not None:
             process.kill()
 
     def close(self) -> None:
         """End the process and free its resources."""
-        self._closed = True
+        self.closed = True
         self._kill()
+
+    @cached_property
+    def _encoded(self) -> bytes:
+        return msgspec.msgpack.encode(self._setup())
 
     # -- starting and ending --------------------------------------------------------------------------------------
 
     def _spawn(self) -> None:
         """Start a process and send it the setup. Raises ``OSError``."""
-        if self._closed:
+        if self.closed:
             return
         self._process = start_child(
             python_command("sglang_plug_backends.structured_outputs.grammar_worker"), stdout=subprocess.PIPE
@@ -213,7 +217,7 @@ class GrammarProcess:
 
     def _was_killed(self) -> bool:
         """Report whether a signal has ended the process."""
-        return not self._closed and self._process is not None and (self._process.poll() or 0) < 0
+        return not self.closed and self._process is not None and (self._process.poll() or 0) < 0
 
     def _pause(self, seconds: float, is_wanted: Callable[[], bool]) -> None:
         until = time.monotonic() + seconds
@@ -223,7 +227,7 @@ class GrammarProcess:
 
     def _look(self, is_wanted: Callable[[], bool]) -> None:
         """Raise ``CompilerUnavailable`` once the engine closes, ``NotWanted`` once no request waits any more."""
-        if self._closed:
+        if self.closed:
             raise CompilerUnavailable("the grammar compiler could not be started: the engine is closing")
         if not is_wanted():
             raise NotWanted
@@ -243,7 +247,7 @@ class GrammarProcess:
     def _ask(self, message: bytes, is_wanted: Callable[[], bool]) -> Compiled:
         """Let the process compile. Raises ``TimeoutError``, ``NotWanted`` and ``CompilerDied``."""
         assert self._process is not None
-        computing = ComputingTime(self._process.pid, self._setup.timeout)
+        computing = ComputingTime(self._process.pid, self._setup().timeout)
 
         def go_on() -> None:
             if computing.is_over():

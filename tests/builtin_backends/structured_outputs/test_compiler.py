@@ -19,8 +19,16 @@ LETTERS = Vocabulary(
 class Process:
     """Instead of a compiling process: says what it was told."""
 
-    def __init__(self, setup: Setup) -> None:
-        self.setup, self.calls = setup, list[str]()
+    def __init__(self, setup: Callable[[], Setup]) -> None:
+        self.make_setup, self.calls, self.closed = setup, list[str](), False
+
+    @property
+    def setup(self) -> Setup:
+        return self.make_setup()
+
+    def interrupt(self) -> None:
+        self.calls.append("interrupt")
+        self.closed = True
 
     def __getattr__(self, name: str) -> Callable[[], None]:
         return lambda: self.calls.append(name)
@@ -72,7 +80,7 @@ def test_an_interrupted_compiler_starts_no_process(sources: GrammarSources, proc
     interrupted.interrupt()
     with pytest.raises(ConfigError, match="the engine is closing"):
         interrupted.start()
-    assert [process.calls for process in processes] == [[]]
+    assert [process.calls for process in processes] == [["interrupt"]]
 
 
 def test_the_vocabulary_is_read_by_the_compiler_and_not_before(sources: GrammarSources, reads: list[None]) -> None:

@@ -114,7 +114,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "timeout": 240.0,
             **fields,
         }
-        started.append(GrammarProcess(Setup(plugins=options, **setup)))
+        started.append(GrammarProcess(lambda: Setup(plugins=options, **setup), threading.Lock()))
         started[-1].start()
         return started[-1]
 
