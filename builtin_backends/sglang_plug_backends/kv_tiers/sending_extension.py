@@ -23,8 +23,8 @@ class SendingKVTiers(KVTiers, InputPhase, ForwardPhase):
     def use_prefixes(self, prefixes: PrefixPool) -> None:
         """Open the stores."""
         super().use_prefixes(prefixes)
-        if self._engine is not None and self._engine.layout.bytes:
-            self._transfers = LayerTransfers(self._engine, prefixes.kv)
+        if self._tiers is not None and self._tiers.engine.layout.bytes:
+            self._transfers = LayerTransfers(self._tiers.engine, prefixes.kv)
 
     def install(self, model: Model, kernels: Kernels) -> None:
         """Compute the digest of the weights, and follow the layers of the model."""
@@ -53,10 +53,11 @@ class SendingKVTiers(KVTiers, InputPhase, ForwardPhase):
 
     def _completed_blocks(self, chunk: ChunkView) -> BlocksToSend | None:
         """Return the blocks that a chunk completes, if another engine gets them."""
-        sequence, engine = chunk.sequence, self._engine
+        sequence, tiers = chunk.sequence, self._tiers
         transfer = sequence.request.transfer
-        if transfer is None or not transfer.address or engine is None or (keys := self._block_keys()) is None:
+        if transfer is None or not transfer.address or tiers is None or (keys := tiers.keys()) is None:
             return None
+        engine = tiers.engine
         if engine.transfers is None or not engine.transfers.reaches(transfer.address):
             return None
         state = self._state_of(sequence)

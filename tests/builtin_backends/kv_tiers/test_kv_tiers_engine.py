@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, EngineConfig, LogprobOptions
-from sglang_plug_backends.kv_tiers import extension
+from sglang_plug_backends.kv_tiers import tiered_prefixes
 from sglang_plug_backends.kv_tiers.loading.rates import PrefillRate
 from tests.builtin_backends.kv_tiers.engine_requests import BLOCK, answer, prompt, request, stored
 
@@ -198,7 +198,7 @@ def test_a_request_that_is_aborted_while_it_is_held_leaves_nothing(serve: Serve,
 def test_a_long_prefix_is_inserted_a_part_at_a_time_while_others_decode(
     serve: Serve, config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extension, "BUSY_BYTES", 1)
+    monkeypatch.setattr(tiered_prefixes, "BUSY_BYTES", 1)
     engine, tokens = serve(config("host", slots=512)), prompt(16, 200)
     expected = answer(engine, tokens)
     engine.control("flush_cache", stored=False)

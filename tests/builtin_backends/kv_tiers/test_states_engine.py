@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug_backends.kv_tiers import extension
+from sglang_plug_backends.kv_tiers import tiered_prefixes
 from tests.builtin_backends.kv_tiers.engine_requests import answer, prompt, request, stored
 
 pytestmark = pytest.mark.whole_engine
@@ -127,7 +127,7 @@ def test_a_store_that_has_to_be_waited_for_is_used(serve: Serve, config: Any, br
 def test_a_prefix_is_inserted_a_part_at_a_time_while_others_decode(
     serve: Serve, config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extension, "BUSY_BYTES", 1)
+    monkeypatch.setattr(tiered_prefixes, "BUSY_BYTES", 1)
     engine, tokens = serve(config("host", model=HYBRID, slots=1024)), prompt(14, 200)
     expected = answer(engine, tokens)
     assert engine.control("flush_cache", stored=False)["success"]
