@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -48,6 +49,14 @@ class WithoutStates(StepExtension, ServicePhase):
         return {"states": None}
 
 
+@dataclass(frozen=True, slots=True)
+class _Allocated:
+    """A pool of states: its rows, and the copies around steps."""
+
+    rows: StateRows
+    steps: StateSteps
+
+
 class RecurrentState(
     StepExtension, StatePhase, MemoryPhase, CachePhase, InputPhase, ForwardPhase, StaticInputPhase, ServicePhase
 ):
@@ -59,8 +68,7 @@ class RecurrentState(
 
     def __init__(self, context: ExtensionContext) -> None:
         self._context = context
-        self._rows: StateRows | None = None
-        self._steps: StateSteps | None = None
+        self._allocated: _Allocated | None = None
 
     # -- memory ---------------------------------------------------------------------------------------------------
 
@@ -73,11 +81,11 @@ class RecurrentState(
 
     def allocate(self, request: MemoryRequest | None) -> None:
         """Allocate the pool; all rows are free."""
-        self._rows = self._steps = None  # free the memory of the old one first
+        self._allocated = None  # free the memory of the old one first
         if request is None:
             return
-        self._steps = StateSteps(make_states(self._context, request.count))
-        self._rows = StateRows(request.count, self._context.config.cache.page_size)
+        rows = StateRows(request.count, self._context.config.cache.page_size)
+        self._allocated = _Allocated(rows, StateSteps(make_states(self._context, request.count)))
         if request.count > TRIAL_ROWS:
             size = gigabytes(request.bytes)
             logger.info(
@@ -86,94 +94,92 @@ class RecurrentState(
 
     def max_running(self) -> int | None:
         """Return the number of states."""
-        return None if self._rows is None else self._rows.capacity
+        return None if self._allocated is None else self._allocated.rows.capacity
 
     @property
     def pool(self) -> StatePool:
         """The states."""
-        return self._device.pool
+        return self._states.steps.pool
 
     @property
-    def _owned(self) -> StateRows:
-        assert self._rows is not None, "allocate() is called before any sequence is admitted"
-        return self._rows
-
-    @property
-    def _device(self) -> StateSteps:
-        assert self._steps is not None, "allocate() is called before any step"
-        return self._steps
+    def _states(self) -> _Allocated:
+        assert self._allocated is not None, "allocate() is called before any sequence is admitted"
+        return self._allocated
 
     # -- states of sequences --------------------------------------------------------------------------------------
 
     def reusable(self, sequence: SequenceView, length: int) -> int:
         """Return the length of the longest prefix of at most ``length`` tokens whose state is cached."""
-        return self._owned.reusable(sequence, length)
+        return self._states.rows.reusable(sequence, length)
 
     def acquire(self, sequence: SequenceView, start: int, cached: int) -> bool:
         """Give the sequence a row; return False if there is none."""
-        return self._owned.acquire(sequence, start, cached)
+        return self._states.rows.acquire(sequence, start, cached)
 
     def chunk_end(self, sequence: SequenceView, start: int, end: int) -> int:
         """Let chunks end where the state is to be cached."""
-        return self._owned.chunk_end(sequence, start, end)
+        return self._states.rows.chunk_end(sequence, start, end)
 
     def planned(self, sequence: SequenceView, end: int) -> None:
         """Reserve a row if the state at ``end`` is to be cached."""
-        self._owned.planned(sequence, end)
+        self._states.rows.planned(sequence, end)
 
     def committed(self, sequence: SequenceView) -> None:
         """Cache the state that was copied after the step, if any."""
-        self._owned.committed(sequence)
+        self._states.rows.committed(sequence)
 
     def release(self, sequence: SequenceView, keep: bool) -> int | None:
         """Take the sequence's rows; cache its last state if ``keep``."""
-        return self._owned.release(sequence, keep)
+        return self._states.rows.release(sequence, keep)
 
     def reset(self) -> None:
         """Drop the states of all cached prefixes."""
-        self._owned.reset()
+        self._states.rows.reset()
 
     def check(self) -> None:
         """Raise ``AssertionError`` if a row was lost or is owned twice."""
-        self._owned.check()
+        self._states.rows.check()
 
     # -- states that are stored outside of the pool ---------------------------------------------------------------
 
     def stored_tensors(self, multiple: int) -> Ordered[StateShape]:
         """Return the shapes of the states, which are cached at multiples of ``multiple`` tokens from now on."""
-        self._owned.store_at(multiple)
+        self._states.rows.store_at(multiple)
         dtype = self._context.dtype
         return [StateShape(shape=state.shape, dtype=state.dtype or dtype) for state in self._context.states]
 
     def copy_state(self, sequence: SequenceView, length: int) -> Ordered[Tensor]:
         """Queue copies of the cached state after the first ``length`` tokens."""
-        row = self._owned.saved(sequence, length)
-        return () if row is None else self._device.copy_out(row)
+        states = self._states
+        row = states.rows.saved(sequence, length)
+        return () if row is None else states.steps.copy_out(row)
 
     def restore_state(self, sequence: SequenceView, length: int, tensors: Ordered[Tensor]) -> bool:
         """Cache the state after the first ``length`` tokens, if there is a row for it."""
-        if self._owned.saved(sequence, length) is not None:
+        states = self._states
+        if states.rows.saved(sequence, length) is not None:
             return True
-        self._device.begin(self._owned.begun)  # some of these sequences may begin with the state whose row is taken
-        row = self._owned.restore(sequence, length)
+        states.steps.begin(states.rows.begun)  # some of these sequences may begin with the state whose row is taken
+        row = states.rows.restore(sequence, length)
         if row is not None:
-            self._device.copy_in(row, tensors)
+            states.steps.copy_in(row, tensors)
         return row is not None
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def before_forward(self, chunks: Ordered[ChunkView]) -> None:
         """Queue copies of initial states."""
-        if begun := self._owned.begun:
-            self._device.begin(begun)
+        states = self._states
+        if begun := states.rows.begun:
+            states.steps.begin(begun)
 
     def after_forward(self, chunks: Ordered[ChunkView]) -> None:
         """Queue copies of states that are to be cached."""
-        self._device.end(chunks)
+        self._states.steps.end(chunks)
 
     def prepare(self, chunks: Ordered[ChunkView], batch: ForwardBatch) -> None:
         """Set the states of the step's sequences."""
-        batch.recurrent = self._device.of(chunks, batch.query_lens)
+        batch.recurrent = self._states.steps.of(chunks, batch.query_lens)
 
     def static_input(self, chunk: ChunkView) -> int:
         """Return the row of the chunk's state; padding has the spare row, 0."""
@@ -187,7 +193,7 @@ class RecurrentState(
 
     def info(self) -> Mapping[str, Any]:
         """Report the number of rows by owner."""
-        return {"states": None if self._rows is None else self._rows.accounts()}
+        return {"states": None if self._allocated is None else self._allocated.rows.accounts()}
 
 
 def build(context: ExtensionContext) -> StepExtension:
