@@ -47,6 +47,7 @@ class PeerConnections:
         greeting: returns the answer to a new client.
         handle: handles a message of a client.
         on_disconnect: aborts what a client has in flight that is gone.
+        admits: reports whether the client with a public key may connect.
         silent_for: returns the seconds since the last heartbeat of the engine.
     """
 
@@ -57,21 +58,20 @@ class PeerConnections:
         greeting: Callable[[], Ready | Failed],
         handle: Callable[[Peer, ToServer], None],
         on_disconnect: Callable[[Peer], None],
+        admits: Callable[[bytes], bool],
         silent_for: Callable[[], float],
     ) -> None:
         self._fingerprint = set(fingerprint)
         self._greeting, self._handle = greeting, handle
-        self._on_disconnect, self._silent_for = on_disconnect, silent_for
+        self._on_disconnect, self._admits, self._silent_for = on_disconnect, admits, silent_for
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToServer)
         self._context = zmq.asyncio.Context()
-        self._authenticator: AsyncioAuthenticator | None = None
-        self._socket: zmq.asyncio.Socket | None = None
+        self._authenticator = AsyncioAuthenticator(self._context)
+        self._socket: zmq.asyncio.Socket = self._context.socket(zmq.ROUTER)
         self._peers: dict[bytes, Peer] = {}
         self._numbers = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self.admitted = frozenset[bytes]()
-        """The public keys of the clients that may connect."""
 
     @property
     def peers(self) -> list[Peer]:
@@ -80,14 +80,13 @@ class PeerConnections:
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Report whether the client with this key may connect; the ZeroMQ authenticator asks."""
-        return key in self.admitted
+        return self._admits(key)
 
     def bind(self, host: str, port: int, secret_key: bytes) -> int:
         """Take a port, a free one for 0, and return it; clients wait until ``serve``. Raises ``zmq.ZMQError``."""
-        self._authenticator = AsyncioAuthenticator(self._context)
         self._authenticator.start()
         self._authenticator.configure_curve_callback(ZAP_DOMAIN.decode(), self)
-        socket = self._socket = self._context.socket(zmq.ROUTER)
+        socket = self._socket
         socket.set_hwm(0)
         for option, value in (
             (zmq.LINGER, 0),
@@ -105,13 +104,11 @@ class PeerConnections:
 
     def serve(self) -> None:
         """Begin to handle messages."""
-        assert self._socket is not None
-        works = (self._receive(self._socket), self._give_signs_of_life())
+        works = (self._receive(), self._give_signs_of_life())
         self._tasks = [asyncio.create_task(work) for work in works]
 
     def send(self, peer: Peer, message: ToClient) -> None:
         """Send a message; forget the client if it is gone. Never waits: the queue has no limit."""
-        assert self._socket is not None
         is_sent = was_sent(self._socket.send_multipart([peer.route, self._encoder.encode(message)], zmq.NOBLOCK))
         if not is_sent and self._peers.get(peer.route) is peer:
             self.forget(peer)
@@ -135,14 +132,12 @@ class PeerConnections:
 
     def close(self) -> None:
         """Close all connections. May be called twice."""
-        if self._authenticator is not None:
-            self._authenticator.stop()
-            self._authenticator = None
+        self._authenticator.stop()
         self._context.destroy(linger=0)
 
-    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+    async def _receive(self) -> None:
         while True:
-            route, *frames = await socket.recv_multipart()
+            route, *frames = await self._socket.recv_multipart()
             try:
                 self._take(route, self._decoder.decode(b"".join(frames)))
             except msgspec.MsgspecError as error:  # of another version

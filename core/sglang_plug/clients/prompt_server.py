@@ -62,6 +62,7 @@ class PromptServer:
             greeting=self._greeting,
             handle=self._handle,
             on_disconnect=self._abort_all,
+            admits=lambda key: key == self._public,
             silent_for=lambda: client.silent_for,
         )
         self._computing: dict[str, asyncio.Task[None]] = {}
@@ -79,7 +80,6 @@ class PromptServer:
                 f"cannot listen for decode servers on {where}: {error}; choose another --prefill-port"
             ) from error
         self.address = f"{in_brackets(self._host)}:{port}"
-        self._connections.admitted = frozenset({self._public})
 
     def serve(self) -> None:
         """Begin to compute prompts."""

@@ -56,8 +56,10 @@ class EngineServer:
             greeting=self._greeting,
             handle=self._handle,
             on_disconnect=self._abort_all,
+            admits=lambda key: key in self._admitted,
             silent_for=lambda: self.silent_for,
         )
+        self._admitted = frozenset[bytes]()
         self._public, self._secret = zmq.curve_keypair()
         self._address: EngineAddress | None = None
         self._owners: dict[str, Peer] = {}
@@ -108,12 +110,12 @@ class EngineServer:
 
     def admit(self, public_key: bytes) -> EngineAddress:
         """Let the client with this key connect; return the address for it."""
-        self._connections.admitted |= {public_key}
+        self._admitted |= {public_key}
         return self.address
 
     def admit_only(self, public_keys: Sequence[bytes]) -> None:
         """Let the clients with these keys connect from now on, and no others; connections that exist stay."""
-        self._connections.admitted = frozenset(public_keys)
+        self._admitted = frozenset(public_keys)
 
     @property
     def clients(self) -> int:
