@@ -72,9 +72,7 @@ def engine_group(config: ServerConfig, plugins: Plugins) -> EngineGroup:
 
 def engine_is_in_process(config: ServerConfig, plugins: Plugins) -> bool:
     """Report whether engines run in this process."""
-    spec = plugins.resolve("deployment", config.deployment, Facts()).spec
-    assert isinstance(spec, DeploymentSpec)
-    return spec.in_process
+    return plugins.resolve("deployment", config.deployment, Facts()).spec_as(DeploymentSpec).in_process
 
 
 def _paired_group(config: ServerConfig, plugins: Plugins, component: Component) -> PairedGroup:

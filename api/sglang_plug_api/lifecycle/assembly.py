@@ -114,7 +114,6 @@ def load_observers(config: ServerConfig, plugins: Plugins) -> dict[str, Observer
     observers: dict[str, Observer] = {}
     for name in plugins.names("observer"):
         component = plugins.get("observer", name)
-        assert isinstance(component.spec, ObserverSpec)
-        if component.spec.enabled or name in config.observers:
+        if component.spec_as(ObserverSpec).enabled or name in config.observers:
             observers[name] = make_with_settings(component, base=Observer)
     return observers

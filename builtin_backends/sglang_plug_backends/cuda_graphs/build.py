@@ -84,7 +84,7 @@ class PiecewiseGraphsExtension(StepExtension, ExecutionPhase):
 
 def build_decode_graphs(context: ExtensionContext) -> StepExtension | None:
     """Return the extension; ``None`` for a model that generates no text."""
-    if not _is_decoder(context) or "generate" not in context.tasks:
+    if not context.model.spec_as(ModelSpec).causal or "generate" not in context.tasks:
         return None
     return DecodeGraphsExtension(context)
 
@@ -96,15 +96,10 @@ def build_piecewise_graphs(context: ExtensionContext) -> StepExtension | None:
     if max_tokens < 1 or options.disable_cuda_graph:
         return None
     alone = context.device.type == "cuda" and context.ranks.size == 1
-    if not alone or not _is_decoder(context) or context.states:
+    if not alone or not context.model.spec_as(ModelSpec).causal or context.states:
         name = CudaPieces.name
         logger.info(
             "Prompts run without %ss: they need a decoder without recurrent state on a single CUDA device", name
         )
         return None
     return PiecewiseGraphsExtension(context, max_tokens)
-
-
-def _is_decoder(context: ExtensionContext) -> bool:
-    spec = context.model.spec
-    return isinstance(spec, ModelSpec) and spec.causal

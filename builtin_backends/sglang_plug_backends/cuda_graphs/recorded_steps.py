@@ -126,8 +126,7 @@ class RecordedStepsExtension(StepExtension, ExecutionPhase):
 
 def build_recorded_steps(context: ExtensionContext) -> StepExtension | None:
     """Return the extension; ``None`` if graphs are disabled, or for several ranks or a model that is no decoder."""
-    spec = context.model.spec
-    decoder = isinstance(spec, ModelSpec) and spec.causal and not context.states
+    decoder = context.model.spec_as(ModelSpec).causal and not context.states
     alone = context.device.type == "cpu" and context.ranks.size == 1
     if context.config.backends.disable_cuda_graph or not decoder or not alone:
         return None

@@ -38,8 +38,7 @@ def build(context: ExtensionContext) -> KVTiers | None:
 def check(context: ExtensionContext) -> None:
     """Raise ``ConfigError`` if prefixes of this model cannot be kept outside of its KV pool."""
     config, flag = context.config, f"--kv-store {','.join(context.config.cache.kv_stores)}"
-    model = context.model.spec
-    if not (isinstance(model, ModelSpec) and model.causal) or "generate" not in context.tasks:
+    if not context.model.spec_as(ModelSpec).causal or "generate" not in context.tasks:
         raise ConfigError(f"{flag}: {context.model} has no prefix cache to extend; leave out --kv-store")
     if context.ranks.size > 1:
         raise ConfigError(f"{flag} does not work with several ranks yet; leave out --tp-size or --kv-store")

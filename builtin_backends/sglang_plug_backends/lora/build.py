@@ -18,8 +18,7 @@ def build(context: ExtensionContext) -> StepExtension | None:
     options, ranks = context.config.adapters, context.ranks
     if not (options.enabled or options.paths):
         return None if ranks.rank > 0 else WithoutAdapters()
-    spec = context.model.spec
-    if isinstance(spec, ModelSpec) and not spec.causal:
+    if not context.model.spec_as(ModelSpec).causal:
         raise ConfigError(f"{context.model} is an encoder, which takes no adapters yet")
     if options.max_per_batch < 1:
         raise ConfigError(f"--max-loras-per-batch must be at least 1, got {options.max_per_batch}")

@@ -47,8 +47,7 @@ class ProcessorRequestFields:
     @classmethod
     def of(cls, component: Component) -> ProcessorRequestFields | None:
         """The fields that a component declares; ``None`` if there are none. Raises ``PluginError`` for a bad class."""
-        spec = component.spec
-        assert isinstance(spec, LogitsProcessorSpec)
+        spec = component.spec_as(LogitsProcessorSpec)
         if spec.request_fields is None:
             return None
         where = f"{component}: request_fields {spec.request_fields!r}"
@@ -228,8 +227,7 @@ def _usable(plugins: Plugins) -> tuple[list[Component], list[tuple[Component, st
 
 
 def _order(component: Component) -> tuple[int, str]:
-    assert isinstance(component.spec, LogitsProcessorSpec)
-    return component.spec.order, component.spec.name
+    return component.spec_as(LogitsProcessorSpec).order, component.spec.name
 
 
 def _refused_params(usable: list[Component], missing: list[tuple[Component, str]]) -> dict[str, str]:
@@ -243,8 +241,7 @@ def _refused_params(usable: list[Component], missing: list[tuple[Component, str]
 
 
 def _params(component: Component) -> tuple[str, ...]:
-    assert isinstance(component.spec, LogitsProcessorSpec)
-    return component.spec.sampling_params
+    return component.spec_as(LogitsProcessorSpec).sampling_params
 
 
 def _names(component: Component) -> tuple[str, ...]:

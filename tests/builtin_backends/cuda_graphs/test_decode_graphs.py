@@ -386,7 +386,7 @@ def extension_context(*, device: str = "cuda", task: str = "generate", ranks: in
         config=EngineConfig(backends=BackendOptions(**options)),
         device=torch.device(device),
         tasks=(task,),
-        model=SimpleNamespace(spec=spec),
+        model=SimpleNamespace(spec_as=lambda kind: spec),
         ranks=SimpleNamespace(size=ranks),
         **facts,
     )

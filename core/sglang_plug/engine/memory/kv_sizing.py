@@ -16,7 +16,7 @@ from sglang_plug.engine.startup.resolve import Resolved
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
 from sglang_plug.system.host_memory import available_bytes
 
-from .budget import MemoryLedger, gigabytes
+from .budget import DeviceMemory, MemoryLedger, gigabytes
 from .kv_slots import SlotPool
 from .profiling import LargestSteps, executor_bytes
 
@@ -68,11 +68,11 @@ def pool_capacity(
         return Capacity(min(cache.max_total_tokens, useful))
     if not resolved.causal:
         return Capacity(useful)  # slots are only counted: an encoder keeps no keys and values
-    if ledger.memory is None:
+    if (memory := ledger.memory) is None:
         room, fraction = _host_room(resolved)
     else:
-        _profile(parts, ledger, ranks, draft_rows)
-        room, fraction = _device_room(resolved, ledger)
+        _profile(parts, ledger, memory, ranks, draft_rows)
+        room, fraction = _device_room(resolved, ledger, memory)
     requests, room = _requests(parts, room, ledger)
     each = bytes_per_slot(resolved)
     slots = min(int(room // each) if each else max(COUNTED, resolved.context_length + page), useful)
@@ -177,7 +177,9 @@ def _tensors(parts: RankComponents, rows: int, max_context: int, ranks: Ranks | 
     return parts.pool(rows)
 
 
-def _profile(parts: RankComponents, ledger: MemoryLedger, ranks: Ranks | None, draft_rows: int) -> None:
+def _profile(
+    parts: RankComponents, ledger: MemoryLedger, memory: DeviceMemory, ranks: Ranks | None, draft_rows: int
+) -> None:
     """Measure the memory of the largest step and of the executors, and record it in the ledger."""
     resolved = parts.resolved
     page, context = parts.page_size, resolved.context_length
@@ -197,22 +199,20 @@ def _profile(parts: RankComponents, ledger: MemoryLedger, ranks: Ranks | None, d
         steps.run(Runner(parts, kv, ranks=ranks))
     for sequence in steps.largest:
         parts.extensions.end_sequence(sequence)
-    assert ledger.memory is not None
     for phase in parts.extensions.executions.values():
         with ledger.guard(phase.memory_name, phase.memory_advice):
-            taken = executor_bytes(partial(make_executor, phase, parts, kv, context), parts.model, ledger.memory)
+            taken = executor_bytes(partial(make_executor, phase, parts, kv, context), parts.model, memory)
         if taken is not None:
             ledger.enter(phase.memory_name, taken)
     for extension in parts.extensions.memory:
         extension.allocate(None)
 
 
-def _device_room(resolved: Resolved, ledger: MemoryLedger) -> tuple[float, str]:
+def _device_room(resolved: Resolved, ledger: MemoryLedger, memory: DeviceMemory) -> tuple[float, str]:
     """Return the bytes that the pool may take of an accelerator, and the fraction of its memory applied."""
     configured = resolved.config.cache.mem_fraction_static
     fraction = ACCELERATOR_FRACTION if configured is None else configured
-    assert ledger.memory is not None
-    return ledger.memory.total() * fraction - sum(ledger.taken.values()), f"{fraction:.0%}"
+    return memory.total() * fraction - sum(ledger.taken.values()), f"{fraction:.0%}"
 
 
 def _host_room(resolved: Resolved) -> tuple[float, str]:

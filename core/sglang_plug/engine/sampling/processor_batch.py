@@ -136,11 +136,10 @@ class ProcessorGroup:
         if self.error is not None:
             return logits
         try:
-            self._follow(ahead, before)
-            assert self._batch is not None
+            batch = self._follow(ahead, before)
             picked = self._rows.of(logits)
             generated = [member.sequence.generated + ahead[member.index] for member in self.members]
-            changed = self._batch.apply(picked, generated)
+            changed = batch.apply(picked, generated)
             self._check(changed, picked)
             return logits if changed is picked and self._rows.shares_memory else self._rows.put(changed, logits)
         except BaseException as error:
@@ -162,12 +161,11 @@ class ProcessorGroup:
         if not self._needs_tokens or earlier._batch is None or _cannot_regroup(earlier._batch):
             return
         try:
-            self._regroup(earlier, ahead)
+            self._regroup(earlier, earlier._batch, ahead)
         except BaseException as error:
             self.fail(error)
 
-    def _regroup(self, earlier: ProcessorGroup, ahead: Ordered[int]) -> None:
-        assert earlier._batch is not None
+    def _regroup(self, earlier: ProcessorGroup, earlier_batch: LogitsBatch, ahead: Ordered[int]) -> None:
         row_by_id = {id(member.sequence): row for row, member in enumerate(earlier.members)}
         kept, joining = list[Member](), list[Member]()
         for member in self.members:
@@ -178,40 +176,41 @@ class ProcessorGroup:
             return
         rows = [row_by_id[id(member.sequence)] for member in kept]
         fresh = self._make(joining) if joining else None
-        batch = earlier._batch.regroup(rows, fresh)
+        batch = earlier_batch.regroup(rows, fresh)
         if batch is None:
             return
         self._batch, self.members = batch, kept + joining
         self._known = [earlier._known[row] for row in rows] + [len(member.sequence.tokens) for member in joining]
         self._rows = Rows([member.index for member in self.members], self._count, self._device)
 
-    def _follow(self, ahead: Ordered[int], before: SampledAhead | None) -> None:
-        """Make sure that the processor's batch knows every token before those that are sampled next."""
-        if self._batch is not None and not self._needs_tokens:
-            return
+    def _follow(self, ahead: Ordered[int], before: SampledAhead | None) -> LogitsBatch:
+        """Return the processor's batch, which then knows every token before those that are sampled next."""
+        batch = self._batch
+        if batch is not None and not self._needs_tokens:
+            return batch
         lengths = [len(member.sequence.tokens) + ahead[member.index] for member in self.members]
-        if self._batch is not None and self._known == lengths:
-            return
-        if self._batch is None or any(known > length for known, length in zip(self._known, lengths, strict=True)):
-            self._batch = self._make(self.members)
+        if batch is not None and self._known == lengths:
+            return batch
+        if batch is None or any(known > length for known, length in zip(self._known, lengths, strict=True)):
+            batch = self._batch = self._make(self.members)
             self._known = [len(member.sequence.tokens) for member in self.members]
             pending = None if before is None or not self._needs_tokens else before.of(self.members, ahead)
             if pending is not None:
-                self._batch.append(pending)
+                batch.append(pending)
             self._known = lengths
         else:
-            self._append_forced(lengths)
+            self._append_forced(batch, lengths)
+        return batch
 
-    def _append_forced(self, lengths: list[int]) -> None:
+    def _append_forced(self, batch: LogitsBatch, lengths: list[int]) -> None:
         """Append tokens that were not sampled, but forced, and that the host knows."""
-        assert self._batch is not None
         missing = [
             member.sequence.tokens[known:length]
             for member, known, length in zip(self.members, self._known, lengths, strict=True)
         ]
         for index in range(max(map(len, missing))):
             tokens = [part[index] if index < len(part) else -1 for part in missing]
-            self._batch.append(upload(tokens, torch.int64, self._device))
+            batch.append(upload(tokens, torch.int64, self._device))
         self._known = lengths
 
     def _make(self, members: Ordered[Member]) -> LogitsBatch:

@@ -176,7 +176,7 @@ def _choose_quantization(config: EngineConfig, plugins: Plugins, facts: Facts, c
     if name == NO_QUANTIZATION and stored:
         raise ConfigError(f"--quantization none: the checkpoint's weights are quantized ({method}); leave it at auto")
     chosen = plugins.choose("quantization", facts) if name == AUTO else name
-    if chosen in (None, NO_QUANTIZATION):
+    if chosen is None or chosen == NO_QUANTIZATION:
         if stored:
             known = ", ".join(plugins.names("quantization"))
             raise ConfigError(
@@ -184,7 +184,6 @@ def _choose_quantization(config: EngineConfig, plugins: Plugins, facts: Facts, c
                 f"(installed: {known}); install a plugin for it, or serve a checkpoint that is not quantized"
             )
         return
-    assert chosen is not None
     why = "named by the configuration" if name != AUTO else "chosen for the checkpoint"
     choices["quantization"] = Choice(plugins.get("quantization", chosen), why)
     _check_device(choices["quantization"].component, torch.device(facts.device))
