@@ -42,11 +42,10 @@ class Transfers:
     Args:
         store: the store.
         seconds: time for which a request waits for its blocks.
-        clock: the time in seconds.
     """
 
-    def __init__(self, store: KVTransferStore, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._store, self._seconds, self._clock = store, seconds, clock
+    def __init__(self, store: KVTransferStore, seconds: float) -> None:
+        self._store, self._seconds = store, seconds
         self._lock = threading.Lock()
         self._retries: dict[str, float] = {}
         """Addresses that could not be reached -> time from which on they are tried again."""
@@ -61,7 +60,7 @@ class Transfers:
     def reaches(self, address: str) -> bool:
         """Report whether blocks can probably be sent to an address: that has not failed in the last seconds."""
         with self._lock:
-            return self._clock() >= self._retries.get(address, 0.0)
+            return time.monotonic() >= self._retries.get(address, 0.0)
 
     def send(self, keys: Sequence[bytes], address: str, completes: str = "") -> None:
         """Send blocks, see ``KVTransferStore.send``; an address that could not be reached is left alone for a while."""
@@ -97,12 +96,12 @@ class Transfers:
 
     def deadline(self) -> float:
         """Return the time until which a request that arrives now waits for its blocks."""
-        return self._clock() + self._seconds
+        return time.monotonic() + self._seconds
 
     def is_over(self, transfer: str, deadline: float) -> bool:
         """Report whether the blocks of a transfer have arrived, or are not waited for any longer."""
         is_received = self._store.received(transfer)
-        is_late = not is_received and self._clock() > deadline
+        is_late = not is_received and time.monotonic() > deadline
         self._counts.received += is_received
         self._counts.late += is_late
         return is_received or is_late
@@ -119,7 +118,7 @@ class Transfers:
     def _failed(self, address: str, error: Exception) -> None:
         with self._lock:
             is_new = address not in self._retries
-            self._retries[address] = self._clock() + RETRY_SECONDS
+            self._retries[address] = time.monotonic() + RETRY_SECONDS
             self._counts.send_errors += 1
         if is_new:
             logger.warning("Blocks are not sent to another engine, which computes them instead: %s", error)

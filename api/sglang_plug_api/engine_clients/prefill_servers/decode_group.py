@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -31,7 +30,6 @@ class DecodeGroup(ReplicaGroup):
         prefill_routing: chooses its prefill server.
         max_restarts: see ``ReplicaGroup``.
         window: see ``ReplicaGroup``.
-        clock: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -43,21 +41,19 @@ class DecodeGroup(ReplicaGroup):
         *,
         max_restarts: int,
         window: float,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(
             [partial(self._prefilled, make) for make in makes],
             routing,
             max_restarts=max_restarts,
             window=window,
-            clock=clock,
         )
         self._connections = [
             PrefillConnection(address, make, self._check, partial(prefill_routing.forget, number))
             for number, (address, make) in enumerate(servers)
         ]
         prefilling = [Replica(number, client, role=PREFILL) for number, client in enumerate(self._connections)]
-        self._prefill_engines = PrefillEngines(prefilling, prefill_routing, clock)
+        self._prefill_engines = PrefillEngines(prefilling, prefill_routing)
 
     async def start(self) -> Mapping[str, Any]:
         """Start all engines, and connect to the prefill servers; those that are away are not waited for.

@@ -31,10 +31,9 @@ class TensorLoad:
 
     key: bytes
     deadline: float
-    """Time on the clock of the queue from which on the tensor is of no use."""
+    """Time on ``time.monotonic`` from which on the tensor is of no use."""
     patience: float
     """Seconds after the deadline for which a load that is under way is waited for."""
-    clock: Callable[[], float]
     value: Tensor | None = None
     finished: bool = False
     """True once ``value`` is final."""
@@ -42,7 +41,7 @@ class TensorLoad:
     @property
     def done(self) -> bool:
         """True once the tensor is loaded, cannot be loaded, or is not worth waiting for any longer."""
-        return self.finished or self.clock() > self.deadline + self.patience
+        return self.finished or time.monotonic() > self.deadline + self.patience
 
 
 class TensorLoads:
@@ -58,7 +57,6 @@ class TensorLoads:
         max_seconds: maximum time in seconds for one load.
         always: load whatever computing would take.
         promote: receives what came from another tier than the fastest.
-        clock: the time in seconds.
     """
 
     def __init__(
@@ -70,10 +68,9 @@ class TensorLoads:
         max_seconds: float,
         always: bool,
         promote: Callable[[list[KVBlock]], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tiers, self._device, self._prefill = tiers, device, prefill
-        self._max_seconds, self._always, self._promote, self._clock = max_seconds, always, promote, clock
+        self._max_seconds, self._always, self._promote = max_seconds, always, promote
         self._queue: deque[TensorLoad] = deque()
         self._changed = threading.Condition()
         self._active: TensorLoad | None = None
@@ -87,10 +84,10 @@ class TensorLoads:
         compute = None if self._always else self._prefill.seconds(tokens)
         seconds = self._max_seconds if compute is None else min(compute, self._max_seconds)
         with self._changed:
-            now = self._clock()
+            now = time.monotonic()
             if self._active is not None and now > self._active.deadline + GRACE:
                 return None
-            load = TensorLoad(key, now + seconds, min(GRACE, seconds), self._clock)
+            load = TensorLoad(key, now + seconds, min(GRACE, seconds))
             self._queue.append(load)
             self._changed.notify()
         return load
@@ -120,7 +117,7 @@ class TensorLoads:
             return self._active
 
     def _load(self, load: TensorLoad) -> Tensor | None:
-        if self._clock() >= load.deadline or (tier := self._tiers.find([load.key])[0]) is None:
+        if time.monotonic() >= load.deadline or (tier := self._tiers.find([load.key])[0]) is None:
             return None
         for block in self._tiers.load([load.key], [tier], load.deadline, None):
             if block.tier != self._tiers.fastest:
