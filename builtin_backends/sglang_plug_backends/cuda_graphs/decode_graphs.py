@@ -43,6 +43,7 @@ from sglang_plug import (
     upload,
 )
 from sglang_plug.layers import Router
+from sglang_plug_backends.byte_sizes import gigabytes
 from sglang_plug_backends.progress_line import ProgressLine, bar
 
 from .garbage_collection import no_collection
@@ -52,8 +53,6 @@ from .graph_variants import GraphVariants, Variant
 from .rank_commands import CaptureSizes, ReplayStep, decode_command, encode_command
 
 logger = logging.getLogger(__name__)
-GIB = 1 << 30
-"""Bytes of a GB in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +147,7 @@ class DecodeGraphs(StepExecutor):
         self.begin(model)
         name, started, before = self.recorder.name, time.perf_counter(), self.recorder.free_bytes()
         kind = name.lower()
-        logger.info("Capture %s begin. This can take up to several minutes. avail mem=%.2f GB", kind, before / GIB)
+        logger.info("Capture %s begin. This can take up to several minutes. avail mem=%s", kind, gigabytes(before))
         logger.info("Capture %s bs %s", kind, self.sizes)
         try:
             with ProgressLine(len(self.sizes), logger) as progress:
@@ -166,11 +165,11 @@ class DecodeGraphs(StepExecutor):
             return
         after = self.recorder.free_bytes()
         logger.info(
-            "Capture %s end. Time elapsed: %.2f s. mem usage=%.2f GB. avail mem=%.2f GB.",
+            "Capture %s end. Time elapsed: %.2f s. mem usage=%s. avail mem=%s.",
             kind,
             time.perf_counter() - started,
-            (before - after) / GIB,
-            after / GIB,
+            gigabytes(before - after),
+            gigabytes(after),
         )
 
     def begin(self, model: Model) -> None:
@@ -212,7 +211,7 @@ class DecodeGraphs(StepExecutor):
                 for variant in self.variants.alone() if self.collectives.size == 1 else ():
                     self._capture_variant(variant, model, size)
                 if progress is not None:
-                    detail = f"bs={size} avail_mem={self.recorder.free_bytes() / GIB:.2f} GB"
+                    detail = f"bs={size} avail_mem={gigabytes(self.recorder.free_bytes())}"
                     progress.show(done, bar(f"Capturing batches ({detail})", done, progress.total))
 
     def decode(

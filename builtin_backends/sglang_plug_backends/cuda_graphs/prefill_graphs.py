@@ -21,14 +21,13 @@ from torch import Tensor
 
 from sglang_plug import AttentionBackend, ForwardBatch, KVPool, Model, StepExecutor, UnreadLengths, is_out_of_memory
 from sglang_plug.layers import Router
+from sglang_plug_backends.byte_sizes import gigabytes
 from sglang_plug_backends.progress_line import ProgressLine, bar
 
 from .garbage_collection import no_collection
 from .piecewise_graphs import Capture, CudaPieces, Pieces
 
 logger = logging.getLogger(__name__)
-GIB = 1 << 30
-"""Bytes of a GB in the log."""
 
 STEPS = ((16, 8), (64, 16), (256, 32), (512, 64), (1024, 128))
 """Pairs of a number of tokens, and the distance of captured numbers below it; beyond, the last distance applies."""
@@ -96,11 +95,11 @@ class PrefillGraphs(StepExecutor):
             return
         taken, seconds = before - self.recorder.free_bytes(), time.perf_counter() - started
         logger.info(
-            "Captured %ss of up to %d tokens. Time elapsed: %.2f s. mem usage=%.2f GB.",
+            "Captured %ss of up to %d tokens. Time elapsed: %.2f s. mem usage=%s.",
             name,
             self.sizes[-1],
             seconds,
-            taken / GIB,
+            gigabytes(taken),
         )
 
     @torch.inference_mode()
@@ -110,7 +109,7 @@ class PrefillGraphs(StepExecutor):
             for done, size in enumerate(sizes, 1):
                 self.captured[size] = self._capture_size(model, size)
                 if progress is not None:
-                    detail = f"tokens={size} avail_mem={self.recorder.free_bytes() / GIB:.2f} GB"
+                    detail = f"tokens={size} avail_mem={gigabytes(self.recorder.free_bytes())}"
                     progress.show(done, bar(f"Capturing prompts ({detail})", done, progress.total))
 
     def hidden(self, model: Model, batch: ForwardBatch) -> Tensor | None:

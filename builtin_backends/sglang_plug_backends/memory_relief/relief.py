@@ -23,6 +23,7 @@ from sglang_plug import (
     StepExtension,
     host_memory,
 )
+from sglang_plug_backends.byte_sizes import gigabytes
 
 logger = logging.getLogger(__name__)
 
@@ -103,8 +104,8 @@ class Relief:
             logger.warning(
                 "Host memory is low: %s of %s are available. Evicted %d cached tokens; lower --max-total-tokens if "
                 "this repeats",
-                _gigabytes(memory.available),
-                _gigabytes(memory.total),
+                gigabytes(memory.available),
+                gigabytes(memory.total),
                 evicted,
             )
         return evicted
@@ -114,11 +115,6 @@ class Relief:
         if short <= 0:
             return 0
         return self._prefixes.evict(max(math.ceil(short / self._slot_bytes), self._prefixes.capacity // MIN_SHARE))
-
-
-def _gigabytes(count: float) -> str:
-    """Format a number of bytes for the log; a GB is ``2**30`` bytes."""
-    return f"{count / (1 << 30):.2f} GB"
 
 
 class MemoryRelief(StepExtension, CachePhase, ServicePhase):

@@ -30,9 +30,10 @@ from sglang_plug import (
     StaticInputPhase,
     StepExtension,
 )
+from sglang_plug_backends.byte_sizes import gigabytes
 
 from .state_rows import StateRows
-from .state_sizing import bytes_per_state, gigabytes, make_states, state_rows
+from .state_sizing import bytes_per_state, make_states, state_rows
 from .state_steps import StateSteps, state_row
 
 logger = logging.getLogger(__name__)

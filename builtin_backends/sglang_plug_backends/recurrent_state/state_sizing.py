@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sglang_plug import ConfigError, ExtensionContext, StatePool
+from sglang_plug_backends.byte_sizes import gigabytes
 
 STATE_SHARE = 0.5
 """Largest fraction of the room for keys, values and states that states take unless their number is given."""
 REMEMBERED = 256
 """Number of states kept for cached prefixes in addition to those of running sequences."""
-GIB = 1 << 30
 
 
 def bytes_per_state(context: ExtensionContext) -> int:
@@ -37,8 +37,3 @@ def state_rows(context: ExtensionContext, room: float) -> int:
 def make_states(context: ExtensionContext, rows: int) -> StatePool:
     """Allocate a pool of ``rows``."""
     return StatePool(context.states, rows=rows, dtype=context.dtype, device=context.device)
-
-
-def gigabytes(count: float) -> str:
-    """Format a number of bytes; a GB is ``2**30`` bytes."""
-    return f"{count / GIB:.2f} GB"

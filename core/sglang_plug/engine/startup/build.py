@@ -21,7 +21,7 @@ from sglang_plug.engine.execution.weight_update import WeightUpdater
 from sglang_plug.engine.extensions.build import BuiltExtensions, build_extensions
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.loop import EngineLoop, Inbox
-from sglang_plug.engine.memory.budget import DeviceMemory, MemoryLedger, device_memory
+from sglang_plug.engine.memory.budget import GIB, DeviceMemory, MemoryLedger, device_memory
 from sglang_plug.engine.memory.kv_dtype import kv_dtype_name
 from sglang_plug.engine.memory.kv_sizing import (
     WEIGHTS,
@@ -50,8 +50,6 @@ from .scheduling_components import SchedulingComponents, build_scheduling_compon
 from .vocabulary import VocabularyReader
 
 logger = logging.getLogger(__name__)
-
-GIB = 1 << 30
 
 
 def build_engine(
