@@ -40,7 +40,7 @@ def choose_drafter(context: ExtensionContext) -> tuple[Component, str] | None:
     """
     config, plugins, facts = context.config, context.plugins, context.facts
     unable = None if "generate" in context.tasks else "there is nothing to guess, the model does not generate"
-    if not context.rolls_back:
+    if context.states:
         unable = "the model's recurrent states cannot be taken back from tokens that were guessed wrongly"
     name = config.speculative.algorithm
     if name == AUTO:

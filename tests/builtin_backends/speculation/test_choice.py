@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_plug import ConfigError, EngineConfig, ExtensionContext, Facts, PluginError, PluginOptions, Plugins
+from sglang_plug import (
+    ConfigError,
+    EngineConfig,
+    ExtensionContext,
+    Facts,
+    PluginError,
+    PluginOptions,
+    Plugins,
+    StateShape,
+)
 from sglang_plug.config import CacheOptions, ScheduleOptions, SpeculativeOptions
 from sglang_plug.contracts.serving.executor import SINGLE_RANK
 from sglang_plug.engine.extensions.build import BuiltExtensions, RankLink, build_extensions, send_nothing
@@ -69,9 +78,8 @@ def refuse(*arguments: Any) -> Any:
 
 
 def context(algorithm: str, plugins: Plugins, **known: Any) -> ExtensionContext:
-    facts: dict[str, Any] = {"tasks": ("generate",), "vocab_size": 9, "rolls_back": True, "settings": None, **known}
+    facts: dict[str, Any] = {"tasks": ("generate",), "vocab_size": 9, "settings": None, **known}
     facts = {
-        "eos_token_ids": (),
         "choose": refuse,
         "vocabulary": refuse,
         "max_running": 4,
@@ -126,8 +134,8 @@ def test_a_model_that_generates_nothing_is_refused(plugins: Plugins) -> None:
 
 def test_a_model_whose_state_cannot_be_reset_is_refused(plugins: Plugins) -> None:
     with pytest.raises(ConfigError, match="--speculative-algorithm ngram: the model's recurrent states"):
-        chosen("ngram", plugins, rolls_back=False)
-    assert chosen("auto", plugins, rolls_back=False) is None
+        chosen("ngram", plugins, states=(StateShape(shape=(1,)),))
+    assert chosen("auto", plugins, states=(StateShape(shape=(1,)),)) is None
 
 
 def test_the_options_reach_the_extension(plugins: Plugins) -> None:

@@ -38,16 +38,14 @@ class ExtensionContext:
     """The extension's own settings; ``None`` if its spec declares none."""
     tasks: tuple[str, ...]
     vocab_size: int
-    eos_token_ids: tuple[int, ...]
-    """Tokens that end an output, as the checkpoint says."""
     max_running: int
     """Maximum number of sequences that run at once."""
     chunk_size: int
     """Maximum number of prompt tokens of a step."""
     states: tuple[StateShape, ...]
-    """The shapes of the states that the model keeps of each sequence besides keys and values."""
-    rolls_back: bool
-    """False if the model has state that cannot be reset to an earlier token, so that no drafts can be verified."""
+    """The shapes of the states that the model keeps of each sequence besides keys and values.
+
+    They cannot be reset to an earlier token, so no drafts can be verified if there are any."""
     make: Callable[[Component, str, type], Any]
     """``make(component, reason, contract)`` constructs a component and lists it among the chosen ones of the server.
 
