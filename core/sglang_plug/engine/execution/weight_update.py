@@ -11,14 +11,15 @@ from sglang_plug.config import CheckpointNotFoundError, ConfigError
 from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.contracts.model.checkpoint import Checkpoint, CheckpointReader, CheckpointRequest
 from sglang_plug.contracts.request import RequestError
+from sglang_plug.engine.startup.checkpoint_formats import config_fields
 from sglang_plug.system.out_of_memory import is_out_of_memory
 
 from .rank_components import RankComponents
 
 logger = logging.getLogger(__name__)
 
-IGNORED = frozenset({"_name_or_path", "transformers_version", "dtype", "torch_dtype"})
-"""Configuration fields that do not affect the weights."""
+DTYPES = frozenset({"dtype", "torch_dtype"})
+"""Further fields of a configuration that do not affect the weights."""
 
 NO_ROOM = (
     "Failed to update weights: the new ones are loaded next to the old ones, and memory does not suffice for both; "
@@ -99,7 +100,6 @@ class WeightUpdater:
 
 def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the fields of a configuration that determine shapes and arithmetic."""
-    config = checkpoint.config
-    values = config.to_dict() if hasattr(config, "to_dict") else vars(config)
-    kept = {name: value for name, value in values.items() if name not in IGNORED and not name.endswith("_token_id")}
+    fields = config_fields(checkpoint)
+    kept = {name: value for name, value in fields.items() if name not in DTYPES and not name.endswith("_token_id")}
     return {"architecture": checkpoint.architecture, **kept}

@@ -13,7 +13,7 @@ from torch import Tensor
 from sglang_plug.contracts.extension.memory_phases import StatePhase
 from sglang_plug.contracts.extension.views import SequenceView, WriteSlots
 from sglang_plug.contracts.model.batch import KVPool
-from sglang_plug.engine.startup.checkpoint_formats import Choice
+from sglang_plug.engine.startup.checkpoint_formats import Choice, config_fields
 from sglang_plug.engine.startup.resolve import Resolved
 from sglang_plug.system.freed_memory import return_freed_memory
 from sglang_plug.system.memory_advice import memory_advice
@@ -23,8 +23,6 @@ from .kv_slots import KVAllocator
 
 KINDS = ("model", "attention", "kernels", "quantization")
 """Kinds of the components whose code determines keys and values."""
-INCIDENTAL = frozenset({"_name_or_path", "transformers_version"})
-"""Fields of a checkpoint's configuration that determine nothing."""
 Run = tuple[int, int]
 """A range of slots: start and exclusive end."""
 DONT_NEED = 4
@@ -72,14 +70,11 @@ class EnginePrefixPool:
     def identity(self) -> Mapping[str, str]:
         """Return what determines keys and values besides the tokens and the content of the weights."""
         resolved, kv = self.resolved, self.kv
-        config = resolved.checkpoint.config
-        values = config.to_dict() if hasattr(config, "to_dict") else vars(config)
-        fields = {name: value for name, value in values.items() if name not in INCIDENTAL}
         components = {kind: _named(choice) for kind in KINDS if (choice := resolved.choices.get(kind)) is not None}
         return {
             **components,
             "architecture": resolved.checkpoint.architecture,
-            "config": json.dumps(fields, sort_keys=True, default=repr),
+            "config": json.dumps(config_fields(resolved.checkpoint), sort_keys=True, default=repr),
             "dtype": str(resolved.dtype),
             "device": resolved.device.type,
             "kv_dtype": kv_dtype_name(resolved.kv_dtype),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sglang_plug.config import AUTO, ConfigError, EngineConfig
 from sglang_plug.contracts.model.checkpoint import Checkpoint, CheckpointRequest
@@ -16,6 +17,8 @@ from sglang_plug.plugins.registry import Component, Plugins
 NAMED = "named by the configuration"
 DETECTED = "recognises the checkpoint"
 READER, LOADER = "checkpoint", "weights"
+INCIDENTAL = frozenset({"_name_or_path", "transformers_version"})
+"""Fields of a checkpoint's configuration that determine nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +91,10 @@ def _choose(kind: str, name: str, plugins: Plugins, facts: Facts) -> Choice:
         return Choice(plugins.resolve(kind, AUTO, facts), DETECTED)
     note = f" (no {kind} component recognises it; tried: {plugins.tried(kind)}; {FLAGS[kind]} names one)"
     return Choice(plugins.resolve(kind, AUTO, facts), f"chosen for {facts.device}", note)
+
+
+def config_fields(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the fields of a checkpoint's configuration, except ``INCIDENTAL`` ones."""
+    config = checkpoint.config
+    values = config.to_dict() if hasattr(config, "to_dict") else vars(config)
+    return {name: value for name, value in values.items() if name not in INCIDENTAL}
