@@ -66,12 +66,12 @@ class DeepSeek(SequentialParser):
         yield from source.space()
         if not name or (yield from source.peek()) not in ("{", "<", "`"):
             raise Malformed
-        self.tell_start(name)
+        self.emit_start(name)
         if (yield from source.peek()) == "{":
-            yield from read_value(source, self.tell_arguments)
+            yield from read_value(source, self.emit_arguments)
         else:
-            self.tell_arguments(EMPTY)
-        self.tell_end()
+            self.emit_arguments(EMPTY)
+        self.emit_end()
         source.record()
         yield from source.space()
         if (yield from source.follows(FENCE)):

@@ -72,9 +72,9 @@ class Gemma4(SequentialParser):
         yield from source.space()
         if not name or (yield from source.peek()) != "{":
             raise Malformed
-        self.tell_start(name)
-        yield from read_value(source, self.tell_arguments)
-        self.tell_end()
+        self.emit_start(name)
+        yield from read_value(source, self.emit_arguments)
+        self.emit_end()
         source.record()
         yield from source.space()
         yield from source.expect(CLOSING)

@@ -49,7 +49,7 @@ class Harmony(SequentialParser):
             if end == MESSAGE:
                 marker = yield from self._message(marker + header)
             elif end in ("", START):
-                self.tell_text("" if header.strip() == ROLE else marker + header)
+                self.emit_text("" if header.strip() == ROLE else marker + header)
                 marker = end
             else:
                 marker = yield from self._between()
@@ -63,16 +63,16 @@ class Harmony(SequentialParser):
                 text = text.lstrip()
             if text and waiting:
                 waiting = False
-                self.tell_start(name)
+                self.emit_start(name)
             if text:
-                self.tell_arguments(text)
+                self.emit_arguments(text)
             if marker or self.input.at_end:
                 break
             yield
         if waiting:
-            self.tell_start(name)
-            self.tell_arguments(EMPTY)
-        self.tell_end()
+            self.emit_start(name)
+            self.emit_arguments(EMPTY)
+        self.emit_end()
         return START if marker == START else (yield from self._between())
 
     def _object(self, name: str) -> Steps[bool]:
@@ -80,8 +80,8 @@ class Harmony(SequentialParser):
         yield from self.input.space()
         if (yield from self.input.peek()) != "{":
             return False
-        self.tell_start(name)
-        yield from self._value(self.tell_arguments)
+        self.emit_start(name)
+        yield from self._value(self.emit_arguments)
         return True
 
     def _value(self, write: Write) -> Steps[None]:
@@ -100,7 +100,7 @@ class Harmony(SequentialParser):
                 return marker
         if (yield from source.follows("to=functions.")):
             return source.recorded()
-        self.tell_text(source.recorded())
+        self.emit_text(source.recorded())
         return (yield from self._between())
 
     def _message(self, header: str) -> Steps[str]:
@@ -108,11 +108,11 @@ class Harmony(SequentialParser):
         recipient = RECIPIENT.search(channel) or RECIPIENT.search(before.replace(START + ROLE, ""))
         if recipient is not None:
             return (yield from self.read_call(header, recipient.group(1)))
-        tell = self.tell_reasoning if channel.split()[:1] == [THOUGHTS] else self.tell_text
+        emit = self.emit_reasoning if channel.split()[:1] == [THOUGHTS] else self.emit_text
         while True:
             text, marker = self.input.before((START, *ENDS))
             if text:
-                tell(text)
+                emit(text)
             if marker or self.input.at_end:
                 return marker if marker in ("", START) else (yield from self._between())
             yield
@@ -188,10 +188,10 @@ class HarmonyReasoning(Harmony):
     def read_call(self, header: str, name: str) -> Steps[str]:
         """Pass the whole message on as text."""
         prefix = "" if header.startswith((START, CHANNEL)) else START + ROLE + " "
-        self.tell_text(prefix + header + MESSAGE)
-        self.tell_text((yield from self.input.space()))
+        self.emit_text(prefix + header + MESSAGE)
+        self.emit_text((yield from self.input.space()))
         if (yield from self.input.peek()) == "{":
-            yield from self._value(self.tell_text)
+            yield from self._value(self.emit_text)
         body, marker = yield from self._until((START, *ENDS))
-        self.tell_text(body + marker if marker != START else body)
+        self.emit_text(body + marker if marker != START else body)
         return START if marker == START else (yield from self._between())

@@ -88,15 +88,15 @@ def read_arguments(parser: SequentialParser, start: Callable[[], None]) -> Steps
     first = yield from source.peek()
     if first == "{":
         start()
-        yield from read_value(source, parser.tell_arguments)
+        yield from read_value(source, parser.emit_arguments)
     elif first == '"':
         text = yield from read_text(source)
         start()
-        parser.tell_arguments(text or EMPTY)
+        parser.emit_arguments(text or EMPTY)
     else:
         yield from source.expect("null")
         start()
-        parser.tell_arguments(EMPTY)
+        parser.emit_arguments(EMPTY)
 
 
 def read_call(parser: SequentialParser) -> Steps[None]:
@@ -171,14 +171,14 @@ class _Call:
         """Finish the object."""
         if not self._started:
             self._start()
-            self._parser.tell_arguments("".join(self._waiting) or EMPTY)
-        self._parser.tell_end()
+            self._parser.emit_arguments("".join(self._waiting) or EMPTY)
+        self._parser.emit_end()
 
     def _start(self) -> None:
         if self._name is None:
             raise Malformed
         self._started = True
-        self._parser.tell_start(self._name, self._id)
+        self._parser.emit_start(self._name, self._id)
 
 
 def _read_key(source: Input, write: Write) -> Steps[None]:

@@ -71,13 +71,13 @@ class KimiK2(SequentialParser):
         if not name or (yield from source.peek()) not in ("{", "<"):
             raise Malformed
         has_arguments = (yield from source.peek()) == "{"
-        self.tell_start(name, None if id in self._ids else id)
+        self.emit_start(name, None if id in self._ids else id)
         self._ids.add(id)
         if has_arguments:
-            yield from read_value(source, self.tell_arguments)
+            yield from read_value(source, self.emit_arguments)
         else:
-            self.tell_arguments(EMPTY)
-        self.tell_end()
+            self.emit_arguments(EMPTY)
+        self.emit_end()
         source.record()
         yield from source.space()
         yield from source.expect(END)

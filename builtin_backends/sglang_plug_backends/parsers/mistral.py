@@ -89,6 +89,6 @@ class Mistral(SequentialParser):
         yield from source.space()
         if not name or (yield from source.peek()) != "{":
             raise Malformed
-        self.tell_start(name, id)
-        yield from read_value(source, self.tell_arguments)
-        self.tell_end()
+        self.emit_start(name, id)
+        yield from read_value(source, self.emit_arguments)
+        self.emit_end()

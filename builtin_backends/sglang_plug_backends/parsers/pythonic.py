@@ -107,21 +107,21 @@ class Pythonic(SequentialParser):
         key = ""
         if (yield from source.peek()) != ")":
             key = yield from self._key()
-        self.tell_start(name)
-        self.tell_arguments("{")
+        self.emit_start(name)
+        self.emit_arguments("{")
         while key:
-            self.tell_arguments(f"{json.dumps(key, ensure_ascii=False)}: ")
-            yield from read_literal(source, self.tell_arguments)
+            self.emit_arguments(f"{json.dumps(key, ensure_ascii=False)}: ")
+            yield from read_literal(source, self.emit_arguments)
             yield from source.space()
             key = ""
             if (yield from source.follows(",")):
                 yield from source.space()
                 if (yield from source.peek()) != ")":
                     key = yield from self._key()
-                    self.tell_arguments(", ")
+                    self.emit_arguments(", ")
         yield from source.expect(")")
-        self.tell_arguments("}")
-        self.tell_end()
+        self.emit_arguments("}")
+        self.emit_end()
 
     def _key(self) -> Steps[str]:
         key = yield from self._word()

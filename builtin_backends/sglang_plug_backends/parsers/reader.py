@@ -177,7 +177,7 @@ class SequentialParser(OutputParser):
         self.input.close()
         return self._advance()
 
-    def tell_text(self, text: str) -> None:
+    def emit_text(self, text: str) -> None:
         """Emit text of the answer.
 
         White space next to a call is dropped, so white space at the end of ``text`` is held back.
@@ -188,7 +188,7 @@ class SequentialParser(OutputParser):
             self._space.clear()
         if kept:
             body = text[: len(text.rstrip())]
-            self._tell(Text("".join((*self._space, body))))
+            self._emit(Text("".join((*self._space, body))))
             self._space = [text[len(body) :]]
         else:
             self._space.append(text)
@@ -197,27 +197,27 @@ class SequentialParser(OutputParser):
         """Drop the white space at the end of the text so far."""
         self._space.clear()
 
-    def tell_reasoning(self, text: str) -> None:
+    def emit_reasoning(self, text: str) -> None:
         """Emit reasoning."""
         if text:
-            self._tell(Reasoning(text))
+            self._emit(Reasoning(text))
 
-    def tell_start(self, name: str, id: str | None = None) -> None:
+    def emit_start(self, name: str, id: str | None = None) -> None:
         """Start a call; the recorded text is no longer text of the answer."""
         self.input.recorded()
         self._space.clear()
         self._drops_space, self._is_open = True, True
-        self._tell(CallStart(self._calls, name, id))
+        self._emit(CallStart(self._calls, name, id))
 
-    def tell_arguments(self, text: str) -> None:
+    def emit_arguments(self, text: str) -> None:
         """Emit more of the call's arguments."""
         if text:
-            self._tell(CallArguments(self._calls, text))
+            self._emit(CallArguments(self._calls, text))
 
-    def tell_end(self) -> None:
+    def emit_end(self) -> None:
         """End the call."""
         self._is_open = False
-        self._tell(CallEnd(self._calls))
+        self._emit(CallEnd(self._calls))
         self._calls += 1
 
     def text_until(self, *markers: str) -> Steps[str]:
@@ -225,15 +225,15 @@ class SequentialParser(OutputParser):
         while True:
             text, marker = self.input.before(markers)
             if text:
-                self.tell_text(text)
+                self.emit_text(text)
             if marker or self.input.at_end:
                 return marker
             yield
 
-    def tell_rest(self) -> Steps[None]:
+    def emit_rest(self) -> Steps[None]:
         """Emit the rest as text."""
         while text := (yield from self.input.all()):
-            self.tell_text(text)
+            self.emit_text(text)
 
     def attempt(self, steps: Steps[None], opening: str = "") -> Steps[bool]:
         """Read a call. If it is malformed, the text since ``opening`` is emitted as text, or the started call ends."""
@@ -242,19 +242,19 @@ class SequentialParser(OutputParser):
             yield from steps
         except Malformed:
             if self._is_open:
-                self.tell_end()
-            self.tell_text(self.input.recorded())
+                self.emit_end()
+            self.emit_text(self.input.recorded())
             return False
         self.input.recorded()
         return True
 
-    def _tell(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         self._events.append(event)
 
     def _advance(self) -> list[Event]:
         next(self._steps, None)
         if self.input.at_end and not self._drops_space and (space := "".join(self._space)):
             self._space.clear()
-            self._tell(Text(space))
+            self._emit(Text(space))
         result, self._events = self._events, []
         return result

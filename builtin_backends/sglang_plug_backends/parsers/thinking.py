@@ -61,7 +61,7 @@ class Thinking(SequentialParser):
             source.recorded()
             yield from self.read_reasoning()
         else:
-            self.tell_text(source.recorded())
+            self.emit_text(source.recorded())
         yield from self.read_answer()
 
     def read_reasoning(self) -> Steps[None]:
@@ -73,7 +73,7 @@ class Thinking(SequentialParser):
         while True:
             text, marker = source.before((*self.tags.closings, *calls))
             if kept := text.rstrip():
-                self.tell_reasoning("".join((*waiting, kept)))
+                self.emit_reasoning("".join((*waiting, kept)))
                 waiting = []
             waiting.append(text[len(kept) :])
             if marker in calls:
@@ -93,7 +93,7 @@ class Thinking(SequentialParser):
             if (yield from self.text_until(closing)):
                 self.drop_space()
                 yield from self.input.space()
-        yield from self.tell_rest()
+        yield from self.emit_rest()
 
     def _follows(self, tags: tuple[str, ...]) -> Steps[bool]:
         for tag in tags:

@@ -82,12 +82,12 @@ class XmlCalls(SequentialParser):
         if not name:
             raise Malformed
         if form.name_end:
-            self.tell_start(name)
+            self.emit_start(name)
             source.record()
             yield from source.space()
             if (yield from source.peek()) == "{":
                 source.recorded()
-                yield from read_value(source, self.tell_arguments)
+                yield from read_value(source, self.emit_arguments)
                 yield from self._end(form)
                 return
         count = 0
@@ -99,8 +99,8 @@ class XmlCalls(SequentialParser):
             kind = yield from self._kind(form, name, key)
             source.recorded()
             if not (count or form.name_end):
-                self.tell_start(name)
-            self.tell_arguments(f"{', ' if count else '{'}{json.dumps(key, ensure_ascii=False)}: ")
+                self.emit_start(name)
+            self.emit_arguments(f"{', ' if count else '{'}{json.dumps(key, ensure_ascii=False)}: ")
             yield from self._value(form, kind)
             source.record()
             count += 1
@@ -112,9 +112,9 @@ class XmlCalls(SequentialParser):
         yield from source.space()
         yield from source.expect(form.end[0])
         if name:
-            self.tell_start(name)
-        self.tell_arguments(arguments)
-        self.tell_end()
+            self.emit_start(name)
+        self.emit_arguments(arguments)
+        self.emit_end()
         source.record()
         for mark in form.end[1:]:
             yield from source.space()
@@ -144,15 +144,15 @@ class XmlCalls(SequentialParser):
             return
         if not kind.is_text and not (kind.is_string and (yield from source.peek()) != '"'):
             if written := (yield from self._json(form, kind)):
-                self.tell_arguments(written)
+                self.emit_arguments(written)
                 return
             if STRING not in kind.types:
                 text = yield from self._whole(form)
-                self.tell_arguments(literal_as_json(text.strip()) or json.dumps(text, ensure_ascii=False))
+                self.emit_arguments(literal_as_json(text.strip()) or json.dumps(text, ensure_ascii=False))
                 return
-        self.tell_arguments('"')
-        yield from self._text(form, lambda part: self.tell_arguments(json.dumps(part, ensure_ascii=False)[1:-1]))
-        self.tell_arguments('"')
+        self.emit_arguments('"')
+        yield from self._text(form, lambda part: self.emit_arguments(json.dumps(part, ensure_ascii=False)[1:-1]))
+        self.emit_arguments('"')
 
     def _member(self, form: XmlForm, members: frozenset[str]) -> Steps[bool]:
         """Emit one of the strings that a schema lists. False, and nothing is consumed, if the value is none of them."""
@@ -168,7 +168,7 @@ class XmlCalls(SequentialParser):
         if text not in members:
             source.push_back(raw)
             return False
-        self.tell_arguments(json.dumps(text, ensure_ascii=False))
+        self.emit_arguments(json.dumps(text, ensure_ascii=False))
         return True
 
     def _json(self, form: XmlForm, kind: ValueType) -> Steps[str]:
