@@ -20,8 +20,8 @@ from .remote_messages import VERSION, Alive, Hello, ToClient, ToServer, was_sent
 logger = logging.getLogger(__name__)
 
 PERIOD = 1.0
-"""Seconds between two signs of life."""
-HEARTBEAT, HEARTBEAT_TIMEOUT = 1000, 5000
+"""Seconds between two heartbeats of the engine."""
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 1000, 5000
 """Milliseconds between two heartbeats of the transport, and without one after which the connection has failed."""
 ZAP_DOMAIN = b"engine"
 
@@ -91,8 +91,8 @@ class PeerConnections:
         for option, value in (
             (zmq.LINGER, 0),
             (zmq.ROUTER_MANDATORY, 1),
-            (zmq.HEARTBEAT_IVL, HEARTBEAT),
-            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT),
+            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
             (zmq.IPV6, int(":" in host)),
             (zmq.CURVE_SERVER, 1),
         ):

@@ -17,17 +17,17 @@ from sglang_plug.contracts.serving.engine_client import EngineAddress, EngineErr
 from sglang_plug.engine.processes.messages import Close
 from sglang_plug.plugins.registry import Plugins
 
-from .peer_connections import HEARTBEAT, HEARTBEAT_TIMEOUT, in_brackets
+from .peer_connections import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, in_brackets
 from .pending import Pending, PendingClient
 from .remote_messages import Alive, Hello, Kill, ToClient, ToServer, was_sent
 
 logger = logging.getLogger(__name__)
 
-LOOK = 0.5
-"""Seconds between two checks of the server's signs of life."""
-SILENT_LIMIT = 30.0
+CHECK_SECONDS = 0.5
+"""Seconds between two checks of the server's heartbeats."""
+HEARTBEAT_TIMEOUT = 30.0
 """Seconds without any message after which the connection has failed."""
-GOODBYE = 500
+SHUTDOWN_MS = 500
 """Milliseconds in which the last message may be sent."""
 KILLED = "the engine was killed"
 GONE = {
@@ -108,8 +108,8 @@ class RemoteClient(PendingClient):
         for option, value in (
             (zmq.LINGER, 0),
             (zmq.RECONNECT_IVL, -1),  # the server would not know the new connection's requests
-            (zmq.HEARTBEAT_IVL, HEARTBEAT),
-            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT),
+            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
             (zmq.IPV6, int(":" in address.host)),
         ):
             socket.setsockopt(option, value)
@@ -120,7 +120,7 @@ class RemoteClient(PendingClient):
         self._monitor = monitor
         socket.connect(f"tcp://{in_brackets(address.host)}:{address.port}")
         self._socket = socket
-        works = (self._listen(socket), self._watch_connection(monitor), self._watch_silence())
+        works = (self._listen(socket), self._watch_connection(monitor), self._watch_heartbeat())
         self._tasks = [asyncio.create_task(work) for work in works]
 
     def _send(self, message: ToServer) -> None:
@@ -151,19 +151,19 @@ class RemoteClient(PendingClient):
         await asyncio.sleep(0)  # a last message, which says why, may have arrived
         self._link.fail((RefusedError if event in HANDSHAKE_FAILED else EngineError)(GONE[event]))
 
-    async def _watch_silence(self) -> None:
+    async def _watch_heartbeat(self) -> None:
         """Count the time without messages in checks, so that it does not grow while this process is stopped."""
-        while self.silent_for <= SILENT_LIMIT:
-            await asyncio.sleep(LOOK)
+        while self.silent_for <= HEARTBEAT_TIMEOUT:
+            await asyncio.sleep(CHECK_SECONDS)
             self._silent_checks += 1
-        self._link.fail(EngineError(f"the engine's server has sent nothing for {SILENT_LIMIT:g} s"))
+        self._link.fail(EngineError(f"the engine's server has sent nothing for {HEARTBEAT_TIMEOUT:g} s"))
 
     @property
     def silent_for(self) -> float:
         """Seconds since the last heartbeat of the engine, or of its server."""
         if self._pending is None or self._pending.failure is not None:
             return 0.0
-        return max(self._silent_checks * LOOK, self._engine_silent_for)
+        return max(self._silent_checks * CHECK_SECONDS, self._engine_silent_for)
 
     def kill(self) -> None:
         """End the engine at once, also for its other clients."""
@@ -191,6 +191,6 @@ class RemoteClient(PendingClient):
             self._link.fail(EngineError("the connection to the engine was closed"))
             socket.disable_monitor()
             self._monitor.close(linger=0)
-            socket.close(linger=GOODBYE if is_connected else 0)
+            socket.close(linger=SHUTDOWN_MS if is_connected else 0)
         self._context.destroy()
         await self._stop()

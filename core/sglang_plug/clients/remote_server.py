@@ -192,7 +192,7 @@ class EngineServer:
                 peer.calls.add(self._numbers)
                 self._process.send(Control(self._numbers, name, arguments))
             case Kill():
-                logger.error("A client ends the engine")
+                logger.error("A client requested the end of the engine")
                 self._process.kill()
             case Close():
                 self._connections.forget(peer)

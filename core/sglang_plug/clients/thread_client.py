@@ -64,18 +64,18 @@ class ThreadClient(PendingClient):
         self._pending = pending = Pending(self._inbox.put)
         heartbeat = Heartbeat()
 
-        def tell(message: FromEngine) -> None:
+        def send(message: FromEngine) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(pending.dispatch, message)
 
         self._thread = threading.Thread(
             target=_serve,
-            args=(self._config, self._plugins, self._inbox, tell, heartbeat),
+            args=(self._config, self._plugins, self._inbox, send, heartbeat),
             name="engine",
             daemon=True,
         )
         self._thread.start()
-        self._unwatch = watch(heartbeat, self._config.schedule.watchdog_timeout, lambda text: tell(Failed(text)))
+        self._unwatch = watch(heartbeat, self._config.schedule.watchdog_timeout, lambda text: send(Failed(text)))
         try:
             return await pending.ready
         except BaseException:
@@ -102,23 +102,23 @@ def _serve(
     config: EngineConfig,
     plugins: Plugins,
     inbox: QueueInbox,
-    tell: Callable[[FromEngine], None],
+    send: Callable[[FromEngine], None],
     heartbeat: Heartbeat,
 ) -> None:
     describe: Callable[[BaseException], str] = repr
     try:
-        engine = build_engine(config, plugins, inbox, tell, heartbeat, lost=lambda text: tell(Failed(text)))
+        engine = build_engine(config, plugins, inbox, send, heartbeat, lost=lambda text: send(Failed(text)))
 
         def begin() -> None:
             plugins.lifecycle.start(engine.info)
-            tell(Ready(engine.info))
+            send(Ready(engine.info))
 
         describe = engine.describe
         engine.run(begin)
     except ConfigError as error:
-        tell(Failed(str(error), configuration=True))
+        send(Failed(str(error), configuration=True))
     except BaseException as error:
         logger.exception("the engine failed")
-        tell(Failed(describe(error)))
+        send(Failed(describe(error)))
     finally:
         plugins.lifecycle.stop()

@@ -17,7 +17,7 @@ from .directory import PERIOD, EngineEntry
 
 logger = logging.getLogger(__name__)
 
-SILENT_LIMIT = 60.0
+HEARTBEAT_TIMEOUT = 60.0
 """Seconds without a heartbeat from the engine after which the replica is not healthy."""
 
 
@@ -59,7 +59,7 @@ class EngineReplica:
         """Raise if the engine has failed, so that Serve replaces this replica."""
         if self._server.failure is not None:
             raise RuntimeError(f"the engine failed: {self._server.failure}")
-        if self._server.silent_for > SILENT_LIMIT:
+        if self._server.silent_for > HEARTBEAT_TIMEOUT:
             raise RuntimeError(f"no heartbeat from the engine for {self._server.silent_for:.0f} seconds")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 180.0
+TIMEOUT = 180.0
 """Seconds until something that has to happen counts as not happening."""
 PACKAGE = Path(__file__).parents[1]
 ENGINE = "sglang_plug.engine.processes.worker"
@@ -38,11 +38,11 @@ def start(command: list[str], log: Path, **options: Any) -> subprocess.Popen[str
 
 def until(holds: Callable[[], bool], event: str, log: Path | None = None) -> None:
     """Wait until something holds."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not holds():
         if time.monotonic() > deadline:
             log_text = "" if log is None else "\n" + log.read_text()[-6000:]
-            raise AssertionError(f"{event} did not happen within {PATIENCE:g} s{log_text}")
+            raise AssertionError(f"{event} did not happen within {TIMEOUT:g} s{log_text}")
         time.sleep(0.1)
 
 

@@ -15,7 +15,7 @@ from sglang_plug_ray.membership import Membership
 from sglang_plug import EngineLaunch, EngineServer, Request, SamplingParams
 from sglang_plug_api.plugin import EngineGroup, engine_group
 
-PATIENCE = 90.0
+TIMEOUT = 90.0
 ARGUMENTS = Arguments(options={"device": "cpu", "max_total_tokens": 2048})
 
 
@@ -67,14 +67,14 @@ async def serving(engine: Engine) -> AsyncIterator[EngineServer]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not holds():
             await asyncio.sleep(0.02)
 
 
 async def answer(group: EngineGroup, id: str) -> int:
     request = Request(id=id, tokens=(5, 6, 7), params=SamplingParams(temperature=0.0, max_new_tokens=6))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         return sum([len(output.tokens) async for output in group.submit(request)])
 
 

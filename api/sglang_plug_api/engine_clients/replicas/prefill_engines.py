@@ -12,7 +12,7 @@ from sglang_plug import EngineError, Output, Request, RequestError
 from .checked_routing import CheckedRouting
 from .group import MAX_ATTEMPTS
 from .replica import Replica
-from .router import SILENT_AFTER, Router
+from .router import HEARTBEAT_TIMEOUT, Router
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class PrefillEngines:
         tried = list[int]()
         while len(tried) < MAX_ATTEMPTS:
             replica = self.router.choose(request, tried)
-            if replica is None or replica.client.silent_for > SILENT_AFTER:
+            if replica is None or replica.client.silent_for > HEARTBEAT_TIMEOUT:
                 return None
             tried.append(replica.replica)
             try:

@@ -10,10 +10,10 @@ from sglang_plug import Request
 from .checked_routing import CheckedRouting
 from .replica import Replica
 
-SILENT_AFTER = 10.0
-"""Seconds without a heartbeat after which a replica gets requests only if the others are silent, too."""
-LOOK_EVERY = 1.0
-"""Seconds after which all replicas are asked for signs of life again."""
+HEARTBEAT_TIMEOUT = 10.0
+"""Seconds without a heartbeat after which a replica gets requests only if no other replica has a recent heartbeat."""
+POLL_SECONDS = 1.0
+"""Seconds after which the heartbeats of all replicas are checked again."""
 
 
 class Router:
@@ -30,11 +30,11 @@ class Router:
     ) -> None:
         self._replicas, self._routing, self._clock = replicas, routing, clock
         self._candidates: Sequence[Replica] = ()
-        self._next_look = 0.0
+        self._next_poll = 0.0
 
     def changed(self) -> None:
         """Note that a replica has failed, or serves again."""
-        self._next_look = 0.0
+        self._next_poll = 0.0
 
     def serving(self) -> list[Replica]:
         """Return the replicas that serve now."""
@@ -43,17 +43,17 @@ class Router:
     def choose(self, request: Request, tried: Sequence[int] = ()) -> Replica | None:
         """Return the replica for a request, none of ``tried``; ``None`` if no other one serves."""
         now = self._clock()
-        if now >= self._next_look:
-            self._look(now)
+        if now >= self._next_poll:
+            self._poll_replicas(now)
         candidates = self._without(tried)
         if not candidates:
-            self._look(now)
+            self._poll_replicas(now)
             candidates = self._without(tried)
         while candidates:
             replica = self._routing.choose(request, candidates)
             if replica.client.failure is None:
                 return replica
-            self._look(now)  # it has failed since, and nobody has told
+            self._poll_replicas(now)  # it has failed without a notification
             candidates = self._without(tried)
         return None
 
@@ -63,9 +63,9 @@ class Router:
         untried = [replica for replica in self._candidates if replica.replica not in tried]
         return untried or [replica for replica in self.serving() if replica.replica not in tried]
 
-    def _look(self, now: float) -> None:
+    def _poll_replicas(self, now: float) -> None:
         serving = self.serving()
-        lively = [replica for replica in serving if replica.client.silent_for <= SILENT_AFTER]
-        staying = [replica for replica in lively or serving if not replica.leaving]
-        self._candidates = staying or lively or serving
-        self._next_look = now + LOOK_EVERY
+        responsive = [replica for replica in serving if replica.client.silent_for <= HEARTBEAT_TIMEOUT]
+        staying = [replica for replica in responsive or serving if not replica.leaving]
+        self._candidates = staying or responsive or serving
+        self._next_poll = now + POLL_SECONDS

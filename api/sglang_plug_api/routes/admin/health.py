@@ -12,7 +12,7 @@ from sglang_plug_api.pooling.pooling import probe_model
 from sglang_plug_api.text.text_engine import TextEngine
 
 PROBE_PRIORITY = 1 << 30
-SILENT_AFTER = 10.0
+HEARTBEAT_TIMEOUT = 10.0
 """Seconds without a heartbeat, which the engine sends each second, after which it counts as not running."""
 
 
@@ -75,7 +75,7 @@ def _answer(engine: TextEngine) -> Response:
 def _check_alive(engine: TextEngine) -> None:
     if engine.client.failure is not None:
         raise ApiError(f"the engine is not running: {engine.client.failure}", 503)
-    if (silent := engine.client.silent_for) > SILENT_AFTER:
+    if (silent := engine.client.silent_for) > HEARTBEAT_TIMEOUT:
         raise ApiError(f"no heartbeat from the engine for {silent:.0f} seconds", 503)
     if engine.warming_up:
         raise ApiError("the server is warming up: its own first request has not ended", 503)

@@ -29,7 +29,7 @@ from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouti
 from tests.api.engine_clients.replicas.scripted_replica import ScriptedReplica
 from tests.api.engine_clients.replicas.test_group import Wanted
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 LOCAL = "127.0.0.1"
 BLOCK_TOKENS = 4
 SECRET, OTHER_SECRET = b"a secret of both", b"another secret!!"
@@ -128,12 +128,12 @@ def request(id: str, tokens: int = 20, **fields: Any) -> Request:
 
 
 async def outputs_of(client: Any, request: Request) -> list[Output]:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         return [output async for output in client.submit(request)]
 
 
 async def until(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not holds():
             await asyncio.sleep(0.01)
 
@@ -143,7 +143,7 @@ async def failures(group: DecodeGroup) -> list[str | None]:
 
 
 async def connected(group: DecodeGroup) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while any(await failures(group)):
             await asyncio.sleep(0.01)
 
@@ -215,7 +215,7 @@ async def test_a_prompt_of_a_request_that_is_aborted_is_aborted() -> None:
         await until(lambda: prefill.got)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await closed.wait()
         assert decode.got == []
 
@@ -307,7 +307,7 @@ async def test_a_prefill_server_of_another_model_that_comes_later_is_not_used() 
         port = int(address.rpartition(":")[2])
     async with decode_server(decode, address) as group:
         async with prefill_server(Made(Engine({**IDENTITY, "dtype": "float16"})), port=port):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while "dtype is 'float16' there" not in str(await failures(group)):
                     await asyncio.sleep(0.01)
             assert len(await outputs_of(group, request("a"))) == 3

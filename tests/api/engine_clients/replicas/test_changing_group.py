@@ -13,7 +13,7 @@ from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouti
 
 from .scripted_replica import ScriptedReplica, step
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 class FirstOnly:
@@ -31,12 +31,12 @@ def group() -> EngineGroup:
 
 async def answer(engines: EngineGroup, id: str) -> list[int]:
     request = Request(id=id, tokens=(1, 2))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         return [token async for output in engines.submit(request) for token in output.tokens]
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not holds():
             await asyncio.sleep(0.01)
 

@@ -12,7 +12,7 @@ import pytest
 from sglang_plug import ConfigError, EngineError, ReplicaLoad, Request, RequestError, StepStats
 from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouting
 from sglang_plug_api.engine_clients.replicas.group import ReplicaGroup
-from sglang_plug_api.engine_clients.replicas.router import LOOK_EVERY, SILENT_AFTER
+from sglang_plug_api.engine_clients.replicas.router import HEARTBEAT_TIMEOUT, POLL_SECONDS
 
 from .scripted_replica import REFUSAL, ScriptedReplica, step
 
@@ -215,15 +215,15 @@ async def test_it_serves_until_the_last_replica_is_given_up() -> None:
 async def test_a_silent_replica_gets_no_requests_while_another_one_shows_signs_of_life() -> None:
     fleet = Fleet()
     async with started(fleet) as group:
-        fleet[0].silence = SILENT_AFTER + 1
+        fleet[0].silence = HEARTBEAT_TIMEOUT + 1
         await tokens_of(group, request("a"))
         assert fleet[1].requests == ["a"]
         assert group.silent_for == 0.0
-        fleet[1].silence = SILENT_AFTER + 2
-        fleet.now += LOOK_EVERY
+        fleet[1].silence = HEARTBEAT_TIMEOUT + 2
+        fleet.now += POLL_SECONDS
         await tokens_of(group, request("b"))
         assert fleet[0].requests == ["b"]
-        assert group.silent_for == SILENT_AFTER + 1
+        assert group.silent_for == HEARTBEAT_TIMEOUT + 1
 
 
 async def test_a_failure_that_was_not_noticed_yet_does_not_cost_a_request_one_of_its_attempts() -> None:

@@ -22,7 +22,7 @@ from sglang_plug import (
 )
 from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouting
 from sglang_plug_api.engine_clients.replicas.paired_group import PairedGroup
-from sglang_plug_api.engine_clients.replicas.router import LOOK_EVERY, SILENT_AFTER
+from sglang_plug_api.engine_clients.replicas.router import HEARTBEAT_TIMEOUT, POLL_SECONDS
 
 from .scripted_replica import REFUSAL, ScriptedReplica, step
 from .test_group import Wanted
@@ -265,7 +265,7 @@ async def test_a_refused_prompt_is_computed_by_the_decode_engine_which_refuses_f
 async def test_a_silent_prefill_engine_gets_no_prompts() -> None:
     pairs = Pairs(1, 1)
     async with started(pairs) as group:
-        pairs[1].silence, pairs.now = SILENT_AFTER + 1, LOOK_EVERY
+        pairs[1].silence, pairs.now = HEARTBEAT_TIMEOUT + 1, POLL_SECONDS
         assert await tokens_of(group, request()) == [1, 2, 3]
         assert pairs.served == [1, 0]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sglang_plug import ReplicaLoad, Request
 from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouting
 from sglang_plug_api.engine_clients.replicas.replica import Replica
-from sglang_plug_api.engine_clients.replicas.router import LOOK_EVERY, SILENT_AFTER, Router
+from sglang_plug_api.engine_clients.replicas.router import HEARTBEAT_TIMEOUT, POLL_SECONDS, Router
 
 from .scripted_replica import ScriptedReplica
 
@@ -46,8 +46,8 @@ async def test_replicas_are_asked_once_in_a_while_and_not_for_each_request() -> 
     cluster = Cluster(20)
     assert [cluster.choose() for _ in range(50)] == [0] * 50
     assert {client.probes for client in cluster.clients} == {1}
-    cluster.now += LOOK_EVERY
-    cluster.clients[0].silence = SILENT_AFTER + 1
+    cluster.now += POLL_SECONDS
+    cluster.clients[0].silence = HEARTBEAT_TIMEOUT + 1
     assert [cluster.choose() for _ in range(50)] == [1] * 50
     assert {client.probes for client in cluster.clients} == {2}
 
@@ -75,7 +75,7 @@ async def test_one_that_failed_unnoticed_is_not_chosen() -> None:
 
 async def test_when_all_lively_ones_were_tried_a_silent_one_is() -> None:
     cluster = Cluster(3)
-    cluster.clients[2].silence = SILENT_AFTER + 1
+    cluster.clients[2].silence = HEARTBEAT_TIMEOUT + 1
     assert (cluster.choose(), cluster.choose(0), cluster.choose(0, 1), cluster.choose(0, 1, 2)) == (0, 1, 2, None)
 
 
