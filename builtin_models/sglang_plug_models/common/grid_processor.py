@@ -28,9 +28,9 @@ class GridProcessor:
 
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
         """Build the prompt of tokens and images; see ``MediaProcessor``."""
-        return put_images(tokens, images, self._placeholder, self._limits, self._look)
+        return put_images(tokens, images, self._placeholder, self._limits, self._image_input)
 
-    def _look(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
+    def _image_input(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
         result = self._images(images=[image], return_tensors="np")
         grid = result[GRID]
         count = int(grid.prod()) // self._images.merge_size**2

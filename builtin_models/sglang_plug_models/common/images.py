@@ -136,11 +136,12 @@ def put_images(
     images: Sequence[bytes],
     placeholder: int,
     limits: MediaLimits,
-    look: Callable[[Image.Image], tuple[int | Sequence[int], Arrays]],
+    image_input: Callable[[Image.Image], tuple[int | Sequence[int], Arrays]],
 ) -> MediaPrompt:
     """Repeat each ``placeholder`` of ``tokens`` once for each position of its image.
 
-    ``look`` returns for an image the number of positions or their tokens, and the model's input. Raises ``MediaError``.
+    ``image_input`` returns for an image the number of positions or their tokens, and the model's input. Raises
+    ``MediaError``.
     """
     if len(images) > limits.count:
         raise MediaError(f"the prompt has {len(images)} images; the maximum is {limits.count}")
@@ -154,7 +155,7 @@ def put_images(
         if token != placeholder:
             expanded.append(token)
             continue
-        needed, arrays = _looked(next(result), limits, look)
+        needed, arrays = _preprocessed(next(result), limits, image_input)
         image_tokens = [placeholder] * needed if isinstance(needed, int) else needed
         taken += len(image_tokens)
         if taken > limits.tokens:
@@ -178,15 +179,15 @@ def _checked(images: Sequence[bytes], limits: MediaLimits) -> list[int]:
     return pixels
 
 
-def _looked(
+def _preprocessed(
     image: tuple[int, bytes, int],
     limits: MediaLimits,
-    look: Callable[[Image.Image], tuple[int | Sequence[int], Arrays]],
+    image_input: Callable[[Image.Image], tuple[int | Sequence[int], Arrays]],
 ) -> tuple[int | Sequence[int], Arrays]:
     index, data, pixels = image
     try:
         with DECODING.taking(pixels):
-            return look(open_image(data, limits))
+            return image_input(open_image(data, limits))
     except MediaError as error:
         raise MediaError(str(error), index) from error.__cause__
     except MemoryError:

@@ -41,7 +41,7 @@ class GemmaProcessor:
 
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
         """Build the prompt; see ``MediaProcessor``. The token that begins an image stands for it."""
-        return put_images(self._framed(tokens), images, self._placeholder, self._limits, self._look)
+        return put_images(self._framed(tokens), images, self._placeholder, self._limits, self._image_input)
 
     def _framed(self, tokens: Sequence[int]) -> list[int]:
         """Add newlines, a placeholder and an end for each token that begins an image."""
@@ -62,7 +62,7 @@ class GemmaProcessor:
         put_run()
         return result
 
-    def _look(self, image: Image.Image) -> tuple[Sequence[int], dict[str, MediaArray]]:
+    def _image_input(self, image: Image.Image) -> tuple[Sequence[int], dict[str, MediaArray]]:
         result = self._images(images=[image], return_tensors="np", do_pan_and_scan=False)[PIXELS].astype("float32")
         return [self._placeholder] * self._count, {PIXELS: as_array(result)}
 

@@ -40,9 +40,9 @@ class NamedTilesProcessor:
 
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
         """Build the prompt of tokens and images; see ``MediaProcessor``."""
-        return put_images(tokens, images, self._id, self._limits, self._look)
+        return put_images(tokens, images, self._id, self._limits, self._image_input)
 
-    def _look(self, image: Image.Image) -> tuple[Sequence[int], dict[str, MediaArray]]:
+    def _image_input(self, image: Image.Image) -> tuple[Sequence[int], dict[str, MediaArray]]:
         result = self._images(images=[[image]], return_tensors="np", return_row_col_info=True)
         tokens = self._encode(self._named(result["rows"][0][0], result["cols"][0][0]))
         arrays = {

@@ -41,9 +41,9 @@ class TilesProcessor:
             for token in tokens
             for item in ((self._begin, token, self._end) if token == self._placeholder else (token,))
         ]
-        return put_images(framed, images, self._placeholder, self._limits, self._look)
+        return put_images(framed, images, self._placeholder, self._limits, self._image_input)
 
-    def _look(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
+    def _image_input(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
         result = self._images(images=[image], return_tensors="np", crop_to_patches=True)[PIXELS].astype("float32")
         return len(result) * self._count, {PIXELS: as_array(result)}
 

@@ -38,9 +38,9 @@ class LlavaProcessor:
 
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
         """Build the prompt of tokens and images; see ``MediaProcessor``."""
-        return put_images(tokens, images, self._placeholder, self._limits, self._look)
+        return put_images(tokens, images, self._placeholder, self._limits, self._image_input)
 
-    def _look(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
+    def _image_input(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
         result = self._images(images=[image], return_tensors="np")[PIXELS].astype("float32")
         height, width = result.shape[-2:]
         return (height // self._patch) * (width // self._patch) + self._extra, {PIXELS: as_array(result)}
@@ -69,16 +69,16 @@ class TilesProcessor:
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
         """Build the prompt of tokens and images; see ``MediaProcessor``."""
         whole_only = self._config.model_type == SINGLE and len(images) > 1
-        look = self._look_at_whole if whole_only else self._look
-        return put_images(tokens, images, int(self._config.image_token_index), self._limits, look)
+        image_input = self._unsplit_image_input if whole_only else self._image_input
+        return put_images(tokens, images, int(self._config.image_token_index), self._limits, image_input)
 
-    def _look(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
+    def _image_input(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
         count = num_image_tokens(self._config, image.height, image.width)
         pixels = self._images(images=[image], return_tensors="np")[PIXELS][0].astype("float32")
         size = np.array([image.height, image.width], dtype="int64")
         return count, {PIXELS: as_array(pixels), SIZES: as_array(size)}
 
-    def _look_at_whole(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
+    def _unsplit_image_input(self, image: Image.Image) -> tuple[int, dict[str, MediaArray]]:
         pixels = self._images(images=[[image, image]], return_tensors="np")[PIXELS][0]  # the number of images matters
         return patches(self._config) ** 2 + 1, {PIXELS: as_array(pixels[:1].astype("float32"))}
 

@@ -38,9 +38,9 @@ class PixtralProcessor:
 
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
         """Build the prompt of tokens and images; see ``MediaProcessor``."""
-        return put_images(tokens, images, self._placeholder, self._limits, self._look)
+        return put_images(tokens, images, self._placeholder, self._limits, self._image_input)
 
-    def _look(self, image: Image.Image) -> tuple[Sequence[int], dict[str, MediaArray]]:
+    def _image_input(self, image: Image.Image) -> tuple[Sequence[int], dict[str, MediaArray]]:
         result = self._images(images=[image], return_tensors="np", patch_size=self._side)[PIXELS].astype("float32")
         rows, columns = (size // self._side for size in result.shape[2:])
         ends = [self._row_end] * (rows - 1) + [self._image_end]

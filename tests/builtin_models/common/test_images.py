@@ -191,14 +191,14 @@ def test_the_pixels_of_a_prompt_are_limited_before_anything_is_decoded() -> None
     images = [file_of(Image.new("L", (100, 90)))] * 16
     opened: list[Image.Image] = []
 
-    def look(image: Image.Image) -> tuple[int, dict[str, Any]]:
+    def image_input(image: Image.Image) -> tuple[int, dict[str, Any]]:
         opened.append(image)
         return 1, {}
 
     with pytest.raises(MediaError, match="have 144000 pixels together; the maximum for one prompt is 143999"):
-        put_images([9] * 16, images, 9, MediaLimits(request_pixels=143_999), look)
+        put_images([9] * 16, images, 9, MediaLimits(request_pixels=143_999), image_input)
     assert not opened
-    put_images([9] * 16, images, 9, MediaLimits(request_pixels=144_000), look)
+    put_images([9] * 16, images, 9, MediaLimits(request_pixels=144_000), image_input)
     assert len(opened) == 16
 
 
