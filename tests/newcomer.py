@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 QUESTION, ANSWER = "What is the capital of Peru?", "Lima"
 READY = " at http://"
-PATIENCE = 300.0
+TIMEOUT = 300.0
 """Seconds until something that has to happen counts as not happening."""
 INDEX_FAILED = 75
 
@@ -126,7 +126,7 @@ def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     if done.returncode:
         raise Failure(f"{' '.join(command)} ended with status {done.returncode}:\n{done.stdout}\n{done.stderr}")
@@ -147,7 +147,7 @@ def _server(program: Path, home: Path, environment: Mapping[str, str]) -> Iterat
         process = subprocess.Popen(
             command, cwd=home, env=dict(environment), stdout=subprocess.PIPE, stderr=log, text=True
         )
-        timer = threading.Timer(PATIENCE, process.kill)
+        timer = threading.Timer(TIMEOUT, process.kill)
         timer.start()
         try:
             assert process.stdout is not None
@@ -160,7 +160,7 @@ def _server(program: Path, home: Path, environment: Mapping[str, str]) -> Iterat
             yield line.split(" at ")[1].strip()
             with _step("stop"):
                 process.send_signal(signal.SIGINT)
-                if status := process.wait(PATIENCE):
+                if status := process.wait(TIMEOUT):
                     raise Failure(f"the server ended with status {status}")
         finally:
             timer.cancel()

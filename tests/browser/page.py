@@ -23,7 +23,7 @@ By = _selenium(".common.by").By
 Keys = _selenium(".common.keys").Keys
 WebDriverWait = _selenium(".support.ui").WebDriverWait
 
-PATIENCE = 60
+TIMEOUT = 60
 """Seconds until something that has to happen counts as not happening."""
 WIDTH, HEIGHT = 1280, 900
 
@@ -92,7 +92,7 @@ class Page:
 
     def until(self, holds: Callable[[], Any], description: str) -> Any:
         """Ask again and again until the answer is true; returns it."""
-        return WebDriverWait(self.browser, PATIENCE, poll_frequency=0.05).until(
+        return WebDriverWait(self.browser, TIMEOUT, poll_frequency=0.05).until(
             lambda _: holds(), f"never came: {description}"
         )
 

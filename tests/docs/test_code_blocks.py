@@ -28,7 +28,7 @@ from sglang_plug_api.options.parsing import add_arguments, server_config
 from tests.docs.code_blocks import DATA, NOT_CODE, ROOT, SHELL, Block, blocks, command_exemption, exemptions, words
 from tests.e2e.servers import Launcher
 
-PATIENCE = 240
+TIMEOUT = 240
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     "yaml": lambda text: list(yaml.safe_load_all(text)),
     "toml": tomllib.loads,
@@ -137,7 +137,7 @@ def run(command: list[str], home: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
 
 

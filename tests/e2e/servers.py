@@ -36,7 +36,7 @@ ENVIRONMENT = {
 READY = " at http://"
 NO_GRAMMARS = ("--grammar-backend", "none")
 """For servers without constrained outputs: the process that compiles grammars takes as long to start as they do."""
-PATIENCE = 240.0
+TIMEOUT = 240.0
 """Seconds until something that has to happen counts as not happening."""
 LOG_SHOWN = 3000
 STDERR = 2
@@ -46,7 +46,7 @@ ENGINE = b"sglang_plug.engine.processes.worker"
 
 def until(holds: Callable[[], Any], description: str) -> Any:
     """Ask again and again until the answer is true; returns it."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not (answer := holds()):
         assert time.monotonic() < deadline, f"never happened: {description}"
         time.sleep(0.02)
@@ -70,7 +70,7 @@ class HttpServer:
 
     def __init__(self, flags: tuple[str, ...]) -> None:
         self.flags, self.url = flags, ""
-        self.client = httpx.Client(timeout=PATIENCE)
+        self.client = httpx.Client(timeout=TIMEOUT)
 
     def _serves_at(self, ready: str) -> None:
         """Take the address from the ready line."""
@@ -188,7 +188,7 @@ class Server(HttpServer):
 
     def exit_code(self) -> int:
         """Wait for the end."""
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT)
 
     def close(self) -> None:
         """End it, whatever state it is in."""
@@ -252,11 +252,11 @@ class ThreadServer(HttpServer):
         super().__init__(flags)
         level = flags[flags.index("--log-level") + 1] if "--log-level" in flags else "info"
         self._log = ProcessLog(logging.getLevelNamesMapping()[level.upper()])
-        self._shutdown, self._ready = PatientShutdown(), threading.Event()
+        self._shutdown, self._ready = InProcessShutdown(), threading.Event()
         self.ready_text = ""
         self._thread = threading.Thread(target=self._serve, name="server", daemon=True)
         self._thread.start()
-        assert self._ready.wait(PATIENCE) and self.url, f"the server with {' '.join(flags)} did not get ready"
+        assert self._ready.wait(TIMEOUT) and self.url, f"the server with {' '.join(flags)} did not get ready"
         self.log_of_start = self._log.text
         """What was logged until it was ready."""
 
@@ -292,12 +292,12 @@ class ThreadServer(HttpServer):
             return
         self.client.close()
         self._shutdown.stop()
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT)
         assert not self._thread.is_alive(), "the server does not end"
         gc.collect()
 
 
-class PatientShutdown(Shutdown):
+class InProcessShutdown(Shutdown):
     """Ends no process by force: it would be that of the tests."""
 
     def expect_end(self, seconds: float = 0.0) -> None:

@@ -26,12 +26,12 @@ from .servers import NO_GRAMMARS
 CHAT = "/v1/chat/completions"
 OVER = ("completed", "failed", "expired", "cancelled")
 LINES = int(os.environ.get("BATCH_LINES", "300"))
-PATIENCE = max(240.0, LINES / 2)
+TIMEOUT = max(240.0, LINES / 2)
 
 
 def until(holds: Callable[[], Any], description: str) -> Any:
     """Ask again and again until the answer is true; returns it."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not (answer := holds()):
         assert time.monotonic() < deadline, f"never happened: {description}"
         time.sleep(0.02)
@@ -103,7 +103,7 @@ def used(rows: Sequence[dict[str, Any]]) -> tuple[int, int]:
     return sum(usage["prompt_tokens"] for usage in usages), sum(usage["completion_tokens"] for usage in usages)
 
 
-@pytest.mark.timeout(PATIENCE + 240)
+@pytest.mark.timeout(TIMEOUT + 240)
 def test_hundreds_of_lines(user: Client) -> None:
     batch = user.wait(user.start([chat(number) for number in range(LINES)], metadata={"who": "me"}).id)
     assert batch.status == "completed", batch
@@ -232,7 +232,7 @@ def test_the_window_closes(launch: Any, tmp_path: Path) -> None:
     id = user.start([chat(number, max_tokens=100, ignore_eos=True) for number in range(200)]).id
     batch = user.wait(id, lambda batch: done(batch) > 2)
     assert batch.expires_at == batch.created_at + 24 * 3600
-    with contextlib.closing(sqlite3.connect(folder / "batches.sqlite3", timeout=PATIENCE)) as table, table:
+    with contextlib.closing(sqlite3.connect(folder / "batches.sqlite3", timeout=TIMEOUT)) as table, table:
         table.execute("UPDATE batches SET expires_at = ? WHERE id = ?", (int(time.time()) - 1, id))  # a day later
     batch = user.wait(id)
     assert batch.status == "expired" and batch.expired_at and not batch.completed_at
@@ -273,7 +273,7 @@ def test_interactive_requests_do_not_stand_behind_a_batch(server: Any, user: Cli
 def test_a_busy_server_starts_no_lines(server: Any, user: Client) -> None:
     """Lines are neither sent nor served while two other requests take both running slots, until these are aborted."""
     params = {"max_new_tokens": 3000, "ignore_eos": True}
-    with ThreadPoolExecutor(2) as pool, httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+    with ThreadPoolExecutor(2) as pool, httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
         bodies = [{"text": "Once", "rid": f"busy-{index}", "sampling_params": params} for index in range(2)]
         busy = [pool.submit(client.post, "/generate", json=body) for body in bodies]
         try:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from .replaying import in_time, replayed
-from .servers import PATIENCE, refused_start
+from .servers import TIMEOUT, refused_start
 
 AUTHORIZED = {"authorization": b"Bearer admin-key"}
 CLAIM = """
@@ -66,7 +66,7 @@ def test_a_route_that_is_taken_stops_the_start(tmp_path: Path) -> None:
 @replayed
 async def test_overload_is_refused_and_the_rest_served_whole(guarded: Any) -> None:
     body = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 200, "ignore_eos": True}}
-    async with httpx.AsyncClient(base_url=guarded.url, timeout=PATIENCE, headers=AUTHORIZED) as client:
+    async with httpx.AsyncClient(base_url=guarded.url, timeout=TIMEOUT, headers=AUTHORIZED) as client:
         answers = await asyncio.gather(*(client.post("/generate", json=body) for _ in range(6)))
         streams = await asyncio.gather(*(client.post("/generate", json={**body, "stream": True}) for _ in range(6)))
         batch = await client.post("/generate", json={**body, "text": ["a", "b", "c"]})

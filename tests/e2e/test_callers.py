@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .servers import PATIENCE, refused_start, until
+from .servers import TIMEOUT, refused_start, until
 from .test_metrics import scrape, value
 
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}}
@@ -30,7 +30,7 @@ def client(server: Any, key: str, **headers: str) -> httpx.Client:
     return httpx.Client(
         base_url=server.url,
         headers={**({"authorization": f"Bearer {key}"} if key else {}), **headers},
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
 
 
@@ -108,7 +108,7 @@ def test_a_request_that_waits_beyond_its_deadline_is_refused_and_costs_nothing(
             refused = a.post(path, json={**body, "deadline_ms": 50})
         assert refused.status_code == 504, refused.text
         assert "deadline of the request cannot be met" in refused.text
-        served = a.post(path, json={**body, "deadline_ms": 1000 * int(PATIENCE)})
+        served = a.post(path, json={**body, "deadline_ms": 1000 * int(TIMEOUT)})
         assert served.status_code == 200, served.text
 
         def counted() -> dict[str, float]:

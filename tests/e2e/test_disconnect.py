@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from .replaying import in_time, replayed
-from .servers import PATIENCE
+from .servers import TIMEOUT
 
 CLIENTS = 40
 PROMPT = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n"
@@ -63,7 +63,7 @@ async def test_forty_clients_leave_and_others_stay(server: Any) -> None:
     async def stay(client: httpx.AsyncClient) -> str:
         return (await client.post("/generate", json=body)).json()["text"]
 
-    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT) as client:
         *texts, _ = await asyncio.gather(*(stay(client) for _ in range(5)), crowd(server, 1500))
     assert texts == [expected] * 5
     server.wait_whole()
@@ -81,7 +81,7 @@ async def test_forty_clients_leave_a_queue(narrow: Any) -> None:
 async def test_a_request_leaves_the_queue_before_it_ran(narrow: Any) -> None:
     narrow.wait_whole()
     params = {"max_new_tokens": 180, "ignore_eos": True}
-    async with httpx.AsyncClient(base_url=narrow.url, timeout=PATIENCE) as client:
+    async with httpx.AsyncClient(base_url=narrow.url, timeout=TIMEOUT) as client:
         running = [
             asyncio.create_task(client.post("/generate", json={"text": text, "sampling_params": params}))
             for text in ("one", "two")
@@ -109,7 +109,7 @@ async def test_a_request_leaves_the_queue_before_it_ran(narrow: Any) -> None:
 async def test_an_abandoned_stream_frees_its_slots(server: Any) -> None:
     server.wait_whole()
     body = {"text": PROMPT, "stream": True, "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}}
-    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT) as client:
         async with client.stream("POST", "/generate", json=body) as stream:
             lines = stream.aiter_lines()
             for _ in range(5):

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from .replaying import in_time, replayed, wait_in_time, within
-from .servers import PATIENCE
+from .servers import TIMEOUT
 
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}}
 SERVED_ON = 1.0
@@ -26,7 +26,7 @@ def test_the_engine_is_killed(launch: Any) -> None:
     plain: list[httpx.Response] = []
 
     def wait_for_the_last_answer() -> None:
-        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client, contextlib.suppress(httpx.TransportError):
+        with httpx.Client(base_url=server.url, timeout=TIMEOUT) as client, contextlib.suppress(httpx.TransportError):
             while not plain or plain[-1].status_code == 200:
                 plain.append(client.post("/v1/completions", json=body))
 
@@ -39,7 +39,7 @@ def test_the_engine_is_killed(launch: Any) -> None:
         with within(SERVED_ON, "it still answers, though its engine is gone"):
             os.kill(server.engine_pid, signal.SIGKILL)
             events = [line for line in lines if line]
-            with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+            with httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
                 health = client.get("/health")
                 late = client.post("/generate", json=LONG)
     assert events[-1] == "data: [DONE]"

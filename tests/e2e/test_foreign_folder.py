@@ -14,7 +14,7 @@ import pytest
 
 import sglang_plug_models.demo
 
-from .servers import PATIENCE, command_of
+from .servers import TIMEOUT, command_of
 
 LOADED = """
 import sys
@@ -33,7 +33,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("work") / "checkpoint"
     (demo,) = Path(sglang_plug_models.demo.__file__).parent.glob("*/config.json")
     shutil.copytree(demo.parent, folder)
-    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=PATIENCE)
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=TIMEOUT)
     names = {*done.stdout.split(), *packages_distributions(), *sys.stdlib_module_names, "sitecustomize"}
     assert {"msgspec", "torch", "runpy", "sglang_plug", "xgrammar"} <= names
     text = f"open({str(folder.parent / 'executed')!r}, 'a').write(__file__ + chr(10))"
@@ -61,7 +61,7 @@ def test_a_server_there_executes_none_of_its_files(planted: Path, launch: Any) -
 def test_commands_there_execute_none_of_its_files(planted: Path) -> None:
     program = Path(sys.executable).with_name("sglang-plug")
     done = subprocess.run(
-        [program, "plugins", "doctor"], cwd=planted, capture_output=True, text=True, timeout=PATIENCE, check=False
+        [program, "plugins", "doctor"], cwd=planted, capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
     assert "sglang-plug" in done.stdout, done.stderr
     assert executed(planted) == ""
@@ -76,7 +76,7 @@ def test_python_m_takes_no_library_from_there(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
     assert "sglang-plug" in done.stdout, done.stderr

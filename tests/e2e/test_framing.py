@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from .servers import PATIENCE
+from .servers import TIMEOUT
 
 SMUGGLED = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BODY = b'{"text": "Hi", "sampling_params": {"max_new_tokens": 1}}'
@@ -126,7 +126,7 @@ AMBIGUOUS = {
 def exchange(server: Any, data: bytes, pieces: int = 1) -> bytes:
     """Everything that the server answers until it closes the connection."""
     response = b""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         size = -(-len(data) // pieces)
         try:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .servers import PATIENCE, until
+from .servers import TIMEOUT, until
 
 PLUGIN = """
 import hashlib
@@ -80,7 +80,7 @@ def wait_served(server: Any) -> None:
 
 def ask(server: Any, way: str) -> httpx.Response:
     body = {"text": "x", "sampling_params": {"max_new_tokens": 20, "regex": way, "ignore_eos": True}}
-    with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+    with httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
         return client.post("/generate", json=body)
 
 
@@ -104,7 +104,7 @@ def test_a_library_without_end_is_named_and_the_engine_restarts(hanging: Any) ->
     before, others = hanging.engine_pid, list[httpx.Response]()
 
     def other() -> None:
-        with httpx.Client(base_url=hanging.url, timeout=PATIENCE) as client:
+        with httpx.Client(base_url=hanging.url, timeout=TIMEOUT) as client:
             others.append(client.post("/generate", json={**LONG, "stream": False}))
 
     waiting = threading.Thread(target=other)

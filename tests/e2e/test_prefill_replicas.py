@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from .replaying import in_time, replayed, wait_in_time
-from .servers import PATIENCE, Launcher, Server, ThreadServer, refused_start, until
+from .servers import TIMEOUT, Launcher, Server, ThreadServer, refused_start, until
 from .test_replicas import is_whole
 
 TEXT = "Tell me about the history of the city of Paris, from its beginnings to this day, and about its rivers. "
@@ -195,7 +195,7 @@ def test_an_engine_is_killed_with_requests_in_flight(single: ThreadServer, paire
     computed = stores(paired)[1]["tiers"]["transfer"]["stored_blocks"]
 
     async def scene() -> list[Any]:
-        async with httpx.AsyncClient(base_url=paired.url, timeout=PATIENCE) as client:
+        async with httpx.AsyncClient(base_url=paired.url, timeout=TIMEOUT) as client:
             tasks = [asyncio.create_task(client.post("/generate", json=body)) for body in requests]
             await asyncio.to_thread(
                 wait_in_time,
@@ -230,7 +230,7 @@ def test_clients_that_leave_abort_on_both_engines(paired: Server) -> None:
     params = {"max_new_tokens": 3000, "ignore_eos": True}
 
     def leave(seed: int) -> None:
-        with httpx.Client(base_url=paired.url, timeout=PATIENCE) as client:
+        with httpx.Client(base_url=paired.url, timeout=TIMEOUT) as client:
             body = {"input_ids": ids(seed, 900), "sampling_params": params, "stream": True}
             with client.stream("POST", "/generate", json=body) as answer:
                 next(answer.iter_lines())

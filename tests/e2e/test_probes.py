@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from .servers import PATIENCE, until
+from .servers import TIMEOUT, until
 from .test_stop_signals import BLOCKED_STEP, ended, plugin, stop
 
 PROBES = ("/health", "/ping", "/ready", "/readyz", "/health_generate")
@@ -19,7 +19,7 @@ PROBES = ("/health", "/ping", "/ready", "/readyz", "/health_generate")
 
 def refusals(url: str) -> set[str]:
     """What the probes say, all of which must answer 503."""
-    with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+    with httpx.Client(base_url=url, timeout=TIMEOUT) as client:
         answers = [client.get(path) for path in PROBES]
     assert {answer.status_code for answer in answers} == {503}
     return {answer.json()["error"]["message"] for answer in answers}

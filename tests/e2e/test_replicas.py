@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import sglang_plug_models.demo as demo
 
 from .replaying import in_time, replayed, wait_in_time
-from .servers import NO_GRAMMARS, PATIENCE, Launcher, Server, command_of, until
+from .servers import NO_GRAMMARS, TIMEOUT, Launcher, Server, command_of, until
 
 PARIS = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
 LENGTH = 120
@@ -117,7 +117,7 @@ def test_an_engine_is_killed_with_sixty_requests_in_flight(pair: Server) -> None
 
     async def scene() -> tuple[list[dict[str, Any]], list[tuple[int, str | None]]]:
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=pair.url, timeout=PATIENCE, limits=limits) as client:
+        async with httpx.AsyncClient(base_url=pair.url, timeout=TIMEOUT, limits=limits) as client:
             answers = [asyncio.create_task(whole(client, number)) for number in range(WHOLE)]
             streams = [asyncio.create_task(streamed(client, WHOLE + number)) for number in range(STREAMED)]
             await asyncio.to_thread(wait_in_time, lambda: sum(pair.load()) > 50, "the requests have arrived")

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from .replaying import in_time, wait_in_time
-from .servers import NO_GRAMMARS, PATIENCE, Launcher, Server, ThreadServer, refused_start, until
+from .servers import NO_GRAMMARS, TIMEOUT, Launcher, Server, ThreadServer, refused_start, until
 from .test_prefill_replicas import BLOCK, bodies, ids
 
 SIZE = ("--max-total-tokens", "16384", "--set", "transfer.bytes=1GB", "--set", "kv-tiers.buffer_mib=64", *NO_GRAMMARS)
@@ -108,7 +108,7 @@ def test_a_prefill_server_is_killed_under_load_and_comes_back(
     computed = prefill.info()["kv_stores"]["tiers"]["transfer"]["stored_blocks"]
 
     async def scene() -> list[Any]:
-        async with httpx.AsyncClient(base_url=decode.url, timeout=PATIENCE) as client:
+        async with httpx.AsyncClient(base_url=decode.url, timeout=TIMEOUT) as client:
             tasks = [asyncio.create_task(client.post("/generate", json=body)) for body in requests]
             await asyncio.to_thread(
                 wait_in_time,

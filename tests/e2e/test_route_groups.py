@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .servers import NO_GRAMMARS, PATIENCE, Launcher, ThreadServer, until
+from .servers import NO_GRAMMARS, TIMEOUT, Launcher, ThreadServer, until
 
 PLUGIN = """
 from sglang_plug import RouteSpec, hookimpl
@@ -153,7 +153,7 @@ def test_the_end_of_the_engine_ends_a_stream_with_a_line(launch: Launcher, plugi
 def test_a_shutdown_ends_a_stream_with_a_line(launch: Launcher, plugin: str) -> None:
     server = launch.in_thread("--plugin", plugin, "--drain-timeout", "0")
     with (
-        httpx.Client(base_url=server.url, timeout=PATIENCE) as client,
+        httpx.Client(base_url=server.url, timeout=TIMEOUT) as client,
         client.stream("POST", PATH, json={"prompt": "Once upon a time", "count": 3000}) as stream,
     ):
         lines = stream.iter_lines()

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from .replaying import in_time, replayed, within
-from .servers import PATIENCE
+from .servers import TIMEOUT
 
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}, "stream": True}
 
@@ -29,7 +29,7 @@ def test_sigterm_lets_streams_end_and_refuses_what_is_new(launch: Any) -> None:
         lines = stream.iter_lines()
         next(lines)
         server.signal(signal.SIGTERM)
-        with httpx.Client(base_url=server.url, timeout=PATIENCE) as other:
+        with httpx.Client(base_url=server.url, timeout=TIMEOUT) as other:
             answer = other.get("/health")
             while answer.status_code == 200:  # the signal is on its way
                 answer = other.get("/health")
@@ -82,7 +82,7 @@ def test_requests_that_take_too_long_are_aborted(launch: Any) -> None:
 def failed_start(*flags: str) -> str:
     """What a start that fails for a reason of the user's says; no traceback, exit status 2."""
     command = [sys.executable, "-m", "sglang_plug", "serve", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""

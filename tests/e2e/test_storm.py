@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from .replaying import replayed, within
-from .servers import NO_GRAMMARS, PATIENCE, until
+from .servers import NO_GRAMMARS, TIMEOUT, until
 
 STREAMS = int(os.environ.get("STORM_STREAMS", "1000"))
 VANISHING = 200
@@ -81,7 +81,7 @@ def text_of(server: Any) -> str:
 
 async def others(server: Any, count: int = 10) -> list[str]:
     """What well-behaved clients get meanwhile."""
-    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT) as client:
         answers = await asyncio.gather(*(client.post("/generate", json=SHORT) for _ in range(count)))
     return [answer.json()["text"] for answer in answers]
 
@@ -148,7 +148,7 @@ async def test_clients_that_never_finish_their_headers(server: Any, short_timeou
         with within(HEADER_TIMEOUT, "the time for heads"):
             assert await others(short_timeout_server, 4) == [expected] * 4
         for reader, _ in opened:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 assert await reader.read() == b""  # the server closed it
     with within(HEADER_TIMEOUT, "the time for heads"):
         assert await others(short_timeout_server, 1) == [expected]
@@ -254,7 +254,7 @@ async def test_a_whole_answer_that_is_never_read_keeps_no_connection(short_timeo
 async def test_very_long_texts_delay_nobody(server: Any) -> None:
     expected = text_of(server)
     bodies = [{"text": "ab " * 300_000}, {"text": ["ab " * 5000] * 200}, {"text": "ab " * 8_000_000}]
-    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT) as client:
         refused = [asyncio.create_task(client.post("/generate", json=body)) for body in bodies]
         assert await others(server) == [expected] * 10
         answers = [await task for task in refused]

@@ -19,7 +19,7 @@ from sglang_plug import FileRecord, StoreContext
 from sglang_plug_api.stores.sqlite.database import Database
 
 from .replaying import in_time, replayed
-from .servers import PATIENCE, until
+from .servers import TIMEOUT, until
 
 PROMPT = "A long text that every tenant sends in the same words. " * 12
 OLD = FileRecord(id="backend_input_file-old", purpose="batch", filename="a", bytes=3, created_at=1)
@@ -30,7 +30,7 @@ class Tenant:
 
     def __init__(self, server: Any, key: str, header: str = "authorization") -> None:
         value = f"Bearer {key}" if header == "authorization" else key
-        self.http = httpx.Client(base_url=server.url, headers={header: value}, timeout=PATIENCE)
+        self.http = httpx.Client(base_url=server.url, headers={header: value}, timeout=TIMEOUT)
 
     def call(self, method: str, path: str, **more: Any) -> httpx.Response:
         return self.http.request(method, path, **more)
@@ -161,7 +161,7 @@ def test_running_requests_have_the_same_id_and_are_ended_one_by_one(tenants: tup
     for thread in threads:
         thread.start()
     for event in started.values():
-        assert event.wait(PATIENCE)
+        assert event.wait(TIMEOUT)
     twice = a.call("POST", "/generate", json={**body, "sampling_params": {"max_new_tokens": 1}})
     assert b.answer("POST", "/abort_request", json={"rid": "mine"})["aborted"] <= 1
     threads[1].join()

@@ -20,7 +20,7 @@ from sglang_plug.__main__ import main
 
 from .servers import Launcher, Server
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds until something that has to appear counts as missing."""
 QUESTION = "What is the capital of Peru?"
 
@@ -34,7 +34,7 @@ class Screen:
     def wait_for(self, text: str) -> None:
         """Read up to the end of ``text``."""
         while text not in self._unread:
-            readable, _, _ = select.select([self._terminal], [], [], PATIENCE)
+            readable, _, _ = select.select([self._terminal], [], [], TIMEOUT)
             assert readable, f"{text!r} does not come after {self._unread!r}"
             self._unread += os.read(self._terminal, 4096).decode()
         self._unread = self._unread.partition(text)[2]
@@ -163,7 +163,7 @@ def test_a_model_of_its_own_on_a_terminal(tmp_path: Path) -> None:
             os.write(ours, f"{line}\n".encode())
             if reply:
                 screen.wait_for(reply)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0
     finally:
         process.kill()
         process.wait()

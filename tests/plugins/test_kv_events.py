@@ -26,7 +26,7 @@ pytestmark = pytest.mark.whole_engine
 
 FOLDER = Path(__file__).parents[2] / "plugins"
 SIZE = 4
-PATIENCE = 120.0
+TIMEOUT = 120.0
 WATCHED = """
 from sglang_plug import PrefixCacheSpec, hookimpl
 from sglang_plug_backends.prefix_cache.radix import RadixCache
@@ -90,7 +90,7 @@ def launch(tmp_path: Path) -> Iterator[Launcher]:
 
 
 def until(holds: Callable[[], Any], subscriber: Any) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not holds():
         assert time.monotonic() < deadline, f"never happened, with {len(subscriber.blocks)} blocks at {subscriber.next}"
         if not subscriber.receive(0.02):

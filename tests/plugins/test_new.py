@@ -18,7 +18,7 @@ import pytest
 
 from sglang_plug.__main__ import main
 from sglang_plug_api.scaffold.rendering import template_kinds
-from tests.e2e.servers import ENVIRONMENT, PATIENCE, READY
+from tests.e2e.servers import ENVIRONMENT, READY, TIMEOUT
 from tests.made_once import made_once
 
 from .environments import interpreter, make_environment, run
@@ -58,7 +58,7 @@ class Installation:
                 assert process.stdout is not None
                 line = next((line for line in process.stdout if READY in line), "")
                 assert line, f"the server did not get ready:\n{log.read_text(errors='replace')}"
-                with httpx.Client(base_url=line.split(" at ")[1].strip(), timeout=PATIENCE) as client:
+                with httpx.Client(base_url=line.split(" at ")[1].strip(), timeout=TIMEOUT) as client:
                     yield client
             finally:
                 process.terminate()

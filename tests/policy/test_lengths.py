@@ -1,4 +1,4 @@
-"""Nothing in ``core`` and ``api`` is longer than a reader's patience."""
+"""Limits on the length of files, functions and lines, and on the number of modules in a folder."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from .exchanges import Output
 from .placeholders import Placeholders
 from .serving import Tree
 
-PATIENCE = 40.0
+TIMEOUT = 40.0
 GOOD = [
     "--help",
     "serve --help",
@@ -87,7 +87,7 @@ def record_commands(tree: Tree, output: Output, placeholders: Placeholders) -> N
 
 
 def _run(tree: Tree, line: str) -> subprocess.CompletedProcess[str]:
-    """Run a command line to its end; one that serves instead is ended after ``PATIENCE`` seconds, with status 124."""
+    """Run a command line to its end; one that serves instead is ended after ``TIMEOUT`` seconds, with status 124."""
     command = [tree.program, *line.split()]
     if line.startswith("serve "):
         command += ["--max-total-tokens", "4096"] if "--max-total-tokens" not in line else []
@@ -103,9 +103,9 @@ def _run(tree: Tree, line: str) -> subprocess.CompletedProcess[str]:
         start_new_session=True,
     )
     try:
-        written, errors = process.communicate(timeout=PATIENCE)
+        written, errors = process.communicate(timeout=TIMEOUT)
         return subprocess.CompletedProcess(command, process.returncode, written, errors)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return subprocess.CompletedProcess(command, 124, "", f"did not end in {PATIENCE:.0f} s")
+        return subprocess.CompletedProcess(command, 124, "", f"did not end in {TIMEOUT:.0f} s")

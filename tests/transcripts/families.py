@@ -17,7 +17,7 @@ from .placeholders import Placeholders
 from .serving import Tree
 
 ENGINE = Path(__file__).with_name("offline_engine.py")
-PATIENCE = 900.0
+TIMEOUT = 900.0
 PROMPTS = [[5], [3, 17, 90, 41, 22, 8, 77, 60, 12], [(7 * position + 3) % 93 + 2 for position in range(70)]]
 """Token ids that every vocabulary has; the last is longer than the models' windows."""
 
@@ -32,7 +32,7 @@ def record_families(tree: Tree, output: Output, placeholders: Placeholders) -> N
     log = folder / "log.txt"
     with log.open("wb") as errors:
         done = subprocess.run(
-            command, cwd=folder, env=tree.environment(), stdout=errors, stderr=errors, timeout=PATIENCE, check=False
+            command, cwd=folder, env=tree.environment(), stdout=errors, stderr=errors, timeout=TIMEOUT, check=False
         )
     if done.returncode:
         raise RuntimeError(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-READY, PATIENCE = " at http://", 180.0
+READY, TIMEOUT = " at http://", 180.0
 """What the ready line contains, and the seconds that a server may take to write it."""
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
 
@@ -65,7 +65,7 @@ def serving(tree: Tree, name: str, *flags: str) -> Iterator[str]:
             text=True,
             start_new_session=True,
         )
-    timer = threading.Timer(PATIENCE, process.kill)
+    timer = threading.Timer(TIMEOUT, process.kill)
     timer.start()
     try:
         assert process.stdout is not None

@@ -12,7 +12,7 @@ from .structured import PERSON, WEATHER
 
 RESPONSES, FILES, BATCHES = "/v1/responses", "/v1/files", "/v1/batches"
 ASK = "What is the capital of France?"
-BATCH_PATIENCE = 60.0
+BATCH_TIMEOUT = 60.0
 """Seconds until a batch counts as not ending."""
 CREATED: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -98,10 +98,10 @@ def _lines(*bodies: dict[str, Any], url: str = CHAT) -> bytes:
 
 def _finished(talk: Talk, batch: str) -> None:
     """Wait until a batch has ended, without recording."""
-    deadline = time.monotonic() + BATCH_PATIENCE
+    deadline = time.monotonic() + BATCH_TIMEOUT
     while talk.quietly("GET", f"{BATCHES}/{batch}").field("status") in ("validating", "in_progress", "finalizing"):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the batch {batch} has not ended after {BATCH_PATIENCE:.0f} s")
+            raise TimeoutError(f"the batch {batch} has not ended after {BATCH_TIMEOUT:.0f} s")
         time.sleep(0.05)
 
 

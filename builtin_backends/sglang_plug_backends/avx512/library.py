@@ -43,7 +43,7 @@ LIBRARIES = ("-nodefaultlibs", "-lc", "-lm", "-lgcc")
 """Linked libraries, without OpenMP: its symbols come from the library that torch has loaded."""
 MAX_COMPILERS = 4
 """Maximum number of compilers that run at a time; each takes about 500 MB of memory."""
-PATIENCE = 300.0
+TIMEOUT_SECONDS = 300.0
 """Timeout of the compiler in seconds."""
 RECORDED = (
     *("linear", "linear_int8", "linear_codes4", "linear_codes8", "linear_e4m3"),
@@ -53,7 +53,7 @@ RECORDED = (
 logger = logging.getLogger(__name__)
 
 Function = Callable[..., None]
-Teller = Callable[[str, tuple[Any, ...]], None]
+CallObserver = Callable[[str, tuple[Any, ...]], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,39 +80,41 @@ class Library:
     draw: Function
     replay: Function
     replay_tokens: Function
-    _tellers: dict[int, tuple[Teller, bool]] = field(init=False, default_factory=dict)
+    _observers: dict[int, tuple[CallObserver, bool]] = field(init=False, default_factory=dict)
     _plain: dict[str, Function] = field(init=False, default_factory=dict)
     _changing: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     @contextmanager
-    def observe_calls(self, tell: Teller, *, compute: bool = True) -> Iterator[None]:
-        """Pass the name and arguments of each library call of this thread to ``tell`` while the context is open.
+    def observe_calls(self, observe: CallObserver, *, compute: bool = True) -> Iterator[None]:
+        """Pass the name and arguments of each library call of this thread to ``observe`` while the context is open.
 
         Callers must look up the function in the library for every call. Without ``compute``, the calls do nothing.
         """
         thread = threading.get_ident()
         with self._changing:
-            if not self._tellers:
+            if not self._observers:
                 self._plain = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
                 for name, function in self._plain.items():
-                    setattr(self, name, partial(_call_and_tell, name, function, self._tellers))
-            self._tellers[thread] = (tell, compute)
+                    setattr(self, name, partial(_call_and_observe, name, function, self._observers))
+            self._observers[thread] = (observe, compute)
         try:
             yield
         finally:
             with self._changing:
-                del self._tellers[thread]
-                if not self._tellers:
+                del self._observers[thread]
+                if not self._observers:
                     for name, function in self._plain.items():
                         setattr(self, name, function)
 
 
-def _call_and_tell(name: str, function: Function, tellers: Mapping[int, tuple[Teller, bool]], *arguments: Any) -> None:
-    tell, compute = tellers.get(threading.get_ident(), (None, True))
+def _call_and_observe(
+    name: str, function: Function, observers: Mapping[int, tuple[CallObserver, bool]], *arguments: Any
+) -> None:
+    observe, compute = observers.get(threading.get_ident(), (None, True))
     if compute:
         function(*arguments)
-    if tell is not None:
-        tell(name, arguments)
+    if observe is not None:
+        observe(name, arguments)
 
 
 @cache
@@ -240,7 +242,7 @@ def _library_name() -> str:
 
 def _run(command: Sequence[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"the C++ compiler did not run: {error}") from None
     if done.returncode:

@@ -47,24 +47,24 @@ class ProcessSettings:
 class ProcessRankGroup(RankGroup):
     """A rank group whose worker ranks are processes."""
 
-    def __init__(self, order: LaunchSpec, settings: ProcessSettings) -> None:
+    def __init__(self, spec: LaunchSpec, settings: ProcessSettings) -> None:
         self._temporary = private_folder("sglang-plug-ranks-")  # only this user may connect
         self._folder = self._temporary.path
         self._context = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._closing = False
-        memory = _memory(order, settings)
+        memory = _memory(spec, settings)
         rendezvous = _Rendezvous(str(self._folder), memory)
         environment = child_environment()
-        if order.device.type == "cpu" and (threads := _threads(settings, order.size)) is not None:
+        if spec.device.type == "cpu" and (threads := _threads(settings, spec.size)) is not None:
             torch.set_num_threads(threads)
             environment[THREADS] = str(threads)
-        for rank in range(1, order.size):
-            self._spawn(order, rank, rendezvous, environment)
-        self.collectives = _collectives(0, order.size, order.device, rendezvous, settings, self.failure)
+        for rank in range(1, spec.size):
+            self._spawn(spec, rank, rendezvous, environment)
+        self.collectives = _collectives(0, spec.size, spec.device, rendezvous, settings, self.failure)
 
-    def _spawn(self, order: LaunchSpec, rank: int, rendezvous: _Rendezvous, environment: dict[str, str]) -> None:
+    def _spawn(self, spec: LaunchSpec, rank: int, rendezvous: _Rendezvous, environment: dict[str, str]) -> None:
         socket = self._context.socket(zmq.PUSH)
         socket.set_hwm(0)
         socket.setsockopt(zmq.LINGER, 0)
@@ -73,10 +73,10 @@ class ProcessRankGroup(RankGroup):
         )  # a bound socket has no queue for a worker rank that has not connected
         self._sockets.append(socket)
         files = () if rendezvous.memory is None else (rendezvous.memory,)
-        process = start_child(order.command, environment=environment, pass_fds=files)
+        process = start_child(spec.command, environment=environment, pass_fds=files)
         self._processes.append(process)
         assert process.stdin is not None
-        process.stdin.write(order.line(rank, rendezvous.text()))  # kept open: end of file tells the worker rank to exit
+        process.stdin.write(spec.line(rank, rendezvous.text()))  # kept open: end of file tells the worker rank to exit
         process.stdin.flush()
 
     def send(self, message: bytes) -> None:
@@ -90,7 +90,7 @@ class ProcessRankGroup(RankGroup):
             code = process.poll()
             if code is not None and not self._closing:
                 how = f"signal {-code}" if code < 0 else f"exit code {code}"
-                return f"rank {rank} of the model ended ({how}); its own lines in the log may tell why"
+                return f"rank {rank} of the model ended ({how}); its own lines in the log may show why"
         return None
 
     def close(self) -> None:
@@ -120,9 +120,9 @@ class ProcessExecutor(Executor):
 
     settings: ProcessSettings
 
-    def start(self, order: LaunchSpec) -> RankGroup:
+    def start(self, spec: LaunchSpec) -> RankGroup:
         """Start the worker ranks and return at once: they load their parts while rank 0 does."""
-        return ProcessRankGroup(order, self.settings)
+        return ProcessRankGroup(spec, self.settings)
 
     def join(self, rank: int, size: int, device: torch.device, rendezvous: str) -> RankEndpoint:
         """Run as a worker rank of the group that created the rendezvous address."""
@@ -151,12 +151,12 @@ class _Rendezvous:
         return cls(folder, int(memory) if memory else None)
 
 
-def _memory(order: LaunchSpec, settings: ProcessSettings) -> int | None:
+def _memory(spec: LaunchSpec, settings: ProcessSettings) -> int | None:
     """Return a descriptor of shared memory; ``None`` if tensors use torch.distributed."""
-    if order.device.type != "cpu" or not settings.shared_memory or not is_offered():
+    if spec.device.type != "cpu" or not settings.shared_memory or not is_offered():
         return None
     try:
-        return memory_file(order.size)
+        return memory_file(spec.size)
     except OSError as error:
         logger.info("Ranks exchange tensors through sockets: no memory can be shared (%s)", error)
         return None
@@ -172,7 +172,7 @@ def _collectives(
 ) -> Collectives:
     if rendezvous.memory is not None:
         return SharedCollectives(rank, size, rendezvous.memory, settings.timeout, lost)
-    return GroupCollectives(rank, size, device, f"{rendezvous.folder}/meeting", settings.timeout)
+    return GroupCollectives(rank, size, device, f"{rendezvous.folder}/rendezvous", settings.timeout)
 
 
 def _address(folder: Path, rank: int) -> str:

@@ -37,10 +37,10 @@ something to compute.
 """
 ASLEEP_FOR = 0.005
 """Maximum seconds of one sleep."""
-LOOK = 0.02
+POLL_SECONDS = 0.02
 """Seconds between two checks that the other ranks are alive."""
 ASLEEP = 1
-"""Distance in words from a rank's counter to the flag that tells it that another process sleeps on the counter."""
+"""Distance in words from a rank's counter to the flag that shows that another process sleeps on the counter."""
 SYS_FUTEX, FUTEX_WAIT, FUTEX_WAKE, EVERYBODY = 202, 0, 1, 2**31 - 1
 VIEWS = 256
 """Number of shapes whose buffer views are cached."""
@@ -111,7 +111,7 @@ class SharedCollectives(Collectives):
                 part = x[top : top + each, left : left + columns]
                 views = self._enter(part.dtype, part.numel())
                 views.ranks[self.rank].view(part.shape).copy_(part)
-                self._tell_and_wait()
+                self._signal_and_wait()
                 for rank, brought in enumerate(views.ranks):
                     result[top : top + each, rank, left : left + columns].copy_(brought.view(part.shape))
         return result.view(rows, self.size * width)
@@ -122,9 +122,9 @@ class SharedCollectives(Collectives):
             views = self._enter(part.dtype, part.numel())
             if self.rank == 0:
                 views.ranks[0].copy_(part)
-                self._tell()
+                self._signal()
             else:
-                self._tell()
+                self._signal()
                 self._wait_for(0, self._count)
                 part.copy_(views.ranks[0])
 
@@ -140,14 +140,14 @@ class SharedCollectives(Collectives):
         views = self._enter(x.dtype, x.numel())
         brought = views.ranks
         brought[self.rank].copy_(x)
-        self._tell_and_wait()
+        self._signal_and_wait()
         if x.numel() * x.element_size() < SHARED_SUM:
             _add(brought, x)
             return
         own = views.cuts[self.rank]
         _add([tensor[own] for tensor in brought], x[own])
         brought[self.rank][own].copy_(x[own])  # no other rank reads the old content
-        self._tell_and_wait()
+        self._signal_and_wait()
         for rank, cut in enumerate(views.cuts):
             if rank != self.rank:
                 x[cut].copy_(brought[rank][cut])
@@ -172,7 +172,7 @@ class SharedCollectives(Collectives):
             tuple(slice(min(rank * each, length), min((rank + 1) * each, length)) for rank in range(self.size)),
         )
 
-    def _tell(self) -> None:
+    def _signal(self) -> None:
         self._count += 1
         counters, own = self._counters, self._own
         counters[own] = self._count
@@ -180,8 +180,8 @@ class SharedCollectives(Collectives):
             counters[own + ASLEEP] = 0
             self._sleep.wake(own)
 
-    def _tell_and_wait(self) -> None:
-        self._tell()
+    def _signal_and_wait(self) -> None:
+        self._signal()
         for other in self._others:
             self._wait_for(other, self._count)
 
@@ -191,19 +191,19 @@ class SharedCollectives(Collectives):
         for _ in range(SPINS):
             if counters[other] >= count:
                 return
-        began = looked = time.monotonic()
+        began = polled = time.monotonic()
         while (value := counters[other]) < count:
             now = time.monotonic()
-            if now - looked > LOOK:
-                self._look(other, count, now - began)
-                looked = now
+            if now - polled > POLL_SECONDS:
+                self._poll(other, count, now - began)
+                polled = now
             if now - began < YIELDING:
                 os.sched_yield()
             else:
                 counters[other + ASLEEP] = 1
                 self._sleep.wait(other, value)
 
-    def _look(self, other: int, count: int, waited: float) -> None:
+    def _poll(self, other: int, count: int, waited: float) -> None:
         if self._counters[self._closed] and self._counters[other] < count:
             raise ConnectionError("another rank has left, or ended")
         if (lost := self._lost()) is not None:

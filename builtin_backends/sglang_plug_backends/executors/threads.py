@@ -48,10 +48,10 @@ class ThreadCollectives(Collectives):
     """Collectives of ranks in one address space."""
 
     def __init__(
-        self, meeting: TensorExchange, rank: int, size: int, arrived: Callable[[], None] = lambda: None
+        self, rendezvous: TensorExchange, rank: int, size: int, arrived: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__(rank, size)
-        self._meeting, self._arrived = meeting, arrived
+        self._rendezvous, self._arrived = rendezvous, arrived
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """Sum ``x`` in the order of the ranks; every rank computes the sum."""
@@ -68,33 +68,33 @@ class ThreadCollectives(Collectives):
 
     def _exchange(self, x: Tensor, use: Callable[[list[Tensor]], Tensor]) -> Tensor:
         self._arrived()
-        return self._meeting.exchange(self.rank, x, use)
+        return self._rendezvous.exchange(self.rank, x, use)
 
 
 class ThreadRankGroup(RankGroup):
     """A rank group whose worker ranks are threads."""
 
     def __init__(self, size: int) -> None:
-        self._meeting = TensorExchange(size)
-        self.collectives = ThreadCollectives(self._meeting, 0, size)
+        self._rendezvous = TensorExchange(size)
+        self.collectives = ThreadCollectives(self._rendezvous, 0, size)
         self._inboxes: list[queue.SimpleQueue[bytes | None]] = []
         self._threads: list[threading.Thread] = []
         self._failed: dict[int, BaseException] = {}
         self._closing = False
 
-    def start(self, order: LaunchSpec) -> None:
+    def start(self, spec: LaunchSpec) -> None:
         """Start the worker ranks one after the other, because building a model sets process-wide settings.
 
         Raises the exception of a worker rank that fails before it is ready.
         """
-        for rank in range(1, order.size):
+        for rank in range(1, spec.size):
             inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
             ready = threading.Event()
             endpoint = RankEndpoint(
-                ThreadCollectives(self._meeting, rank, order.size, ready.set), partial(_receive, inbox, ready.set)
+                ThreadCollectives(self._rendezvous, rank, spec.size, ready.set), partial(_receive, inbox, ready.set)
             )
             thread = threading.Thread(
-                target=self._follow, args=(order, rank, endpoint), name=f"rank {rank}", daemon=True
+                target=self._follow, args=(spec, rank, endpoint), name=f"rank {rank}", daemon=True
             )
             self._inboxes.append(inbox)
             self._threads.append(thread)
@@ -105,12 +105,12 @@ class ThreadRankGroup(RankGroup):
                 self.close()
                 raise error
 
-    def _follow(self, order: LaunchSpec, rank: int, endpoint: RankEndpoint) -> None:
+    def _follow(self, spec: LaunchSpec, rank: int, endpoint: RankEndpoint) -> None:
         try:
-            order.follow(rank, endpoint)
+            spec.follow(rank, endpoint)
         except BaseException as error:
             self._failed[rank] = error
-            self._meeting.leave()
+            self._rendezvous.leave()
 
     def send(self, message: bytes) -> None:
         """Put a message into every worker rank's queue."""
@@ -130,7 +130,7 @@ class ThreadRankGroup(RankGroup):
         for inbox in self._inboxes:
             inbox.put(None)
         self._join(CLOSE_TIMEOUT)
-        self._meeting.leave()  # a worker rank that still waits for a lost rank
+        self._rendezvous.leave()  # a worker rank that still waits for a lost rank
         self._join(WAIT)
 
     def _join(self, seconds: float) -> None:
@@ -141,10 +141,10 @@ class ThreadRankGroup(RankGroup):
 class ThreadExecutor(Executor):
     """Executor that runs worker ranks as threads of this process."""
 
-    def start(self, order: LaunchSpec) -> RankGroup:
+    def start(self, spec: LaunchSpec) -> RankGroup:
         """Start the worker ranks and return once every one has loaded its part."""
-        rank_group = ThreadRankGroup(order.size)
-        rank_group.start(order)
+        rank_group = ThreadRankGroup(spec.size)
+        rank_group.start(spec)
         return rank_group
 
 
@@ -157,7 +157,7 @@ def _receive(inbox: queue.SimpleQueue[bytes | None], arrived: Callable[[], None]
 
 
 def _sum(brought: list[Tensor]) -> Tensor:
-    """Sum in this order, 16-bit numbers with a single rounding."""
+    """Sum in this spec, 16-bit numbers with a single rounding."""
     if len(brought) > 2 and brought[0].dtype.itemsize == 2 and brought[0].is_floating_point():
         return _sum([tensor.float() for tensor in brought]).to(brought[0].dtype)
     total = brought[0].clone()

@@ -23,17 +23,17 @@ class GroupCollectives(Collectives):
         rank: of this process.
         size: how many there are.
         device: of this rank.
-        meeting: a file, not there yet, through which the ranks find each other.
+        rendezvous: path of a file that does not exist yet, through which the ranks find each other.
         timeout: seconds to wait for them.
     """
 
-    def __init__(self, rank: int, size: int, device: torch.device, meeting: str, timeout: float) -> None:
+    def __init__(self, rank: int, size: int, device: torch.device, rendezvous: str, timeout: float) -> None:
         super().__init__(rank, size)
-        self._device, self._meeting, self._timeout = device, meeting, timedelta(seconds=timeout)
+        self._device, self._rendezvous, self._timeout = device, rendezvous, timedelta(seconds=timeout)
 
     @cached_property
     def _group(self) -> Any:
-        store = distributed.FileStore(self._meeting, self.size)  # type: ignore[attr-defined]
+        store = distributed.FileStore(self._rendezvous, self.size)  # type: ignore[attr-defined]
         if self._device.type == "cuda":
             options = distributed.ProcessGroupNCCL.Options()
             options._timeout = self._timeout

@@ -48,8 +48,8 @@ def read_kv_dtype(quantization: Mapping[str, Any], exported: Mapping[str, Any]) 
     if (not algorithm or str(algorithm).upper() == "FP8") and (not scheme or _supported(scheme)):
         return FP8
     logger.warning(
-        "The checkpoint wants keys and values to be kept in a way that is not supported (%s): FP8 with one scale for a "
-        "layer is. They stay in the model's dtype, which is more exact, unless --kv-cache-dtype names another",
+        "The checkpoint specifies a KV cache format that is not supported (%s); FP8 with one scale per layer is. The "
+        "KV cache keeps the model's dtype, which is more exact, unless --kv-cache-dtype names another",
         f"kv_cache_scheme {scheme!r}" if scheme else f"kv_cache_quant_algo {algorithm!r}",
     )
     return None

@@ -78,7 +78,7 @@ class Relief:
         self._is_used = self._is_used or self._prefixes.used
         return self._is_used
 
-    def look(self) -> int:
+    def check_memory(self) -> int:
         """Check the memory if it is time to; evict prefixes if it is critical. Returns the number of evicted tokens."""
         now = self._clock()
         if now < self._next or not self.is_needed:
@@ -136,7 +136,7 @@ class MemoryRelief(StepExtension, CachePhase, ServicePhase):
     def between_steps(self) -> None:
         """Check the memory if it is time to."""
         if self.relief is not None:
-            self.relief.look()
+            self.relief.check_memory()
 
     def totals(self) -> Iterable[MetricTotal]:
         """Report the evicted tokens as a metric."""

@@ -147,10 +147,10 @@ class _Forced:
     def after(self, state: int) -> bytes:
         """Return at most ``MAX_FORCED`` forced bytes."""
         if state not in self._known:
-            self._known[state] = self._look(state)
+            self._known[state] = self._forced_bytes(state)
         return self._known[state]
 
-    def _look(self, state: int) -> bytes:
+    def _forced_bytes(self, state: int) -> bytes:
         result = bytearray()
         while len(result) < MAX_FORCED:
             step = self._only_step(state)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sglang_plug import CachedRun, EvictionPolicy, Match, NodeStats, PrefixCache
 
-LOOKED_AT = 4
+NODES_PER_RUN = 4
 """Nodes that an outline looks at for each one that it returns."""
 FIRST_COMPARED = 64
 """Tokens compared at first between a prompt and a run; doubled as long as they agree."""
@@ -126,7 +126,7 @@ class RadixCache(PrefixCache):
 
     def outline(self, max_runs: int) -> Sequence[CachedRun]:
         """Return the runs used last: of the ones with very many siblings, the oldest and the newest are looked at."""
-        now, budget, runs = self.clock(), max_runs * LOOKED_AT, list[CachedRun]()
+        now, budget, runs = self.clock(), max_runs * NODES_PER_RUN, list[CachedRun]()
         frontier: list[tuple[float, int, int | None, _Node]] = []
         parents: list[tuple[int | None, _Node]] = [
             (None, root) for root in itertools.islice(_ends(self._roots), max_runs)

@@ -27,7 +27,7 @@ from .guarded_calls import Threads
 from .reasoning_prefix import DeferredConstraint
 from .rejection import RemainingTokens
 
-PATIENCE = 2.0
+TIMEOUT_SECONDS = 2.0
 """Seconds that one call may take before its request is given up."""
 TOO_SLOW = "following the output takes its grammar too long: it is too ambiguous; simplify it"
 Filled = Literal[True]
@@ -114,7 +114,7 @@ class Grammars:
 
     Args:
         vocab_size: width of the logits.
-        patience: seconds that one call may take.
+        timeout: seconds that one call may take.
         limits: of the time that the grammar of one output takes.
         jump: look for forced tokens (jump-forward decoding).
         guarded: True if a ``GrammarGuard`` interrupts direct calls that hang; otherwise all calls are made in threads.
@@ -124,13 +124,13 @@ class Grammars:
         self,
         vocab_size: int,
         *,
-        patience: float = PATIENCE,
+        timeout: float = TIMEOUT_SECONDS,
         limits: TimeLimits | None = None,
         jump: bool = True,
         guarded: bool = True,
     ) -> None:
         self._words, self._guarded = -(-vocab_size // MASK_BITS), guarded
-        self._threads, self._limits = Threads(patience), limits or TimeLimits()
+        self._threads, self._limits = Threads(timeout), limits or TimeLimits()
         self._follow = partial(_follow, limits=self._limits, jump=jump, words=self._words)
         self._open = partial(_open, limits=self._limits, jump=jump)
 

@@ -108,10 +108,10 @@ class StructuredOutputs(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase,
         states = {row: state for row, state in self._states(sequences).items() if tokens[row] >= 0}
         return self._grammars.follow(sequences, states, tokens) if states else {}
 
-    def look(self) -> None:
+    def check_step(self) -> None:
         """Interrupt a grammar that takes too long, if the engine's thread calls it."""
         if self._guard is not None:
-            self._guard.look()
+            self._guard.check()
 
     def blocking_request(self) -> BlockingRequest | None:
         """Return the request whose grammar the engine's thread is calling."""

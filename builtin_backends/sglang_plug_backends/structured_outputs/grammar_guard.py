@@ -11,7 +11,7 @@ import sys
 import threading
 from types import FrameType
 
-from .batch_grammars import PATIENCE, Asking, GrammarTimeout, asking
+from .batch_grammars import TIMEOUT_SECONDS, Asking, GrammarTimeout, asking
 
 
 class GrammarGuard:
@@ -21,24 +21,24 @@ class GrammarGuard:
     return from a library's code is only named (``Asking``).
 
     Args:
-        patience: seconds that one call may take.
+        timeout: seconds that one call may take.
     """
 
-    def __init__(self, patience: float = PATIENCE) -> None:
-        self._patience, self._thread = patience, threading.get_ident()
+    def __init__(self, timeout: float = TIMEOUT_SECONDS) -> None:
+        self._timeout, self._thread = timeout, threading.get_ident()
         signal.signal(signal.SIGUSR1, self._interrupt)
 
     def asking(self) -> Asking | None:
         """Return the grammar call of the guarded thread, if it is in one."""
         return asking(sys._current_frames().get(self._thread))
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Interrupt a call that takes too long; must be called from another thread at intervals."""
         call = self.asking()
-        if call is not None and call.seconds > self._patience:
+        if call is not None and call.seconds > self._timeout:
             signal.pthread_kill(self._thread, signal.SIGUSR1)
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
         call = asking(frame)
-        if call is not None and call.seconds > self._patience:  # the call may have returned in the meantime
+        if call is not None and call.seconds > self._timeout:  # the call may have returned in the meantime
             raise GrammarTimeout

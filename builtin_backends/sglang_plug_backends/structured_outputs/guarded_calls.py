@@ -70,13 +70,13 @@ class Threads:
     """A pool of threads, which is abandoned and replaced when a call keeps a thread for too long.
 
     Args:
-        patience: seconds that one call may take.
+        timeout: seconds that one call may take.
         max_threads: largest number of threads.
         now: the clock, in seconds.
     """
 
-    def __init__(self, patience: float, max_threads: int = THREADS, now: Callable[[], float] = time.monotonic) -> None:
-        self.patience, self._max_threads, self.now = patience, max_threads, now
+    def __init__(self, timeout: float, max_threads: int = THREADS, now: Callable[[], float] = time.monotonic) -> None:
+        self.timeout, self._max_threads, self.now = timeout, max_threads, now
         self._renew()
 
     def begin(self, calls: Ordered[Callable[[], Result]]) -> Calls[Result]:
@@ -137,7 +137,7 @@ class Calls(Generic[Result]):
             if self._runs[0].wait(LOOK):
                 self._take(self._runs.pop(0))
                 continue
-            since = self._threads.now() - self._threads.patience
+            since = self._threads.now() - self._threads.timeout
             late = [run for run in self._runs if not run.wait(0) and run.is_late(since)]
             if late:
                 self._leave(late)

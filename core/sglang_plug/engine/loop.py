@@ -154,7 +154,7 @@ class EngineLoop:
         for between_steps in self.extensions.between_steps:
             between_steps()
         if self.scheduler.cache.size != cached:
-            self._tell_idle()
+            self._report_idle_stats()
         self.pipeline.forget_dropped()
         if len(self.held):
             self._release()
@@ -189,7 +189,7 @@ class EngineLoop:
             case Pause(ids):
                 for id in ids:
                     self.scheduler.pause(id)
-                self._tell_idle()
+                self._report_idle_stats()
             case Resume(ids):
                 for id in ids:
                     self.scheduler.resume(id)
@@ -245,7 +245,7 @@ class EngineLoop:
             self.scheduler.abort(sequence.request.id)
         self.requests.end(sequence.request.id)
         self._end(sequence.request.id, _refused(refusal))
-        self._tell_idle()
+        self._report_idle_stats()
 
     def _end(self, id: str, finish: Finish) -> None:
         """Send the only output of a request that was never computed."""
@@ -258,9 +258,9 @@ class EngineLoop:
             self.scheduler.abort(id)
         self.requests.end(id)
         self._end(id, Finish("abort"))
-        self._tell_idle()
+        self._report_idle_stats()
 
-    def _tell_idle(self) -> None:
+    def _report_idle_stats(self) -> None:
         """Send statistics after a change without a step, if the engine is idle; also check for lost slots."""
         if self.scheduler.busy:
             return
@@ -310,7 +310,7 @@ class EngineLoop:
     def _flush_cache(self, stored: bool = True) -> dict[str, Any]:
         """Empty the prefix cache; ``stored``: also what extensions have stored of it elsewhere."""
         done = not self.busy and self.scheduler.flush(stored=stored)
-        self._tell_idle()
+        self._report_idle_stats()
         logger.info("Cache flushed successfully!" if done else "Cache not flushed: requests are running or waiting")
         return {"success": done, "message": "Cache flushed." if done else "Requests are running or waiting."}
 
@@ -322,7 +322,7 @@ class EngineLoop:
         self._controls = self._all_controls()
         self.scheduler.flush()
         _collect_all()
-        self._tell_idle()
+        self._report_idle_stats()
         return {"success": True, "message": "Succeeded to update model weights."}
 
     def _check(self) -> dict[str, int]:

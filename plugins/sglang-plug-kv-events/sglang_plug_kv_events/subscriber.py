@@ -46,14 +46,12 @@ class Subscriber:
         endpoint: address of the publisher.
         replay_endpoint: address for replays.
         topic: the publisher's.
-        patience: seconds that a replay may take.
+        timeout: seconds that a replay may take.
     """
 
-    def __init__(
-        self, endpoint: str, replay_endpoint: str, *, topic: str = "kv-events", patience: float = 60.0
-    ) -> None:
+    def __init__(self, endpoint: str, replay_endpoint: str, *, topic: str = "kv-events", timeout: float = 60.0) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._endpoint, self._replay_endpoint, self._patience = endpoint, replay_endpoint, patience
+        self._endpoint, self._replay_endpoint, self._timeout = endpoint, replay_endpoint, timeout
         self._topic = topic.encode()
         self.blocks: dict[int, IndexedBlock] = {}
         """Hash -> block."""
@@ -89,8 +87,8 @@ class Subscriber:
             dealer.connect(self._replay_endpoint)
             dealer.send_multipart((b"", self.next.to_bytes(NUMBER_BYTES, "big")))
             while True:
-                if not dealer.poll(self._patience * 1000):
-                    raise TimeoutError(f"no answer from {self._replay_endpoint} within {self._patience:g} s")
+                if not dealer.poll(self._timeout * 1000):
+                    raise TimeoutError(f"no answer from {self._replay_endpoint} within {self._timeout:g} s")
                 _, number, payload = dealer.recv_multipart()
                 if number == END:
                     return numbers

@@ -18,7 +18,7 @@ from sglang_plug_kv_events.subscriber import Subscriber
 from sglang_plug_kv_events.wire import EventFormat
 
 SIZE = 2
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 class Engine:
@@ -68,7 +68,7 @@ def parents(subscriber: Subscriber) -> dict[int, int | None]:
 
 
 def caught_up(engine: Engine, subscriber: Subscriber) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while parents(subscriber) != engine.blocks:
         assert time.monotonic() < deadline, f"{len(subscriber.blocks)} blocks, not {len(engine.blocks)}"
         if not subscriber.receive(0.02):
@@ -156,7 +156,7 @@ def test_what_is_no_request_is_ignored(engine: Engine) -> None:
         wrong = ((b"",), (b"x" * 8,), (b"", b"x"), (b"a", b"x" * 8), (b"", b"", b"x" * 8))
         for frames in (*wrong, (b"", b"\xff" * 8)):
             dealer.send_multipart(frames)
-        assert dealer.poll(PATIENCE * 1000)
+        assert dealer.poll(TIMEOUT * 1000)
         assert dealer.recv_multipart() == [b"", b"\xff" * 8, b""]  # the last one, from a number far ahead on
     context.term()
     subscriber = Subscriber(*engine.addresses)
@@ -172,7 +172,7 @@ def test_the_last_events_are_sent_before_the_end(tmp_path: Path) -> None:
     engine.change(50)
     engine.publisher.close()
     while parents(subscriber) != engine.blocks:  # without a replay, which nobody would answer
-        assert subscriber.receive(PATIENCE)
+        assert subscriber.receive(TIMEOUT)
     subscriber.close()
 
 

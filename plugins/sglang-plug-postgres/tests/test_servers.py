@@ -19,7 +19,7 @@ import pytest
 
 DISTRIBUTION = "sglang-plug-postgres"
 READY = " at http://"
-PATIENCE = 240.0
+TIMEOUT = 240.0
 SCHEMA = "sglang_plug"
 """Where the tables are unless a server is told otherwise."""
 LINES = 300
@@ -52,7 +52,7 @@ class Process:
                 start_new_session=True,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "XDG_STATE_HOME": str(log.parent)},
             )
-        self.client = httpx.Client(timeout=PATIENCE)
+        self.client = httpx.Client(timeout=TIMEOUT)
 
     def wait_ready(self) -> None:
         """Wait until the server is ready."""
@@ -111,7 +111,7 @@ def processes(server: Any, tmp_path: Path) -> Iterator[tuple[Process, Process]]:
 
 def until(look: Callable[[], Any], event: str) -> Any:
     """Return what ``look`` returns, once it is true."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not (value := look()):
         assert time.monotonic() < deadline, f"{event} did not happen"
         time.sleep(0.2)

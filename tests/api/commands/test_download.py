@@ -20,7 +20,7 @@ from sglang_plug.__main__ import main
 
 (DEMO,) = (file.parent for file in Path(sglang_plug_models.demo.__file__).parent.glob("*/config.json"))
 COMMIT = "c" * 40
-PATIENCE = 120
+TIMEOUT = 120
 UNNEEDED = {"pytorch_model.bin": b"pickled", "notes.pdf": b"long"}
 
 
@@ -89,7 +89,7 @@ class Hub(BaseHTTPRequestHandler):
             self.wfile.write(content[: cut_offset(content)])
             self.wfile.flush()
             if name in self.held:
-                self.release.wait(PATIENCE)
+                self.release.wait(TIMEOUT)
             self.cut.discard(name)
             self.close_connection = True
             return
@@ -113,7 +113,7 @@ def hub() -> Iterator[str]:
 
 def download(hub: str, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(*arguments), env=environment(hub, home), capture_output=True, text=True, timeout=PATIENCE
+        command(*arguments), env=environment(hub, home), capture_output=True, text=True, timeout=TIMEOUT
     )
 
 
@@ -150,7 +150,7 @@ def test_a_lost_connection_goes_on_in_the_middle_of_a_file(hub: str, tmp_path: P
 def test_after_a_kill_only_the_files_that_were_not_complete_are_fetched(hub: str, tmp_path: Path) -> None:
     Hub.held.add("model.safetensors")
     process = subprocess.Popen(command("org/demo"), env=environment(hub, tmp_path), stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while len(list(tmp_path.rglob("snapshots/*/*.json"))) < 2 or "model.safetensors" not in Hub.sent:
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.05)

@@ -15,7 +15,7 @@ from sglang_plug_lang.choices import ChoicesMethod, Decision
 from sglang_plug_lang.ir import GenerationOptions
 from sglang_plug_lang.templates import template_named
 
-PATIENCE = 240.0
+TIMEOUT = 240.0
 
 
 class FakeBackend:
@@ -32,7 +32,7 @@ class FakeBackend:
     def generate(self, prompt: Prompt, options: GenerationOptions) -> Completion:
         self.prompts.append(prompt)
         self.options.append(options)
-        self.gather.wait(PATIENCE)
+        self.gather.wait(TIMEOUT)
         text = self.reply(prompt)
         return Completion(text, {"length": len(text), **self.meta_info}, ("other",) * ((options.n or 1) - 1))
 

@@ -15,14 +15,14 @@ from sglang_plug_api.lifecycle.service import Service
 from sglang_plug_api.options.config import ServerConfig, StorageConfig
 
 pytestmark = pytest.mark.whole_engine
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 @pytest.fixture
 def config(tmp_path: object) -> ServerConfig:
     engine = EngineConfig(model=ModelOptions(device="cpu"), cache=CacheOptions(max_total_tokens=4096))
     storage = StorageConfig(file_storage_path=str(tmp_path))
-    return ServerConfig(engine=engine, deployment="thread", drain_timeout=PATIENCE, storage=storage)
+    return ServerConfig(engine=engine, deployment="thread", drain_timeout=TIMEOUT, storage=storage)
 
 
 @asynccontextmanager
@@ -32,7 +32,7 @@ async def client_of(service: Service) -> AsyncIterator[httpx.AsyncClient]:
         app = await service.start()
         async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=PATIENCE) as client:
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=TIMEOUT) as client:
                 yield client
     finally:
         await service.stop()
@@ -43,7 +43,7 @@ def body(tokens: int) -> dict[str, object]:
 
 
 async def in_flight(service: Service, number: int) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while service.in_flight != number:
             await asyncio.sleep(0.01)
 
@@ -60,7 +60,7 @@ async def test_it_serves_from_start_to_stop(config: ServerConfig) -> None:
         assert answer.json()["meta_info"]["completion_tokens"] == 4
         failed = asyncio.create_task(service.failed())
         service.client.kill()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             assert "killed" in await failed
     await service.stop()  # may be called again
 

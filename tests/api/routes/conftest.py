@@ -21,7 +21,7 @@ from sglang_plug_api.options.parsing import server_config
 from sglang_plug_api.text.parsers import load_parsers
 from sglang_plug_api.text.sampling import SamplingDefaults
 
-PATIENCE = 240.0
+TIMEOUT = 240.0
 
 
 class Streaming:
@@ -79,7 +79,7 @@ class App:
         self.gate = GateState()
         self.application = build_app(self.engine, plugins, self.gate)
         transport = httpx.ASGITransport(self.application, raise_app_exceptions=False)
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=PATIENCE)
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=TIMEOUT)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Await something in the application's loop."""

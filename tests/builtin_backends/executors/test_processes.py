@@ -97,12 +97,12 @@ def test_without_memory_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(size: int) -> int:
         raise PermissionError("not permitted here")
 
-    order: Any = type("LaunchSpec", (), {"device": torch.device("cpu"), "size": 2})
+    spec: Any = type("LaunchSpec", (), {"device": torch.device("cpu"), "size": 2})
     monkeypatch.setattr(processes, "memory_file", refused)
-    assert processes._memory(order, ProcessSettings()) is None
+    assert processes._memory(spec, ProcessSettings()) is None
     monkeypatch.undo()
-    order.device = torch.device("cuda", 0)
-    assert processes._memory(order, ProcessSettings()) is None
+    spec.device = torch.device("cuda", 0)
+    assert processes._memory(spec, ProcessSettings()) is None
 
 
 def test_one_that_does_not_heed_the_end_is_killed(rank_group: Any, monkeypatch: pytest.MonkeyPatch) -> None:

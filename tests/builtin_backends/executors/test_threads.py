@@ -17,7 +17,7 @@ BOUND = 60.0
 """Timeout in seconds, only reached on failure."""
 
 
-def order(follow: Callable[[int, RankEndpoint], None], size: int = 3) -> LaunchSpec:
+def launch_spec(follow: Callable[[int, RankEndpoint], None], size: int = 3) -> LaunchSpec:
     return LaunchSpec(
         size=size, device=torch.device("cpu"), command=("false",), line=lambda rank, rendezvous: b"", follow=follow
     )
@@ -42,7 +42,7 @@ def test_sums_of_16_bits_are_rounded_once(dtype: torch.dtype) -> None:
         with pytest.raises(EOFError):
             endpoint.receive()
 
-    rank_group = ThreadExecutor().start(order(follow, size=5))
+    rank_group = ThreadExecutor().start(launch_spec(follow, size=5))
     rank_group.send(b"go")
     total = rank_group.collectives.all_reduce(torch.ones(3, dtype=dtype))
     rank_group.close()
@@ -63,7 +63,7 @@ def test_collectives_agree_on_all_ranks() -> None:
         with pytest.raises(EOFError):
             endpoint.receive()
 
-    rank_group = ThreadExecutor().start(order(follow))
+    rank_group = ThreadExecutor().start(launch_spec(follow))
     rank_group.send(b"go")
     x = torch.ones(2, 3)
     assert torch.equal(rank_group.collectives.all_reduce(x.clone()), torch.full((2, 3), 111.0))
@@ -90,7 +90,7 @@ def test_ranks_do_not_see_what_others_write_later() -> None:
             x.fill_(float(step))
             assert torch.equal(endpoint.collectives.all_reduce(x), torch.full((50,), 2.0 * step))
 
-    rank_group = ThreadExecutor().start(order(follow, size=2))
+    rank_group = ThreadExecutor().start(launch_spec(follow, size=2))
     x = torch.zeros(50)
     for step in range(200):
         x.fill_(float(step))
@@ -110,7 +110,7 @@ def test_one_that_fails_before_it_is_ready_stops_the_start() -> None:
             endpoint.receive()
 
     with pytest.raises(ValueError, match="no such weights"):
-        ThreadExecutor().start(order(follow))
+        ThreadExecutor().start(launch_spec(follow))
     assert started == [1, 2], "one after the other"
     until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("rank ")])
 
@@ -120,7 +120,7 @@ def test_one_that_fails_later_is_told_and_keeps_nobody_waiting() -> None:
         endpoint.receive()
         raise RuntimeError("broken")
 
-    rank_group = ThreadExecutor().start(order(follow, size=2))
+    rank_group = ThreadExecutor().start(launch_spec(follow, size=2))
     assert rank_group.failure() is None
     rank_group.send(b"go")
     with pytest.raises(threading.BrokenBarrierError):

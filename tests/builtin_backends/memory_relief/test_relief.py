@@ -60,10 +60,10 @@ class Bench:
         self.cache.insert(list(range(first, first + count)), slots)
         return list(slots)
 
-    def look(self) -> int:
+    def check_memory(self) -> int:
         self.now += PERIOD
         before = self.relief.done.evicted_tokens
-        self.relief.look()
+        self.relief.check_memory()
         return self.relief.done.evicted_tokens - before
 
 
@@ -74,22 +74,22 @@ def prefix_pool(allocator: KVAllocator, kv: KVPool, return_memory: Any = lambda 
 def test_nothing_happens_while_there_is_enough() -> None:
     bench = Bench()
     bench.remember(10, 500)
-    assert bench.look() == 0 and bench.cache.size == 500 and bench.relief.done.episodes == 0
+    assert bench.check_memory() == 0 and bench.cache.size == 500 and bench.relief.done.episodes == 0
 
 
 def test_it_looks_now_and_then() -> None:
     bench = Bench()
     bench.remember(10, 500)
-    bench.look()
+    bench.check_memory()
     for _ in range(100):
-        bench.relief.look()
+        bench.relief.check_memory()
     assert bench.reads == 1
 
 
 def test_an_engine_that_never_had_a_request_may_sleep() -> None:
     bench = Bench()
     assert not bench.relief.is_needed
-    assert bench.look() == 0 and bench.reads == 0
+    assert bench.check_memory() == 0 and bench.reads == 0
     bench.remember(10, 1)
     assert bench.relief.is_needed
 
@@ -98,7 +98,7 @@ def test_as_much_as_is_missing_is_forgotten_and_the_oldest_first() -> None:
     bench = Bench()
     old, young = bench.remember(1000, 300), bench.remember(5000, 1000)
     bench.memory = HostMemory(CRITICAL, TOTAL)
-    evicted = bench.look()
+    evicted = bench.check_memory()
     missing = COMFORTABLE * TOTAL * CRITICAL_SHARE - CRITICAL
     assert evicted * SLOT_BYTES >= missing
     assert len(bench.cache.match(range(1000, 1300)).slots) == 0
@@ -112,7 +112,7 @@ def test_what_runs_stays() -> None:
     bench.remember(10, 3000)
     bench.cache.lock(bench.cache.match(range(10, 3010)))
     bench.memory = HostMemory(0, TOTAL)
-    assert bench.look() == 0 and bench.cache.size == 3000
+    assert bench.check_memory() == 0 and bench.cache.size == 3000
 
 
 def test_all_prefixes_go_while_memory_stays_critical(caplog: pytest.LogCaptureFixture) -> None:
@@ -122,14 +122,14 @@ def test_all_prefixes_go_while_memory_stays_critical(caplog: pytest.LogCaptureFi
         bench.remember(first, 90)
     bench.memory = HostMemory(0, TOTAL)
     with caplog.at_level(logging.WARNING):
-        while bench.look():
+        while bench.check_memory():
             pass
         assert bench.cache.size == 0 and bench.relief.done.episodes == 1
         assert len(caplog.records) == 1 and "Host memory is low" in caplog.text
         bench.memory = HostMemory(PLENTY, TOTAL)
-        bench.look()
+        bench.check_memory()
         bench.memory = HostMemory(0, TOTAL)
-        bench.look()
+        bench.check_memory()
     assert bench.relief.done.episodes == 2 and len(caplog.records) == 2
 
 
@@ -138,7 +138,7 @@ def test_an_episode_lasts_until_enough_is_available() -> None:
     bench.remember(10, 100)
     for available in (CRITICAL, CRITICAL + 10_000, CRITICAL):
         bench.memory = HostMemory(available, TOTAL)
-        bench.look()
+        bench.check_memory()
     assert bench.relief.done.episodes == 1
 
 
@@ -148,9 +148,9 @@ def test_stalls_count_where_little_is_left() -> None:
     calm = HostMemory(2 * CRITICAL, TOTAL, stalled=1.0)
     for memory in (calm, HostMemory(PLENTY, TOTAL, stalled=90.0)):
         bench.memory = memory
-        assert bench.look() == 0
+        assert bench.check_memory() == 0
     bench.memory = replace(calm, stalled=30.0)
-    assert bench.look() > 0
+    assert bench.check_memory() > 0
 
 
 def test_an_idle_engine_forgets_and_tells() -> None:
@@ -166,10 +166,10 @@ def test_an_idle_engine_forgets_and_tells() -> None:
     assert served.loop.extensions.shortest_idle_timeout() == PERIOD
     memory[0], now[0] = HostMemory(0, TOTAL), now[0] + PERIOD
     served.loop.step()
-    news = [message for message in served.sent if isinstance(message, StepOutputs)][-1]
-    assert news.stats is not None
-    assert (news.stats.cached_slots, news.stats.free_slots) == (0, 64)
-    assert ("memory_relieved_tokens_total", cached) in {(total.name, total.value) for total in news.stats.totals}
+    updates = [message for message in served.sent if isinstance(message, StepOutputs)][-1]
+    assert updates.stats is not None
+    assert (updates.stats.cached_slots, updates.stats.free_slots) == (0, 64)
+    assert ("memory_relieved_tokens_total", cached) in {(total.name, total.value) for total in updates.stats.totals}
     served.box.messages.append(Control(7, "info", {}))
     served.loop.step()
     reply = next(message for message in served.sent if isinstance(message, Reply))
@@ -181,7 +181,7 @@ def test_unused_runs_are_told_and_the_lowest_slots_come_first() -> None:
     bench.remember(10, 1000)
     bench.remember(3000, 7)
     bench.memory = HostMemory(0, TOTAL)
-    while bench.look():
+    while bench.check_memory():
         pass
     assert bench.evictions[-1] == [(1, 1008)]
     slots = array("q")

@@ -149,7 +149,7 @@ def test_a_token_beyond_the_limit_is_not_accepted() -> None:
 
 def test_a_grammar_that_takes_for_ever_is_left_behind() -> None:
     """With more of them than there are threads; those that wait behind them are served."""
-    structured = extension(patience=0.2)
+    structured = extension(timeout=0.2)
     gate = threading.Event()
     rows = [sequence(Words((5,))) for _ in range(24)]
     for row in rows[::2]:

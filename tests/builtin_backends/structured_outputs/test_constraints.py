@@ -14,7 +14,7 @@ from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug_backends.structured_outputs.constraints import ENTRY_BYTES, CompilerLimits, Constraints
 from sglang_plug_backends.structured_outputs.grammar_process import CompilerUnavailable
 
-PATIENCE = 240.0
+TIMEOUT = 240.0
 
 
 class Backend:
@@ -113,7 +113,7 @@ def sequence(id: str, source: str = "a", kind: Any = "regex") -> Sequence:
 def wait(held: Constraints, count: int) -> dict[str, str]:
     """Release until ``count`` came; id -> grammar or error."""
     outcomes: dict[str, str] = {}
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while len(outcomes) < count:
         assert time.monotonic() < deadline, f"only {outcomes}"
         for sequence, outcome in held.release():
@@ -127,15 +127,15 @@ def test_the_compiler_starts_after_the_delay_or_with_the_first_constraint(make: 
     gate.opened.set()
     soon = Gate()
     make(soon, start_delay=0.01)
-    assert soon.started.wait(PATIENCE)
-    held = make(start_delay=10 * PATIENCE)
+    assert soon.started.wait(TIMEOUT)
+    held = make(start_delay=10 * TIMEOUT)
     assert not gate.started.is_set()
     held.hold(sequence("a"))
     assert wait(held, 1) == {"a": "grammar of a"} and gate.started.is_set()
 
 
 def test_a_compiler_that_was_not_started_is_closed(make: Make, gate: Gate) -> None:
-    held = make(start_delay=10 * PATIENCE)
+    held = make(start_delay=10 * TIMEOUT)
     held.close()
     assert gate.closed and not gate.started.is_set()
 
@@ -204,7 +204,7 @@ def test_one_that_comes_back_while_its_compiling_is_given_up(make: Make, gate: G
     held.hold(sequence("a"))
     gate.begun.wait()
     held.abort("a")
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while held._done.empty():
         assert time.monotonic() < deadline
     held.hold(sequence("b"))
@@ -287,7 +287,7 @@ def test_there_are_at_most_so_many_at_once(make: Make, gate: Gate, clock: Clock)
     gate.helper = lambda: gate.helpers.append(Gate()) or gate.helpers[-1]  # type: ignore[method-assign,func-returns-value]
     for id in "abcdef":
         held.hold(sequence(id, id))
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while len(gate.helpers) < CompilerLimits().workers - 1 or not all(helper.begun.is_set() for helper in gate.helpers):
         clock.wait_long()
         assert time.monotonic() < deadline and list(held.release()) == []
@@ -344,7 +344,7 @@ def test_a_helper_that_becomes_unavailable_gives_its_work_back(make: Make, gate:
     gate.begun.wait()
     held.hold(sequence("b", "b"))
     clock.wait_long()
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not (gate.helpers and gate.helpers[0].closed):
         assert time.monotonic() < deadline and list(held.release()) == []
         time.sleep(0.005)
@@ -360,7 +360,7 @@ def test_a_helper_without_work_ends_and_another_may_come(make: Make, gate: Gate,
         held.hold(sequence(id, id))
         clock.wait_long()
         assert wait(held, 1) == {id: f"grammar of {id}"}
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not gate.helpers[-1].closed:
             assert time.monotonic() < deadline
             time.sleep(0.005)
@@ -374,7 +374,7 @@ def test_a_helper_that_cannot_start_leaves_the_work_to_the_first(make: Make, gat
     gate.begun.wait()
     held.hold(sequence("b"))
     clock.wait_long()
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not (gate.helpers and gate.helpers[0].closed):
         assert time.monotonic() < deadline and list(held.release()) == []
     gate.opened.set()

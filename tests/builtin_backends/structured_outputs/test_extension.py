@@ -111,5 +111,5 @@ def test_bad_reasoning_prefixes_are_refused(prefix: ReasoningPrefix, message: st
 
 def test_without_a_guard_nobody_is_blamed() -> None:
     structured = extension()
-    structured.look()
+    structured.check_step()
     assert structured.blocking_request() is None

@@ -18,7 +18,7 @@ from sglang_plug_backends.structured_outputs.batch_grammars import TOO_SLOW, Gra
 from sglang_plug_backends.structured_outputs.grammar_guard import GrammarGuard
 from sglang_plug_backends.structured_outputs.grammar_state import GrammarState
 
-PATIENCE = 0.2
+TIMEOUT = 0.2
 
 
 class Endless(Grammar):
@@ -80,13 +80,13 @@ def followed(grammars: Grammars, *states: GrammarState) -> list[TokenDecision]:
 def guard() -> Iterator[GrammarGuard]:
     """One that looks every few milliseconds."""
     before, done = signal.getsignal(signal.SIGUSR1), threading.Event()
-    guard = GrammarGuard(PATIENCE)
+    guard = GrammarGuard(TIMEOUT)
 
-    def look() -> None:
+    def check() -> None:
         while not done.wait(0.01):
-            guard.look()
+            guard.check()
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=check)
     thread.start()
     yield guard
     done.set()
@@ -132,7 +132,7 @@ def test_where_nobody_can_interrupt_threads_are_asked(where: str) -> None:
 
     grammar = Waiting()
     state = GrammarState(grammar, forced_tokenizer=object())  # type: ignore[arg-type]
-    grammars = Grammars(64, patience=PATIENCE, guarded=False)
+    grammars = Grammars(64, timeout=TIMEOUT, guarded=False)
 
     def step() -> str:
         error = filled(grammars, state).errors.get(0) or followed(grammars, state)[0].error
@@ -148,7 +148,7 @@ def test_where_nobody_can_interrupt_threads_are_asked(where: str) -> None:
 
 def test_nothing_else_is_interrupted(guard: GrammarGuard) -> None:
     """Neither what is no grammar, nor a question that was answered."""
-    end = time.monotonic() + 3 * PATIENCE
+    end = time.monotonic() + 3 * TIMEOUT
     while time.monotonic() < end:
         signal.raise_signal(signal.SIGUSR1)
         assert guard.asking() is None

@@ -35,7 +35,7 @@ from sglang_plug import (
 from sglang_plug.config import CacheOptions, ModelOptions
 from sglang_plug.testing import check_engine_client
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 LOCAL = "127.0.0.1"
 
 
@@ -49,12 +49,12 @@ def request(id: str, tokens: int = 8) -> Request:
 
 
 async def tokens_of(client: EngineClient, request: Request) -> list[int]:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         return [token async for output in client.submit(request) for token in output.tokens]
 
 
 async def until(holds: Callable[[], bool | Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             result = holds()
             if result if isinstance(result, bool) else await result:
@@ -190,7 +190,7 @@ async def test_the_death_of_the_engine_ends_every_request_of_every_client() -> N
 async def test_a_client_can_end_the_engine() -> None:
     async with serving() as server, connected(server) as first, connected(server) as second:
         first.kill()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             assert "killed" in await first.wait_failed()
             assert "signal 9" in await second.wait_failed()
 

@@ -143,8 +143,8 @@ class Bench:
         return reply
 
     def outputs(self, id: str) -> list[Any]:
-        news = [message for message in self.sent if isinstance(message, StepOutputs)]
-        return [output for step in news for output in step.outputs if output.id == id]
+        updates = [message for message in self.sent if isinstance(message, StepOutputs)]
+        return [output for step in updates for output in step.outputs if output.id == id]
 
     def end(self, id: str) -> Finish:
         for _ in range(100):

@@ -109,8 +109,8 @@ class Bench:
         return [message.stats for message in self.sent if isinstance(message, StepOutputs) and message.stats][-1]
 
     def tokens(self, id: str) -> list[int]:
-        news = [message for message in self.sent if isinstance(message, StepOutputs)]
-        return [token for step in news for output in step.outputs if output.id == id for token in output.tokens]
+        updates = [message for message in self.sent if isinstance(message, StepOutputs)]
+        return [token for step in updates for output in step.outputs if output.id == id for token in output.tokens]
 
     def end(self, id: str) -> tuple[str, int, str]:
         for message in self.sent:

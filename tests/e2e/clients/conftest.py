@@ -26,7 +26,7 @@ OFFLINE = {
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
     "HAYSTACK_TELEMETRY_ENABLED": "False",
 }
-PATIENCE = 300
+TIMEOUT = 300
 
 
 def python(needs: str) -> str | None:
@@ -50,7 +50,7 @@ def run(command: list[str], url: str, **environment: str) -> Any:
         env={**os.environ, **OFFLINE, **environment},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     report = json.loads(done.stdout.splitlines()[-1])

@@ -32,7 +32,7 @@ class TensorLoad:
     key: bytes
     deadline: float
     """Time on ``time.monotonic`` from which on the tensor is of no use."""
-    patience: float
+    timeout: float
     """Seconds after the deadline for which a load that is under way is waited for."""
     value: Tensor | None = None
     finished: bool = False
@@ -41,7 +41,7 @@ class TensorLoad:
     @property
     def done(self) -> bool:
         """True once the tensor is loaded, cannot be loaded, or is not worth waiting for any longer."""
-        return self.finished or time.monotonic() > self.deadline + self.patience
+        return self.finished or time.monotonic() > self.deadline + self.timeout
 
 
 class TensorLoads:

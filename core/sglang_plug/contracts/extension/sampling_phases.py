@@ -129,7 +129,7 @@ class WatchdogPhase:
     An engine that runs in a thread of another program has no such watchdog.
     """
 
-    def look(self) -> None:
+    def check_step(self) -> None:
         """Interrupt what takes too long; called every second while a step takes longer than one second."""
 
     def blocking_request(self) -> BlockingRequest | None:

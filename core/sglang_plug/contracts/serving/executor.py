@@ -196,7 +196,7 @@ class Executor(ABC):
         self.settings = settings
 
     @abstractmethod
-    def start(self, order: LaunchSpec) -> RankGroup:
+    def start(self, spec: LaunchSpec) -> RankGroup:
         """Start the workers. Called once, in rank 0's process and before it loads weights, so that all ranks load in
         parallel.
 

@@ -109,7 +109,7 @@ class ExtensionPoints:
     controls: Mapping[str, Callable[[], Mapping[str, Callable[..., Any]]]] = field(default_factory=dict)
     """By the name of the extension, for errors."""
     info: tuple[Callable[[], Mapping[str, Any]], ...] = ()
-    look: tuple[Callable[[], None], ...] = ()
+    check_step: tuple[Callable[[], None], ...] = ()
     blocking_request: tuple[Callable[[], BlockingRequest | None], ...] = ()
     states: tuple[StatePhase, ...] = ()
     """The extensions whose memory sequences own."""

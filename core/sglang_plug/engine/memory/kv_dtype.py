@@ -61,7 +61,8 @@ def fit_kv_dtype(
         return shape
     if requested == AUTO:
         logger.warning(
-            "The checkpoint wants keys and values in %s, which %s does not read: they stay in the model's dtype",
+            "The checkpoint specifies a KV cache dtype of %s, which %s does not read: the KV cache keeps the "
+            "model's dtype",
             name,
             attention,
         )

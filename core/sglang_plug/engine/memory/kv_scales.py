@@ -80,20 +80,20 @@ class KVScaleReader:
         Raises ``WeightError`` naming a tensor that is not a valid scale, or that has no counterpart for keys or values.
         """
         if not resolved.causal or resolved.kv_dtype.itemsize > 1:
-            self._tell_unused(resolved)
+            self._log_unused(resolved)
             return {}
         scales = {layer: self._scale(layer, resolved.shape.values_in_keys) for layer in sorted(self._scales)}
-        self._tell(scales, resolved)
+        self._log(scales, resolved)
         return scales
 
-    def _tell_unused(self, resolved: Resolved) -> None:
+    def _log_unused(self, resolved: Resolved) -> None:
         if not self._names:
             return
         dtype = kv_dtype_name(resolved.kv_dtype)
         why = f"keys and values are kept in {dtype} (--kv-cache-dtype)" if resolved.causal else "nothing is kept"
         logger.info("KV cache scales of the checkpoint (%s, …) are not used: %s", self._names[0], why)
 
-    def _tell(self, scales: Mapping[int, KVScale], resolved: Resolved) -> None:
+    def _log(self, scales: Mapping[int, KVScale], resolved: Resolved) -> None:
         if not scales:
             dtype = resolved.kv_dtype
             logger.log(

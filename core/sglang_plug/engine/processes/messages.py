@@ -53,7 +53,7 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     info: dict[str, Any]
 
 
-class StepOutputs(msgspec.Struct, tag="news", frozen=True):
+class StepOutputs(msgspec.Struct, tag="outputs", frozen=True):
     """The outputs of a step, or of a refused request."""
 
     outputs: list[Output]

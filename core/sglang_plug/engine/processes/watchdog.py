@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK = 1.0
+CHECK_SECONDS = 1.0
 """Seconds between two checks of the engine."""
 
 
@@ -47,7 +47,7 @@ def watch(
     timeout: float,
     stuck: Callable[[str], None],
     *,
-    look: Callable[[], None] = lambda: None,
+    check: Callable[[], None] = lambda: None,
     alive: Callable[[], None] = lambda: None,
 ) -> threading.Event:
     """Call ``stuck`` once, from another thread, when a step takes longer than ``timeout`` seconds.
@@ -58,17 +58,17 @@ def watch(
         heartbeat: the engine's heartbeat.
         timeout: seconds that a step may take.
         stuck: called with the description of the problem.
-        look: called every second while a step takes longer than one second.
+        check: called every second while a step takes longer than one second.
         alive: called now and every second, busy or not; only code that blocks all other Python threads prevents it.
     """
     stop = threading.Event()
     alive()
 
     def run() -> None:
-        while not stop.wait(min(LOOK, timeout / 4)):
+        while not stop.wait(min(CHECK_SECONDS, timeout / 4)):
             alive()
-            if heartbeat.busy_for > LOOK:
-                look()
+            if heartbeat.busy_for > CHECK_SECONDS:
+                check()
             if heartbeat.busy_for > timeout:
                 faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr)
                 stuck(f"a step has taken more than {timeout:g} s (--watchdog-timeout); the engine is stuck")
@@ -78,11 +78,11 @@ def watch(
     return stop
 
 
-def let_look(extensions: ExtensionPoints) -> None:
+def run_checks(extensions: ExtensionPoints) -> None:
     """Let the extensions interrupt what takes too long in a step."""
-    for look in extensions.look:
+    for check in extensions.check_step:
         try:
-            look()
+            check()
         except Exception:
             logger.exception("a step extension failed in the watchdog's thread")
 

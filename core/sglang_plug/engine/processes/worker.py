@@ -23,7 +23,7 @@ from sglang_plug.system.gc_control import collecting_later
 from sglang_plug.system.process_exit import ParentWatch, leave
 
 from .messages import Failed, FromEngine, Launch, Ready, StepOutputs, ToEngine
-from .watchdog import Heartbeat, find_blocking_request, let_look, watch
+from .watchdog import Heartbeat, find_blocking_request, run_checks, watch
 
 with collecting_later():  # they import torch
     from sglang_plug.engine.extensions.points import ExtensionPoints
@@ -120,7 +120,7 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWat
             heartbeat,
             launch.config.schedule.watchdog_timeout,
             partial(stuck, engine.extensions),
-            look=partial(let_look, engine.extensions),
+            check=partial(run_checks, engine.extensions),
             alive=alive,
         )
 

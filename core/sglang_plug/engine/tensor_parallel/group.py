@@ -34,15 +34,15 @@ def start_ranks(resolved: Resolved, plugins: Plugins, lost: Callable[[str], None
     component = resolved.choices["executor"].component
     executor: Executor = make(component, component.settings(), base=Executor)
     with attributed(component, "to start the ranks"):
-        group: RankGroup = executor.start(_order(resolved, plugins))
+        group: RankGroup = executor.start(_launch_spec(resolved, plugins))
     logger.info("The model is shared by %d ranks, brought up by %s", size, component)
     ranks = Ranks(group)
     ranks.watch(lost)
     return ranks
 
 
-def _order(resolved: Resolved, plugins: Plugins) -> LaunchSpec:
-    config, fingerprint = _settled(resolved), list(plugins.fingerprint)
+def _launch_spec(resolved: Resolved, plugins: Plugins) -> LaunchSpec:
+    config, fingerprint = _resolved_config(resolved), list(plugins.fingerprint)
 
     def of_rank(rank: int) -> EngineConfig:
         return with_device(config, rank_device(resolved.device, rank))
@@ -56,7 +56,7 @@ def _order(resolved: Resolved, plugins: Plugins) -> LaunchSpec:
     return LaunchSpec(size=config.parallel.tp_size, device=resolved.device, command=COMMAND, line=line, follow=run)
 
 
-def _settled(resolved: Resolved) -> EngineConfig:
+def _resolved_config(resolved: Resolved) -> EngineConfig:
     """Return the configuration with rank 0's choices, which the other ranks must not make again."""
     config, names = resolved.config, {kind: choice.component.spec.name for kind, choice in resolved.choices.items()}
     return replace(

@@ -25,7 +25,7 @@ from sglang_plug.contracts.serving.executor import Collectives, RankGroup
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.sequence import Sequence
 
-LOOK = 0.2
+CHECK_SECONDS = 0.2
 """Seconds between two checks that all ranks are alive."""
 NOTICED = 1.0
 """Seconds within which the end of a worker rank is noticed."""
@@ -129,7 +129,7 @@ class Ranks:
         """Call ``lost`` once, from another thread, when a worker rank ends without being told to."""
 
         def run() -> None:
-            while not self._closed.wait(LOOK):
+            while not self._closed.wait(CHECK_SECONDS):
                 failure = self._group.failure()
                 if failure is not None and not self._closed.is_set():
                     lost(failure)
@@ -141,17 +141,17 @@ class Ranks:
         """Return the reason if a worker rank is gone, which may explain a failed step; waits ``NOTICED`` seconds."""
         deadline = time.monotonic() + NOTICED
         while (failure := self._group.failure()) is None and time.monotonic() < deadline:
-            time.sleep(LOOK / 10)
+            time.sleep(CHECK_SECONDS / 10)
         return failure
 
     def pool(self, slots: int, max_context: int) -> None:
         """Let the worker ranks allocate their parts of a KV pool, with room for contexts of ``max_context`` tokens."""
         self._last = {}
-        self._tell(Pool(slots, max_context))
+        self._broadcast(Pool(slots, max_context))
 
     def return_memory(self, runs: Iterable[tuple[int, int]]) -> None:
         """Let the worker ranks return the memory of these runs of slots."""
-        self._tell(ReturnMemory(list(runs)))
+        self._broadcast(ReturnMemory(list(runs)))
 
     def step(
         self,
@@ -188,7 +188,7 @@ class Ranks:
             _bytes(chain.from_iterable(map(_tokens, chunks))) if known else None,
             {name: ExtensionStep.of(extension_step) for name, extension_step in extensions.items()},
         )
-        self._tell(step)
+        self._broadcast(step)
         if not known:
             self.collectives.broadcast(batch.input_ids)
         for extension_step in extensions.values():
@@ -197,15 +197,15 @@ class Ranks:
 
     def head(self, rows: Ordered[int] | slice) -> None:
         """Let the worker ranks compute logits of ``rows`` of the last step's hidden states."""
-        self._tell(Head((rows.start, rows.stop) if isinstance(rows, slice) else _bytes(rows)))
+        self._broadcast(Head((rows.start, rows.stop) if isinstance(rows, slice) else _bytes(rows)))
 
     def extension_command(self, name: str, command: bytes) -> None:
         """Let the step extension ``name`` follow a command on the worker ranks."""
-        self._tell(ExtensionCommand(name, command))
+        self._broadcast(ExtensionCommand(name, command))
 
     def weights(self, source: str, revision: str | None) -> None:
         """Let the worker ranks load weights; ``agreed`` must follow."""
-        self._tell(Weights(source, revision))
+        self._broadcast(Weights(source, revision))
 
     def agreed(self, done: bool, device: torch.device) -> bool:
         """Return True if every rank succeeded; ``done`` says whether this one did."""
@@ -216,11 +216,11 @@ class Ranks:
         if not self._closed.is_set():
             self._closed.set()
             try:
-                self._tell(End())
+                self._broadcast(End())
             finally:
                 self._group.close()
 
-    def _tell(self, message: ToWorkerRank) -> None:
+    def _broadcast(self, message: ToWorkerRank) -> None:
         self._group.send(self._encoder.encode(message))
 
 

@@ -29,7 +29,7 @@ from sglang_plug.testing.time_limit import within
 CHUNK = 16
 LENGTHS = (1, 40, 9, CHUNK)
 NEW_TOKENS = 6
-PATIENCE = 300.0
+TIMEOUT_SECONDS = 300.0
 RANKS_ON_CPU = 3
 """Ranks without a model: with two, neither the order of summands nor a missing rank would be noticed."""
 
@@ -41,7 +41,7 @@ def check_ranks(
     executor: str = "threads",
     device: str = "cpu",
     tolerance: float = 1e-3,
-    patience: float = PATIENCE,
+    timeout: float = TIMEOUT_SECONDS,
 ) -> None:
     """Serve prompts with one rank, and with several, and compare tokens and log-probabilities, in float32.
 
@@ -55,7 +55,7 @@ def check_ranks(
         executor: name of the executor that starts them.
         device: device of rank 0.
         tolerance: greatest difference of two log-probabilities.
-        patience: seconds that the ranks may take together, from their start to their end. Give more for a large model.
+        timeout: seconds that the ranks may take together, from their start to their end. Give more for a large model.
 
     Raises:
         AssertionError: names the first prompt that differs, and how; or the ranks do not end in time, for example
@@ -70,7 +70,7 @@ def check_ranks(
     )
     alone = _served(config)
     shared = replace(config, parallel=ParallelOptions(tp_size=size, executor=executor))
-    together = _served_in_time(shared, patience)
+    together = _served_in_time(shared, timeout)
     for id, expected in alone.items():
         actual = together[id]
         where = f"{size} ranks of {executor!r} fail {id!r}"
@@ -78,7 +78,7 @@ def check_ranks(
         if expected.tokens != actual.tokens:
             raise AssertionError(f"{where}: one rank generates {expected.tokens}, they {actual.tokens}")
         _compare(where, "output", expected.logprobs, actual.logprobs, tolerance)
-    check_rank_group(executor, max(size, RANKS_ON_CPU) if device == "cpu" else size, device, patience)
+    check_rank_group(executor, max(size, RANKS_ON_CPU) if device == "cpu" else size, device, timeout)
 
 
 class _Desk:
@@ -122,11 +122,11 @@ def _served(config: EngineConfig) -> dict[str, Output]:
     return results
 
 
-def _served_in_time(config: EngineConfig, patience: float) -> dict[str, Output]:
+def _served_in_time(config: EngineConfig, timeout: float) -> dict[str, Output]:
     """Serve the requests with several ranks; raise ``AssertionError`` if they fail, or take too long."""
     ranks = f"{config.parallel.tp_size} ranks of {config.parallel.executor!r}"
     try:
-        return within(patience, lambda: _served(config), f"serving with {ranks}")
+        return within(timeout, lambda: _served(config), f"serving with {ranks}")
     except (AssertionError, ConfigError):
         raise
     except Exception as error:

@@ -32,14 +32,14 @@ MANY = 300
 POLL = 0.01
 
 
-def check_rank_group(name: str, size: int, device: str, patience: float) -> None:
+def check_rank_group(name: str, size: int, device: str, timeout: float) -> None:
     """Start ranks without a model; check their operations and messages, and what happens when one of them fails.
 
     Args:
         name: name of the executor.
         size: number of ranks.
         device: device of rank 0.
-        patience: seconds that the ranks may take together, from their start to their end.
+        timeout: seconds that the ranks may take together, from their start to their end.
 
     Raises:
         AssertionError: says what is wrong.
@@ -47,20 +47,20 @@ def check_rank_group(name: str, size: int, device: str, patience: float) -> None
     """
     ranks = f"{size} ranks of {name!r} without a model"
     try:
-        within(patience, lambda: _check_ranks(name, size, device, patience / 2), f"using {ranks}")
+        within(timeout, lambda: _check_ranks(name, size, device, timeout / 2), f"using {ranks}")
     except (AssertionError, ConfigError):
         raise
     except Exception as error:
         raise AssertionError(f"{ranks} fail: {type(error).__name__}: {error}") from error
 
 
-def _check_ranks(name: str, size: int, device: str, patience: float) -> None:
+def _check_ranks(name: str, size: int, device: str, timeout: float) -> None:
     plugins = Plugins.discover(PluginOptions())
     component = plugins.get("executor", name)
     executor: Executor = make(component, component.settings(), base=Executor)
     with tempfile.TemporaryDirectory(prefix="ranks-") as parent, released("close() of the ranks"):
         folder = Path(parent)
-        _use_group(executor, _launch(name, size, torch.device(device), folder), folder, patience)
+        _use_group(executor, _launch(name, size, torch.device(device), folder), folder, timeout)
         _check_ended(size, folder)
 
 
@@ -75,15 +75,15 @@ def _launch(name: str, size: int, device: torch.device, folder: Path) -> LaunchS
     return LaunchSpec(size=size, device=device, command=COMMAND, line=line, follow=run)
 
 
-def _use_group(executor: Executor, launch: LaunchSpec, folder: Path, patience: float) -> None:
+def _use_group(executor: Executor, launch: LaunchSpec, folder: Path, timeout: float) -> None:
     group = executor.start(launch)
     try:
-        _check(group, launch.size, launch.device, folder, patience)
+        _check(group, launch.size, launch.device, folder, timeout)
     finally:
         group.close()
 
 
-def _check(group: RankGroup, size: int, device: torch.device, folder: Path, patience: float) -> None:
+def _check(group: RankGroup, size: int, device: torch.device, folder: Path, timeout: float) -> None:
     collectives = group.collectives
     assert (collectives.rank, collectives.size) == (0, size), (
         f"the collectives of rank 0 are those of rank {collectives.rank} of {collectives.size}, not of {size}"
@@ -107,22 +107,22 @@ def _check(group: RankGroup, size: int, device: torch.device, folder: Path, pati
         raise AssertionError(_error_of(size, folder) or f"a collective operation fails: {error!r}") from error
     group.send(REPORT)
     for rank in range(1, size):
-        _check_messages(rank, size, folder, digest.hexdigest(), patience)
+        _check_messages(rank, size, folder, digest.hexdigest(), timeout)
     failure = group.failure()
     assert failure is None, f"failure() is {failure!r} while all ranks run"
     group.send(FAIL)
-    _wait(lambda: group.failure() is not None, patience, lambda: "failure() is None although rank 1 has failed")
+    _wait(lambda: group.failure() is not None, timeout, lambda: "failure() is None although rank 1 has failed")
     group.send(END)
 
 
-def _check_messages(rank: int, size: int, folder: Path, digest: str, patience: float) -> None:
+def _check_messages(rank: int, size: int, folder: Path, digest: str, timeout: float) -> None:
     file = folder / f"{rank}.messages"
-    _wait(file.exists, patience, lambda: _error_of(size, folder) or f"rank {rank} does not end its work")
+    _wait(file.exists, timeout, lambda: _error_of(size, folder) or f"rank {rank} does not end its work")
     assert file.read_text() == digest, f"rank {rank} did not receive the messages as they were sent, in their order"
 
 
-def _wait(holds: Callable[[], bool], patience: float, message: Callable[[], str]) -> None:
-    deadline = time.monotonic() + patience
+def _wait(holds: Callable[[], bool], timeout: float, message: Callable[[], str]) -> None:
+    deadline = time.monotonic() + timeout
     while not holds():
         assert time.monotonic() < deadline, message()
         time.sleep(POLL)

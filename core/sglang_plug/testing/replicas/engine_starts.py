@@ -13,7 +13,7 @@ from sglang_plug.config import ConfigError
 from sglang_plug.contracts.serving.engine_client import EngineClient, EngineLaunch
 from sglang_plug.plugins.registry import Plugins
 
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 """Seconds until something that has to happen counts as not happening."""
 CANCELLED_AFTER = (0.0, 0.3)
 """Seconds after which starts are cancelled."""
@@ -44,10 +44,10 @@ Deploy = Callable[[EngineLaunch], EngineClient]
 async def soon(work: Awaitable[Result], name: str) -> Result:
     """Await ``work``. Raises ``AssertionError`` with its ``name`` if that takes too long."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await work
     except TimeoutError:
-        raise AssertionError(f"{name} did not return within {PATIENCE:g} s") from None
+        raise AssertionError(f"{name} did not return within {TIMEOUT_SECONDS:g} s") from None
 
 
 async def check_starts(deploy: Deploy, launch: EngineLaunch) -> None:

@@ -24,9 +24,9 @@ SHORT, LONG, ENDLESS = 12, 240, 1600
 
 async def until(holds: Callable[[], Awaitable[bool]], event: str) -> None:
     """Wait until something holds. Raises ``AssertionError`` if that takes too long."""
-    deadline = time.monotonic() + engine_starts.PATIENCE
+    deadline = time.monotonic() + engine_starts.TIMEOUT_SECONDS
     while not await holds():
-        assert time.monotonic() < deadline, f"{event} did not happen within {engine_starts.PATIENCE:g} s"
+        assert time.monotonic() < deadline, f"{event} did not happen within {engine_starts.TIMEOUT_SECONDS:g} s"
         await asyncio.sleep(POLL)
 
 

@@ -15,8 +15,8 @@ LIMITS = frozenset({"max_tokens", "max_new_tokens", "max_completion_tokens", "ma
 LONG = 600
 """Output tokens that clients ask for and do not wait for."""
 GENERATED = "generation_tokens_total"
-PATIENCE = 120.0
-IDLE_LOOKS = 10
+TIMEOUT_SECONDS = 120.0
+IDLE_CHECKS = 10
 """Consecutive times that the server is seen idle: it may not have begun to serve a request whose client has left."""
 
 
@@ -28,10 +28,10 @@ def abandon(server: RunningServer, method: str, path: str, body: bytes | None) -
 
 def check_idle(server: RunningServer, seconds: float) -> None:
     """Check that the server serves nothing any more after ``seconds``, and is healthy."""
-    deadline, idle_looks, busy = time.monotonic() + seconds, 0, 0
-    while idle_looks < IDLE_LOOKS and time.monotonic() < deadline:
+    deadline, idle_checks, busy = time.monotonic() + seconds, 0, 0
+    while idle_checks < IDLE_CHECKS and time.monotonic() < deadline:
         busy = _running(server)
-        idle_looks = 0 if busy else idle_looks + 1
+        idle_checks = 0 if busy else idle_checks + 1
         time.sleep(0.05)
     assert not busy, f"{busy} sequences are still served {seconds:.0f} s after their clients have left"
     health = server.send("GET", "/health")
@@ -45,7 +45,7 @@ def check_ended(server: RunningServer, where: str, method: str, path: str, field
         return
     before = _generated(server)
     abandon(server, method, path, json.dumps(long).encode())
-    check_idle(server, PATIENCE)
+    check_idle(server, TIMEOUT_SECONDS)
     tokens = _generated(server) - before
     assert tokens < TIMES * LONG / 2, (
         f"{where}: {tokens:.0f} tokens were generated for {TIMES} clients that left at once; use respond() or "

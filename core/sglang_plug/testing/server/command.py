@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sglang_plug.plugins.registry import Plugins
 
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 USAGE_ERROR = 2
 PROGRAM = (sys.executable, "-m", "sglang_plug")
 ESCAPE = "\x1b"
@@ -25,7 +25,7 @@ def check_command(
     *,
     refused: Sequence[Sequence[str]] = (),
     options: Sequence[str] = (),
-    patience: float = PATIENCE,
+    timeout: float = TIMEOUT_SECONDS,
 ) -> None:
     """Run a command of ``sglang-plug`` as a user does: its help, a mistyped option, and examples, each in a process.
 
@@ -39,7 +39,7 @@ def check_command(
         examples: arguments of calls that succeed.
         refused: arguments of calls that must fail, such as one with a folder that does not exist.
         options: options before the command's name, such as ``("--plugin", "my_plugin.py")``.
-        patience: seconds that each call may take.
+        timeout: seconds that each call may take.
 
     Raises:
         AssertionError: names the call that fails, and how.
@@ -47,7 +47,7 @@ def check_command(
     """
     if not options:
         Plugins.discover().get("command", name)
-    command = _Command(name, tuple(options), patience)
+    command = _Command(name, tuple(options), timeout)
     _check_help(command)
     _check_light(command)
     mistyped = command.run(NO_OPTION)
@@ -69,7 +69,7 @@ def check_command(
 class _Command:
     name: str
     options: tuple[str, ...]
-    patience: float
+    timeout: float
 
     def arguments(self, *arguments: str) -> list[str]:
         return [*PROGRAM, *self.options, self.name, *arguments]
@@ -88,13 +88,13 @@ class _Command:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=self.patience,
+                timeout=self.timeout,
                 cwd=folder,
                 env=environment,
             )
         except subprocess.TimeoutExpired as error:
             raise AssertionError(
-                f"{_words(program)} does not end within {self.patience:g} s; standard input was empty"
+                f"{_words(program)} does not end within {self.timeout:g} s; standard input was empty"
             ) from error
 
 
@@ -169,7 +169,7 @@ def _check_closed(command: _Command, arguments: Sequence[str], errors_before: st
     process.stdout.close()
     errors = process.stderr.read()
     process.stderr.close()
-    process.wait(command.patience)
+    process.wait(command.timeout)
     where = f"{command.name} {' '.join(arguments)}, with its output closed,"
     assert "Traceback (most recent call last)" not in errors, f"{where} fails with a traceback: {errors[-400:]}"
     assert errors_before or not errors, f"{where} must stop quietly, but prints an error: {errors[-400:]}"

@@ -13,7 +13,7 @@ from .kv_blocks import OpenStore, block_key, block_of
 
 ROOM = 64 << 20
 SIZE = 40_000
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 """Seconds within which a transfer arrives."""
 PAUSE = 0.1
 """Seconds after which a transfer that must not be complete would probably be."""
@@ -60,7 +60,7 @@ def _check_parts_sent(sender: KVTransferStore, receiver: KVTransferStore) -> Non
         parts = [KVBlockPart(block.key, start, SIZE, block.data[start:end]) for block in sent]
         sender.send_parts(parts, receiver.address)
     time.sleep(PAUSE)
-    results = receiver.load(_keys(blocks), time.monotonic() + PATIENCE)
+    results = receiver.load(_keys(blocks), time.monotonic() + TIMEOUT_SECONDS)
     for block, result in zip(blocks, results, strict=True):
         assert isinstance(result, KVStoreError) or result.cast("B") == block.data, (
             "after send_parts(): load() returns a block that is not complete"
@@ -85,7 +85,7 @@ def _check_skipped(sender: KVTransferStore, receiver: KVTransferStore) -> None:
 
 
 def _check_present(store: KVTransferStore, blocks: Sequence[KVBlock], where: str) -> None:
-    for block, result in zip(blocks, store.load(_keys(blocks), time.monotonic() + PATIENCE), strict=True):
+    for block, result in zip(blocks, store.load(_keys(blocks), time.monotonic() + TIMEOUT_SECONDS), strict=True):
         assert not isinstance(result, KVStoreError), f"{where}: a block is missing when the transfer is complete"
         assert result.cast("B") == block.data.cast("B"), f"{where}: load() returns a block that is not what was stored"
 
@@ -95,7 +95,7 @@ def _keys(blocks: Sequence[KVBlock]) -> list[bytes]:
 
 
 def _wait(holds: Callable[[], bool], problem: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not holds():
         assert time.monotonic() < deadline, problem
         time.sleep(0.005)

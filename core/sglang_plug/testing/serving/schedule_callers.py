@@ -126,9 +126,9 @@ class _Server:
             tokens = tuple(range(self.random.randint(1, 60)))
             queued = Queued(tokens, self.random.choice((0, 0, 5)), 1.7e9 + self.arrived, caller, deadline)
             if caller not in self._open_callers():
-                self._tell("activated", caller, self.random.choice(WEIGHTS))
+                self._notify("activated", caller, self.random.choice(WEIGHTS))
             if not self._has_new(caller):
-                self._tell("joined_queue", caller)
+                self._notify("joined_queue", caller)
             self.waiting.append(queued)
             self.new.add(id(queued))
 
@@ -178,13 +178,13 @@ class _Server:
         where.remove(sequence)
         self._no_longer_new(sequence)
         if sequence.caller not in self._open_callers():
-            self._tell("deactivated", sequence.caller)
+            self._notify("deactivated", sequence.caller)
 
     def _no_longer_new(self, sequence: Queued) -> None:
         if id(sequence) in self.new:
             self.new.discard(id(sequence))
             if not self._has_new(sequence.caller):
-                self._tell("left_queue", sequence.caller)
+                self._notify("left_queue", sequence.caller)
 
     def _has_new(self, caller: str) -> bool:
         return any(id(sequence) in self.new for sequence in self.waiting if sequence.caller == caller)
@@ -192,7 +192,7 @@ class _Server:
     def _open_callers(self) -> set[str]:
         return {sequence.caller for sequence in (*self.waiting, *self.running)}
 
-    def _tell(self, name: str, *arguments: Any) -> None:
+    def _notify(self, name: str, *arguments: Any) -> None:
         if self.accounts:
             answer = _call(self.policy, name, *arguments)
             assert answer is None, f"{name}() returned {answer!r}, and must return nothing"

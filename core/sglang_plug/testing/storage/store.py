@@ -19,7 +19,7 @@ from .files import check_contents, check_file_limits, check_files
 from .opened import OpenStore, Servers
 from .responses import check_events, check_responses, check_running_responses
 
-PATIENCE = 240.0
+TIMEOUT_SECONDS = 240.0
 """Seconds after which a check has failed that does not end."""
 Check = Callable[[Servers], Awaitable[None]]
 CHECKS: tuple[Check, ...] = (
@@ -94,11 +94,11 @@ async def _run(make: OpenStore, folder: Path, check: Check) -> None:
 async def _named(name: str) -> AsyncIterator[None]:
     """Raise ``AssertionError`` with the name of what is checked for every other error, and if it does not end."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             yield
     except AssertionError:
         raise
     except TimeoutError:
-        raise AssertionError(f"{name} did not end within {PATIENCE:g} s") from None
+        raise AssertionError(f"{name} did not end within {TIMEOUT_SECONDS:g} s") from None
     except Exception as error:
         raise AssertionError(f"{name}: a call that must succeed raised {type(error).__name__}: {error}") from error

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-PATIENCE = 240.0
+TIMEOUT = 240.0
 CHAT = "/v1/chat/completions"
 
 
@@ -55,7 +55,7 @@ def started(app: Any, lines: list[Any], **changes: Any) -> dict[str, Any]:
 
 
 def until(app: Any, id: str, *statuses: str) -> dict[str, Any]:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while (batch := app.get(f"/v1/batches/{id}").json())["status"] not in statuses:
         assert time.monotonic() < deadline, batch
         app.run(asyncio.sleep(0.01))

@@ -11,7 +11,7 @@ import pytest
 
 from sglang_plug_api.stores.sqlite.contents import FileContent, read_file
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 async def test_a_file_that_is_opened_too_late_is_closed(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ async def test_a_file_that_is_opened_too_late_is_closed(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await reading
     writer = await asyncio.to_thread(os.open, path, os.O_WRONLY)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     with pytest.raises(BrokenPipeError):  # once nobody has it open for reading any more
         while time.monotonic() < deadline:
             os.write(writer, b".")

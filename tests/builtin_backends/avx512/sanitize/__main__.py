@@ -17,7 +17,7 @@ from sglang_plug_backends.avx512.library import FLAGS, INSTRUCTIONS, SOURCES
 
 DRIVER = Path(__file__).parent
 COMPILER = "g++"
-PATIENCE = 600.0
+TIMEOUT = 600.0
 """Timeout of the checks in seconds on a shared machine."""
 CHECKED = (
     *("-O1", "-g", "-fno-omit-frame-pointer"),
@@ -45,7 +45,7 @@ def main() -> int:
         options = {"ASAN_OPTIONS": "detect_stack_use_after_return=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
         # idle threads that spin would take the cores from those that work
         environment = {**options, **os.environ, "OMP_WAIT_POLICY": "passive"}
-        return subprocess.run([program], env=environment, timeout=PATIENCE, check=False).returncode
+        return subprocess.run([program], env=environment, timeout=TIMEOUT, check=False).returncode
 
 
 def build(folder: Path) -> Path | None:

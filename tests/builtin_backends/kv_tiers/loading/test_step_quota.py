@@ -10,7 +10,7 @@ import pytest
 
 from sglang_plug_backends.kv_tiers.loading.step_quota import IDLE_SECONDS, StepQuota
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Taker:
 
     def wait_for(self, count: int) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.taken) >= count, PATIENCE)
+            assert self.changed.wait_for(lambda: len(self.taken) >= count, TIMEOUT)
 
 
 def stopped_clock() -> Callable[[], float]:

@@ -54,8 +54,8 @@ def test_what_a_stop_token_ends_has_a_row_that_is_dropped() -> None:
     assert [row.count("stops") for row in bench.device.launched_ids] == [1, 1, 1, 1, 0, 0]
     assert bench.tokens("stops") == expected(prompt, 3)
     assert bench.end("stops") == Finish("stop", matched=STOP)
-    news = [message for message in bench.sent if isinstance(message, StepOutputs) and message.stats is not None]
-    assert [step.stats.decode_sequences for step in news if step.stats] == [0, 2, 2, 1, 1, 1]
+    updates = [message for message in bench.sent if isinstance(message, StepOutputs) and message.stats is not None]
+    assert [step.stats.decode_sequences for step in updates if step.stats] == [0, 2, 2, 1, 1, 1]
 
 
 def test_a_step_that_nobody_wants_is_not_waited_for() -> None:
@@ -243,9 +243,9 @@ def test_the_chunks_of_a_prompt_are_launched_ahead() -> None:
     bench.finish()
     assert bench.device.log[:6] == ["launch 1", "launch 2", "results 1", "launch 3", "results 2", "launch 4"]
     assert bench.tokens("a") == expected(list(range(10)), 3)
-    news = [message for message in bench.sent if isinstance(message, StepOutputs) and message.stats is not None]
-    assert [step.stats.prefill_tokens for step in news if step.stats] == [4, 4, 2, 0, 0]
-    assert [step.stats.decode_sequences for step in news if step.stats] == [0, 0, 0, 1, 1]
+    updates = [message for message in bench.sent if isinstance(message, StepOutputs) and message.stats is not None]
+    assert [step.stats.prefill_tokens for step in updates if step.stats] == [4, 4, 2, 0, 0]
+    assert [step.stats.decode_sequences for step in updates if step.stats] == [0, 0, 0, 1, 1]
 
 
 def test_chunks_leave_their_budget_to_those_that_decode() -> None:

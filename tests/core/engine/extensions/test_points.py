@@ -168,8 +168,8 @@ def test_those_that_admitted_a_refused_request_know_that_it_is_over() -> None:
 
 
 def test_worker_ranks_are_told_by_the_name_of_the_extension() -> None:
-    points = extension_points({"one": Keyed("", b"news"), "two": Keyed("")})
-    assert points.rank_steps([], BATCH) == {"one": RankStep(b"news")}
+    points = extension_points({"one": Keyed("", b"step data"), "two": Keyed("")})
+    assert points.rank_steps([], BATCH) == {"one": RankStep(b"step data")}
     assert extension_points({"two": Keyed("")}).rank_steps([], BATCH) == {}
     assert list(points.rank_step) == ["one", "two"] and points.follow_step == points.follow_command == {}
 

@@ -113,7 +113,7 @@ def test_auto_is_what_the_checkpoint_says_where_it_is_read(
     assert not caplog.records
     resolution = resolved("auto", "plain", plugins=plugins)
     assert resolution.kv_dtype == torch.bfloat16 and resolution.shape.kv_dtype is None
-    assert "wants keys and values in fp8_e5m2, which attention 'plain' from plain-words" in caplog.text
+    assert "specifies a KV cache dtype of fp8_e5m2, which attention 'plain' from plain-words" in caplog.text
     with pytest.raises(ConfigError, match="does not read keys and values in fp8_e5m2"):
         resolved("fp8_e5m2", "plain", plugins=plugins)
 

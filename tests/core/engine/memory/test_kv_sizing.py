@@ -338,8 +338,8 @@ def request(id: str, count: int = 4) -> Submit:
 def finish(start: Start, engine: EngineLoop) -> dict[str, Finish]:
     while start.inbox or engine.busy:
         engine.step()
-    news = [message for message in start.sent if isinstance(message, StepOutputs)]
-    return {output.id: output.finish for message in news for output in message.outputs if output.finish is not None}
+    updates = [message for message in start.sent if isinstance(message, StepOutputs)]
+    return {output.id: output.finish for message in updates for output in message.outputs if output.finish is not None}
 
 
 def test_a_step_without_room_ends_its_requests_alone(start: Start) -> None:

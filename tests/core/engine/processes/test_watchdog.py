@@ -29,12 +29,12 @@ def test_time_between_steps_does_not_count() -> None:
     assert heartbeat.busy_for == 0.0
 
 
-def test_it_is_looked_after_long_steps_and_told_that_python_runs() -> None:
-    heartbeat, looked, alive = Heartbeat(), threading.Event(), threading.Event()
-    stop = watch(heartbeat, 60, lambda text: None, look=looked.set, alive=alive.set)
+def test_long_steps_are_checked_and_the_heartbeat_runs_always() -> None:
+    heartbeat, checked, alive = Heartbeat(), threading.Event(), threading.Event()
+    stop = watch(heartbeat, 60, lambda text: None, check=checked.set, alive=alive.set)
     assert alive.is_set(), "not only once another thread has had its turn"
     alive.clear()
-    assert alive.wait(240) and not looked.is_set()
+    assert alive.wait(240) and not checked.is_set()
     with heartbeat:
-        assert looked.wait(240)
+        assert checked.wait(240)
     stop.set()

@@ -6,7 +6,7 @@ import pytest
 
 from sglang_plug import BlockingRequest, StepExtension, WatchdogPhase
 from sglang_plug.engine.extensions.points import extension_points
-from sglang_plug.engine.processes.watchdog import find_blocking_request, let_look
+from sglang_plug.engine.processes.watchdog import find_blocking_request, run_checks
 
 BLOCKING = BlockingRequest("a", "the grammar of request 'a'", "too slow")
 
@@ -15,10 +15,10 @@ class Watches(StepExtension, WatchdogPhase):
     def __init__(self, blocking: BlockingRequest | None = None, *, fails: bool = False) -> None:
         self.blocking, self.fails, self.looked = blocking, fails, 0
 
-    def look(self) -> None:
+    def check_step(self) -> None:
         self.looked += 1
         if self.fails:
-            raise KeyError("look")
+            raise KeyError("check_step")
 
     def blocking_request(self) -> BlockingRequest | None:
         if self.fails:
@@ -28,7 +28,7 @@ class Watches(StepExtension, WatchdogPhase):
 
 def test_all_extensions_look_even_if_one_fails(caplog: pytest.LogCaptureFixture) -> None:
     watches = [Watches(fails=True), Watches()]
-    let_look(extension_points({str(number): watcher for number, watcher in enumerate(watches)}))
+    run_checks(extension_points({str(number): watcher for number, watcher in enumerate(watches)}))
     assert [watcher.looked for watcher in watches] == [1, 1]
     assert "a step extension failed in the watchdog's thread" in caplog.text
 

@@ -171,13 +171,13 @@ def test_tensors_of_step_extensions_follow() -> None:
     bench, seq = Bench(), sequence(0, 3)
     seq.slots.extend([4, 5, 6])
     states = torch.randn(2, 8, dtype=torch.bfloat16)
-    steps = {"images": RankStep(b"rows", (torch.tensor([1, 2]), states.T)), "other": RankStep(b"news")}
+    steps = {"images": RankStep(b"rows", (torch.tensor([1, 2]), states.T)), "other": RankStep(b"step data")}
     bench.step([ScheduledChunk(seq, 3)], extensions=steps)
     message, line = bench.group.messages[-1], Line(1, bench.group.sent)
     received = {name: sent.receive(line, CPU) for name, sent in message.extensions.items()}
     rows, turned = received["images"].tensors
     assert received["images"].data == b"rows" and rows.tolist() == [1, 2]
-    assert torch.equal(turned, states.T) and received["other"] == RankStep(b"news") and not bench.group.sent
+    assert torch.equal(turned, states.T) and received["other"] == RankStep(b"step data") and not bench.group.sent
 
 
 def test_a_worker_rank_lets_extensions_prepare_the_batch_before_it_is_planned() -> None:

@@ -110,14 +110,14 @@ def test_messages_that_do_not_arrive_as_they_were_sent(monkeypatch: pytest.Monke
     groups = list[Faulty]()
     start = ThreadExecutor.start
 
-    def faulty(self: ThreadExecutor, order: LaunchSpec) -> Faulty:
-        groups.append(kind(start(self, order)))
+    def faulty(self: ThreadExecutor, spec: LaunchSpec) -> Faulty:
+        groups.append(kind(start(self, spec)))
         return groups[-1]
 
     monkeypatch.setattr(ThreadExecutor, "start", faulty)
     try:
         with pytest.raises(AssertionError, match="takes longer than 4 seconds|2 ranks"):
-            check_ranks(patience=4)
+            check_ranks(timeout=4)
     finally:
         for group in groups:
             group.close()

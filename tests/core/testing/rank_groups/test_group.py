@@ -15,7 +15,7 @@ from sglang_plug import Collectives, LaunchSpec, RankEndpoint, RankGroup
 from sglang_plug.testing.rank_groups.group import check_rank_group
 from sglang_plug_backends.executors.threads import ThreadExecutor
 
-PATIENCE = 8
+TIMEOUT = 8
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
@@ -283,8 +283,8 @@ def start_with(
     """Let the built-in executor of threads have a fault."""
     start = ThreadExecutor.start
 
-    def faulty(self: ThreadExecutor, order: LaunchSpec) -> RankGroup:
-        run = order.follow
+    def faulty(self: ThreadExecutor, spec: LaunchSpec) -> RankGroup:
+        run = spec.follow
         if collectives is not None:
             inner = run
 
@@ -293,7 +293,7 @@ def start_with(
 
         if follow is not None:
             run = follow(run)
-        started = start(self, replace(order, follow=run, size=size or order.size))
+        started = start(self, replace(spec, follow=run, size=size or spec.size))
         if collectives is not None:
             started.collectives = collectives(started.collectives)
         return started if group is None else group(started)
@@ -321,7 +321,7 @@ COLLECTIVES = [
 def test_wrong_operations_are_named(collectives: type[Wrapped], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     start_with(monkeypatch, collectives=collectives)
     with pytest.raises(AssertionError, match=message):
-        check_rank_group("threads", 3, "cpu", PATIENCE)
+        check_rank_group("threads", 3, "cpu", TIMEOUT)
 
 
 GROUPS = [
@@ -341,7 +341,7 @@ GROUPS = [
 def test_wrong_groups_are_named(group: type[WrappedGroup], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     start_with(monkeypatch, group=group)
     with pytest.raises(AssertionError, match=message):
-        check_rank_group("threads", 3, "cpu", PATIENCE)
+        check_rank_group("threads", 3, "cpu", TIMEOUT)
 
 
 WORKERS = [
@@ -359,7 +359,7 @@ def test_wrong_workers_are_named(
 ) -> None:
     start_with(monkeypatch, follow=follow)
     with pytest.raises(AssertionError, match=message):
-        check_rank_group("threads", 3, "cpu", PATIENCE)
+        check_rank_group("threads", 3, "cpu", TIMEOUT)
 
 
 @pytest.mark.planted_bug("executor")
@@ -368,7 +368,7 @@ def test_an_executor_of_two_ranks_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(
         AssertionError, match="of 3 has the collectives of rank . of 2|are those of rank 0 of 2, not of 3"
     ):
-        check_rank_group("threads", 3, "cpu", PATIENCE)
+        check_rank_group("threads", 3, "cpu", TIMEOUT)
 
 
 @pytest.mark.planted_bug("executor")
@@ -388,4 +388,4 @@ def test_sending_that_waits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     start_with(monkeypatch, follow=counted, group=lambda group: BlockingSends(group, received, 2))
     with pytest.raises(AssertionError, match="takes longer than"):
-        check_rank_group("threads", 3, "cpu", PATIENCE)
+        check_rank_group("threads", 3, "cpu", TIMEOUT)

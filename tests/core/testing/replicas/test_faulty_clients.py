@@ -12,7 +12,7 @@ from sglang_plug.testing import check_engine_client
 from tests.core.testing.replicas import faulty_clients as faulty
 
 pytestmark = pytest.mark.whole_engine
-PATIENCE = 6.0
+TIMEOUT = 6.0
 """Seconds until something counts as not happening."""
 
 Make = Callable[[EngineLaunch], EngineClient]
@@ -62,7 +62,7 @@ def test_what_is_wrong_is_named(client: Make, message: str, model: str) -> None:
     ],
 )
 def test_what_never_happens_is_named(client: Make, message: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sglang_plug.testing.replicas.engine_starts.PATIENCE", PATIENCE)
+    monkeypatch.setattr("sglang_plug.testing.replicas.engine_starts.TIMEOUT_SECONDS", TIMEOUT)
     with pytest.raises(AssertionError, match=message):
         check_engine_client(client, model=model)
 
@@ -85,6 +85,6 @@ def test_an_engine_that_stays_is_named(
         unclosed_clients.append(client.inner)
         return client
 
-    monkeypatch.setattr("sglang_plug.testing.replicas.engine_starts.PATIENCE", PATIENCE)
+    monkeypatch.setattr("sglang_plug.testing.replicas.engine_starts.TIMEOUT_SECONDS", TIMEOUT)
     with pytest.raises(AssertionError, match="close.. has returned, and still running is thread engine"):
         check_engine_client(deploy, model=model)

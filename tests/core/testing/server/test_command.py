@@ -73,7 +73,7 @@ def test_further_planted_bugs_are_named(name: str, message: str) -> None:
 @pytest.mark.planted_bug("command")
 def test_a_command_that_does_not_end_is_named() -> None:
     with pytest.raises(AssertionError, match="leaves-a-thread ends with status 1|leaves-a-thread does not end"):
-        check_command("leaves-a-thread", [[]], options=MORE, patience=60)
+        check_command("leaves-a-thread", [[]], options=MORE, timeout=60)
 
 
 def test_a_name_that_nobody_declares() -> None:

@@ -175,7 +175,7 @@ def test_a_store_that_sends_no_parts_conforms() -> None:
 def test_a_broken_transfer_is_named(
     store: type[Local], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kv_transfer, "PATIENCE", 0.2)
+    monkeypatch.setattr(kv_transfer, "TIMEOUT_SECONDS", 0.2)
     with pytest.raises(AssertionError, match=message):
         kv_transfer.check_transfers(store, tmp_path)
 

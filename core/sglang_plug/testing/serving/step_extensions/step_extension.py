@@ -66,7 +66,7 @@ def check_step_extension(
     fields: Mapping[str, Sequence[Any]] | None = None,
     refused: Sequence[Request] = (),
     seed: int = 0,
-    patience: float = 60.0,
+    timeout: float = 60.0,
 ) -> None:
     """Check that ``extension`` keeps the contract while requests arrive, are retracted, aborted and finish.
 
@@ -89,12 +89,12 @@ def check_step_extension(
         fields: request fields that it serves, each with values that the requests have in turn.
         refused: requests that it must refuse with ``RequestError``.
         seed: of the requests.
-        patience: seconds for which it may hold requests while nothing else happens.
+        timeout: seconds for which it may hold requests while nothing else happens.
     """
     _check_methods(extension)
     requests = _requests(random.Random(seed), fields or {})
-    expected = _Run(None, requests, patience).outputs(aborts=())
-    run = _Run(extension, requests, patience, refused)
+    expected = _Run(None, requests, timeout).outputs(aborts=())
+    run = _Run(extension, requests, timeout, refused)
     aborted = {request.id for request in (*requests[::7], *requests[3::12])}
     outputs = run.outputs(aborts=aborted)
     for id, tokens in expected.items():
@@ -141,7 +141,7 @@ class _Run:
     """Serves requests in a small KV pool, so that sequences are retracted."""
 
     def __init__(
-        self, extension: StepExtension | None, requests: list[Request], patience: float, refused: Sequence[Request] = ()
+        self, extension: StepExtension | None, requests: list[Request], timeout: float, refused: Sequence[Request] = ()
     ) -> None:
         self.finished: dict[str, int] = {}
         tested = {} if extension is None else {"tested": extension}
@@ -165,7 +165,7 @@ class _Run:
             output=tuple(output.added_to for output in self._outputs),
         )
         self._held, self._sampling = HeldSequences(points), CheckedSampling(points)
-        self._patience, self._waited = patience, 0.0
+        self._timeout, self._waited = timeout, 0.0
         self._scheduler = Scheduler(
             SlotPool(SLOTS, 1),
             NoCache(1, Newest(), lambda: 0.0),
@@ -203,7 +203,7 @@ class _Run:
             if self._is_tested:
                 check_prompts_advance(self._points.step_budget)
                 check_stored_states(self._points)
-                check_tensor_stores(self._points, self._patience)
+                check_tensor_stores(self._points, self._timeout)
                 check_kept(self._serve_aborted, "the extension", warm_up=50, requests=ABORTED)
                 if self._refused:
                     check_kept(self._refuse_again, "the extension, which refuses them,", warm_up=50, requests=ABORTED)
@@ -216,7 +216,7 @@ class _Run:
     def _served(self, aborts: set[str]) -> dict[str, list[int]]:
         scheduler, outputs = self._scheduler, dict[str, list[int]]()
         waiting, steps = list(self._requests), 0
-        _in_thread(self._look)
+        _in_thread(self._run_watchdog)
         while steps < MAX_STEPS:
             if waiting and steps % 3 == 0:
                 self._submit(waiting.pop(0))
@@ -280,14 +280,14 @@ class _Run:
     def _wait(self) -> None:
         """Give the extension time, as nothing but held requests is left."""
         ids = ", ".join(id for holder in self._holders for id in holder.ids)
-        assert self._waited < self._patience, f"requests {ids} are held and never ready"
+        assert self._waited < self._timeout, f"requests {ids} are held and never ready"
         time.sleep(POLL)
         self._waited += POLL
 
-    def _look(self) -> None:
+    def _run_watchdog(self) -> None:
         """Call the watchdog's methods; nothing blocks."""
-        for look in self._points.look:
-            look()
+        for check in self._points.check_step:
+            check()
         for blocking_request in self._points.blocking_request:
             assert blocking_request() is None, "blocking_request() names a request, and no step blocks"
 

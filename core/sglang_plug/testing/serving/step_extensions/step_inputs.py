@@ -138,7 +138,7 @@ def check_stored_states(points: ExtensionPoints) -> None:
         assert not states.copy_state(sequence, MULTIPLE), "copy_state() returned a state after reset()"
 
 
-def check_tensor_stores(points: ExtensionPoints, patience: float) -> None:
+def check_tensor_stores(points: ExtensionPoints, timeout: float) -> None:
     """Check that a store of tensors returns what was put into it, for the same sequences only, or nothing."""
     tokens = tuple(range(MULTIPLE))
     sequence, tenant = (Sequence.of(Request(id="tensors", tokens=tokens, salt=salt), 100) for salt in ("", "tenant"))
@@ -149,7 +149,7 @@ def check_tensor_stores(points: ExtensionPoints, patience: float) -> None:
         store.put_tensor(sequence, b"content", tensor)
         for candidate, content in ((sequence, b"content"), (tenant, b"content"), (sequence, b"other")):
             pending = store.load_tensor(candidate, content, MULTIPLE)
-            deadline = time.monotonic() + patience
+            deadline = time.monotonic() + timeout
             while pending is not None and not pending.done:
                 assert time.monotonic() < deadline, "load_tensor() returned a tensor that is never done"
                 time.sleep(0.001)

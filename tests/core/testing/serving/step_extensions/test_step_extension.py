@@ -317,7 +317,7 @@ class Fails(StepExtension, AdmissionPhase):
 )
 def test_a_broken_rule_is_named(extension: StepExtension, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_step_extension(extension, patience=0.5)
+        check_step_extension(extension, timeout=0.5)
 
 
 def test_layouts_and_states_that_keep_the_contract() -> None:
@@ -573,9 +573,9 @@ class Blames(Even):
         return BlockingRequest("0", "nothing", "you")
 
 
-class FailsToLook(Even):
-    def look(self) -> None:
-        raise AssertionError("look() fails")
+class FailsToCheck(Even):
+    def check_step(self) -> None:
+        raise AssertionError("check_step() fails")
 
 
 @pytest.mark.planted_bug("step-extension")
@@ -598,12 +598,12 @@ class FailsToLook(Even):
         (RejectsAndForces(), "forces tokens behind one that it rejects"),
         (EndsWithErrors(), "ended with an error: it cannot go on"),
         (Blames(), "blocking_request.. names a request, and no step blocks"),
-        (FailsToLook(), "look.. fails"),
+        (FailsToCheck(), "check_step.. fails"),
     ],
 )
 def test_a_broken_rule_of_sampling_is_named(extension: StepExtension, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_step_extension(extension, patience=0.05)
+        check_step_extension(extension, timeout=0.05)
 
 
 class Bans(StepExtension, SamplingPhase):
