@@ -51,7 +51,7 @@ class TimeLimits:
     """Computing in its grammar that one output may use for each generated token."""
 
 
-class Filling:
+class MaskBatch:
     """The masks of a batch while they are being filled. A ``PendingMask``.
 
     Args:
@@ -134,25 +134,25 @@ class Grammars:
         self._follow = partial(_follow, limits=self._limits, jump=jump, words=self._words)
         self._open = partial(_open, limits=self._limits, jump=jump)
 
-    def open(self, begun: Ordered[tuple[SequenceView, GrammarState]]) -> list[TokenDecision]:
+    def open(self, started: Ordered[tuple[SequenceView, GrammarState]]) -> list[TokenDecision]:
         """Advance the grammars of new outputs by the tokens forced at the beginning; return one decision for each.
 
         A decision has ``finish`` if there is nothing to generate.
         """
-        calls = self._threads.begin([partial(self._open, sequence, state) for sequence, state in begun])
+        calls = self._threads.begin([partial(self._open, sequence, state) for sequence, state in started])
         return [result or _too_slow() for result in calls.results()]
 
     def start(
         self, sequences: Ordered[SequenceView], states: Mapping[int, GrammarState], *, asynchronous: bool = False
-    ) -> Filling:
+    ) -> MaskBatch:
         """Begin to fill the masks of the rows that have ``states``.
 
         ``asynchronous``: the forward pass will be running when the result is requested, so quick masks wait for that.
         """
-        filling = Filling(sequences, states, self._words, self._threads, self._limits, guarded=self._guarded)
+        masks = MaskBatch(sequences, states, self._words, self._threads, self._limits, guarded=self._guarded)
         if not asynchronous:
-            filling.fill_quick()
-        return filling
+            masks.fill_quick()
+        return masks
 
     def follow(
         self, sequences: Ordered[SequenceView], states: Mapping[int, GrammarState], tokens: Ordered[int]
@@ -171,7 +171,7 @@ class GrammarTimeout(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class GrammarCall:
     """A call of a grammar in progress."""
 
     sequence: SequenceView
@@ -184,7 +184,7 @@ class Asking:
         return f"the grammar of request {self.sequence.request.id!r} ({kind.__module__}.{kind.__qualname__})"
 
 
-def asking(frame: FrameType | None) -> Asking | None:
+def current_grammar_call(frame: FrameType | None) -> GrammarCall | None:
     """Return the grammar call of the thread with the innermost ``frame``; ``None`` if it is in no grammar."""
     inner = None
     while frame is not None:
@@ -192,8 +192,8 @@ def asking(frame: FrameType | None) -> Asking | None:
             call = frame.f_locals.get("call")
             if call is None:
                 return None
-            seconds = time.monotonic() - call.begun
-            return Asking(frame.f_locals["sequence"], frame.f_locals["state"].grammar, seconds)
+            seconds = time.monotonic() - call.started
+            return GrammarCall(frame.f_locals["sequence"], frame.f_locals["state"].grammar, seconds)
         inner, frame = frame, frame.f_back
     return None
 
@@ -317,19 +317,19 @@ def _forced(
     if not text:
         return ()
     before = sequence.tokens[max(sequence.prompt_len, len(sequence.tokens) - CONTEXT) :]
-    cut = forced_tokenizer.cut((*before, *sampled), text)
+    jump = forced_tokenizer.tokenize((*before, *sampled), text)
     taken = 0
-    for token in cut.whole[:room]:
+    for token in jump.tokens[:room]:
         if not grammar.accept(token):
             grammar.rollback(taken)
             return ()
         taken += 1
-    ends = taken == len(cut.whole) and grammar.ended
-    max_kept = room if whole else min(room, len(cut.whole)) - 1
-    kept = max(0, min(taken if ends else cut.stable, max_kept))
+    ends = taken == len(jump.tokens) and grammar.ended
+    max_kept = room if whole else min(room, len(jump.tokens)) - 1
+    kept = max(0, min(taken if ends else jump.stable_count, max_kept))
     if taken > kept:
         grammar.rollback(taken - kept)
-    return cut.whole[:kept]
+    return jump.tokens[:kept]
 
 
 class CallTimer:
@@ -337,13 +337,13 @@ class CallTimer:
 
     def __init__(self, limits: TimeLimits) -> None:
         self._limits = limits
-        self._computed, self.begun = time.thread_time(), time.monotonic()
+        self._computed, self.started = time.thread_time(), time.monotonic()
 
     def too_much(self, sequence: SequenceView, state: GrammarState) -> bool:
         """Add the time since the start to the grammar's; return True if the output has used too much."""
         computed = time.thread_time() - self._computed
         state.seconds += computed
-        if computed > self._limits.quick or time.monotonic() - self.begun > self._limits.quick_by_clock:
+        if computed > self._limits.quick or time.monotonic() - self.started > self._limits.quick_by_clock:
             state.quick = False
         return state.seconds > self._limits.budget + self._limits.budget_per_token * sequence.generated
 

@@ -32,7 +32,7 @@ from .forced_tokens import ForcedTokenizer
 from .grammar_process import CompilerUnavailable
 from .grammar_queue import GrammarQueue
 from .grammar_state import ENDINGS, GrammarState
-from .reasoning_prefix import DeferredConstraint, Ends
+from .reasoning_prefix import DeferredConstraint, EndMarkers
 
 logger = logging.getLogger(__name__)
 
@@ -70,14 +70,16 @@ class Loaded:
     make: Callable[[], Grammar]
     """Makes the grammar of one output."""
     forced_tokenizer: ForcedTokenizer
-    ends: Ends
+    end_markers: EndMarkers
     """The ends of reasoning prefixes in the backend's vocabulary, as for ``forced_tokenizer``."""
 
     def begin(self, request: Request) -> GrammarState:
         """Return a grammar for the output of ``request`` alone."""
         grammar = self.make()
         if request.reasoning_prefix is not None:
-            grammar = DeferredConstraint(grammar, request.reasoning_prefix, self.ends, request.params.stop_token_ids)
+            grammar = DeferredConstraint(
+                grammar, request.reasoning_prefix, self.end_markers, request.params.stop_token_ids
+            )
         return GrammarState(grammar, self.forced_tokenizer)
 
 
@@ -287,7 +289,7 @@ class Constraints:
         try:
             backend = compiler.start()
             loaded = partial(
-                Loaded, forced_tokenizer=ForcedTokenizer(backend.vocabulary), ends=Ends(backend.vocabulary)
+                Loaded, forced_tokenizer=ForcedTokenizer(backend.vocabulary), end_markers=EndMarkers(backend.vocabulary)
             )
         except ENDINGS:
             raise

@@ -78,14 +78,14 @@ class StructuredOutputs(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase,
     def ready(self) -> Ordered[ReadySequence]:
         """Return the sequences whose grammars are compiled, with the tokens that these force at the beginning."""
         ready: list[ReadySequence] = []
-        begun: list[tuple[SequenceView, GrammarState]] = []
+        started: list[tuple[SequenceView, GrammarState]] = []
         for sequence, outcome in self._constraints.release():
             if isinstance(outcome, RequestError):
                 ready.append(ReadySequence(sequence, finish=outcome))
             else:
                 sequence.extras[self] = outcome
-                begun.append((sequence, outcome))
-        for (sequence, _), result in zip(begun, self._grammars.open(begun), strict=True):
+                started.append((sequence, outcome))
+        for (sequence, _), result in zip(started, self._grammars.open(started), strict=True):
             ready.append(ReadySequence(sequence, result.forced, result.error or result.finish))
         return ready
 
@@ -115,7 +115,7 @@ class StructuredOutputs(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase,
 
     def blocking_request(self) -> BlockingRequest | None:
         """Return the request whose grammar the engine's thread is calling."""
-        call = None if self._guard is None else self._guard.asking()
+        call = None if self._guard is None else self._guard.current_call()
         if call is None:
             return None
         return BlockingRequest(call.sequence.request.id, str(call), TOO_SLOW, about="constraint")

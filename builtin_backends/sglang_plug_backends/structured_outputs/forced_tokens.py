@@ -21,22 +21,22 @@ MAX_BYTES = 512
 """Largest number of bytes of a text that are split at once."""
 CONTEXT = 4
 """Number of tokens before a text that are tokenized with it."""
-LEADS = (b"", b"\n")
+INITIAL_CONTEXTS = (b"", b"\n")
 """Contexts tried before a text at the beginning of an output; some tokenizers add a blank at the start of a text."""
-FOLLOWERS = ("", "a", "Z", "0", " ", "\n", '"', "}", "]", ",", ":", "é")
+CONTINUATIONS = ("", "a", "Z", "0", " ", "\n", '"', "}", "]", ",", ":", "é")
 """Texts that may follow, one of each kind that tokenizers distinguish."""
 WORD_AT_END = re.compile(r"\w+$")
-REMEMBERED = 4096
+CACHED_TEXTS = 4096
 """Number of texts whose tokens are cached."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """Tokens of a text."""
+class JumpForwardTokens:
+    """The tokens of a forced text."""
 
-    whole: tuple[int, ...] = ()
+    tokens: tuple[int, ...] = ()
     """All tokens of the text, if nothing follows."""
-    stable: int = 0
+    stable_count: int = 0
     """Number of leading tokens that stay the same, whatever follows."""
 
 
@@ -46,16 +46,16 @@ class ForcedTokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._pieces = vocabulary.pieces
         self._encode = vocabulary.encode
-        self._cut: Callable[[bytes, bytes], Cut] = lru_cache(REMEMBERED)(self._look)
+        self._cached: Callable[[bytes, bytes], JumpForwardTokens] = lru_cache(CACHED_TEXTS)(self._tokenize)
 
-    def cut(self, output: Ordered[int], text: bytes) -> Cut:
+    def tokenize(self, output: Ordered[int], text: bytes) -> JumpForwardTokens:
         """Split ``text`` after the tokens of ``output``; an incomplete character at its end is left out.
 
-        Returns an empty cut if the tokenizer would merge the beginning of ``text`` with the text before it.
+        Returns no tokens if the tokenizer would merge the beginning of ``text`` with the text before it.
         """
         if self._encode is None or not text:
-            return Cut()
-        return self._cut(self._context(output), text[:MAX_BYTES])
+            return JumpForwardTokens()
+        return self._cached(self._context(output), text[:MAX_BYTES])
 
     def _context(self, output: Ordered[int]) -> bytes:
         """Return the bytes of the last tokens with text, without the rest of a character that began before."""
@@ -63,18 +63,21 @@ class ForcedTokenizer:
         context = b"".join(reversed(list(takewhile(bool, pieces))))
         return context.lstrip(bytes(range(0x80, 0xC0)))
 
-    def _look(self, context: bytes, text: bytes) -> Cut:
-        for lead in (context,) if context else LEADS:
+    def _tokenize(self, context: bytes, text: bytes) -> JumpForwardTokens:
+        for prefix in (context,) if context else INITIAL_CONTEXTS:
             try:
                 decoder = codecs.getincrementaldecoder("utf-8")()
-                whole = decoder.decode(lead + text)
+                whole = decoder.decode(prefix + text)
             except UnicodeDecodeError:
-                return Cut()
-            complete = whole.encode()[len(lead) :]
-            ways = list(self._ways(whole, complete)) if complete else []
-            if ways and ways[0] is not None:
-                return Cut(tuple(ways[0]), min(_agreed(ways), self._before_last(ways[0], complete)))
-        return Cut()
+                return JumpForwardTokens()
+            complete = whole.encode()[len(prefix) :]
+            candidates = list(self._candidates(whole, complete)) if complete else []
+            if candidates and candidates[0] is not None:
+                return JumpForwardTokens(
+                    tuple(candidates[0]),
+                    min(_common_prefix_len(candidates), self._before_last(candidates[0], complete)),
+                )
+        return JumpForwardTokens()
 
     def _before_last(self, tokens: list[int], text: bytes) -> int:
         """Count the leading ``tokens`` before the last one and before a word at the end of ``text``."""
@@ -82,11 +85,11 @@ class ForcedTokenizer:
         ends = accumulate(len(self._pieces[token]) for token in tokens[:-1])
         return sum(1 for end in ends if end <= len(kept.encode(errors="surrogateescape")))
 
-    def _ways(self, whole: str, text: bytes) -> Iterator[list[int] | None]:
-        """Yield the tokens of ``text`` with each follower, where ``whole`` ends with ``text``."""
+    def _candidates(self, whole: str, text: bytes) -> Iterator[list[int] | None]:
+        """Yield the tokens of ``text`` with each of ``CONTINUATIONS``, where ``whole`` ends with ``text``."""
         assert self._encode is not None
-        for follower in FOLLOWERS:
-            yield self._ending(list(self._encode(whole + follower)), text + follower.encode())
+        for continuation in CONTINUATIONS:
+            yield self._ending(list(self._encode(whole + continuation)), text + continuation.encode())
 
     def _ending(self, tokens: list[int], text: bytes) -> list[int] | None:
         """Return the last of ``tokens`` that are exactly ``text``; ``None`` if no token begins at its start."""
@@ -100,9 +103,9 @@ class ForcedTokenizer:
         return ending if missing == 0 and b"".join(self._pieces[token] for token in ending) == text else None
 
 
-def _agreed(ways: Ordered[list[int] | None]) -> int:
-    """Return the length of the common beginning of all; 0 if the text cannot be split in one of them."""
-    if any(way is None for way in ways):
+def _common_prefix_len(candidates: Ordered[list[int] | None]) -> int:
+    """Return the length of the common prefix of all candidates; 0 if the text cannot be split in one of them."""
+    if any(candidate is None for candidate in candidates):
         return 0
-    columns = zip(*(way for way in ways if way is not None), strict=False)
+    columns = zip(*(candidate for candidate in candidates if candidate is not None), strict=False)
     return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))

@@ -11,14 +11,14 @@ import sys
 import threading
 from types import FrameType
 
-from .batch_grammars import TIMEOUT_SECONDS, Asking, GrammarTimeout, asking
+from .batch_grammars import TIMEOUT_SECONDS, GrammarCall, GrammarTimeout, current_grammar_call
 
 
 class GrammarGuard:
     """Raises ``GrammarTimeout`` into grammars that compute without end. Must be made in the thread that it guards.
 
     That is the main thread, where signals are handled, between two Python instructions. So a grammar that does not
-    return from a library's code is only named (``Asking``).
+    return from a library's code is only named (``GrammarCall``).
 
     Args:
         timeout: seconds that one call may take.
@@ -28,17 +28,17 @@ class GrammarGuard:
         self._timeout, self._thread = timeout, threading.get_ident()
         signal.signal(signal.SIGUSR1, self._interrupt)
 
-    def asking(self) -> Asking | None:
+    def current_call(self) -> GrammarCall | None:
         """Return the grammar call of the guarded thread, if it is in one."""
-        return asking(sys._current_frames().get(self._thread))
+        return current_grammar_call(sys._current_frames().get(self._thread))
 
     def check(self) -> None:
         """Interrupt a call that takes too long; must be called from another thread at intervals."""
-        call = self.asking()
+        call = self.current_call()
         if call is not None and call.seconds > self._timeout:
             signal.pthread_kill(self._thread, signal.SIGUSR1)
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
-        call = asking(frame)
+        call = current_grammar_call(frame)
         if call is not None and call.seconds > self._timeout:  # the call may have returned in the meantime
             raise GrammarTimeout

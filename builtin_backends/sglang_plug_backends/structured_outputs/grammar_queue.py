@@ -20,7 +20,7 @@ class GrammarQueue:
 
     The time to compile a constraint is unknown in advance, but a short source is usually quick. So the order is by
     arrival plus an estimate from the length of the source: short ones overtake long ones that came shortly before, and
-    none is overtaken by constraints that arrive more than ``MAX_DELAY`` seconds later.
+    none waits for constraints that arrive more than ``MAX_DELAY`` seconds later.
 
     Args:
         clock: the time in seconds, like ``time.monotonic``.

@@ -11,10 +11,10 @@ from collections.abc import Sequence as Ordered
 from typing import Any, Generic, TypeVar
 
 THREADS = 8
-TOGETHER = 16
+CALLS_PER_RUN = 16
 """Number of calls that a thread makes one after the other: waking a thread costs more than most calls."""
-LOOK = 0.05
-"""Seconds between two checks for late calls."""
+POLL_SECONDS = 0.05
+"""Seconds between two checks for calls that take too long."""
 
 Result = TypeVar("Result")
 
@@ -31,7 +31,7 @@ class Run(Generic[Result]):
         self.calls, self._now = calls, now
         self.results: list[Result] = []
         self.error: BaseException | None = None
-        self.left_behind = False
+        self.detached = False
         self.started = 0.0
         """The start of the current call; 0: none has started yet."""
         self._working = threading.Lock()
@@ -41,7 +41,7 @@ class Run(Generic[Result]):
         """Make the calls."""
         try:
             for _, call in self.calls:
-                if self.left_behind:
+                if self.detached:
                     return
                 self.started = self._now()
                 self.results.append(call())
@@ -57,7 +57,7 @@ class Run(Generic[Result]):
         self._working.release()
         return True
 
-    def is_late(self, since: float) -> bool:
+    def is_timed_out(self, since: float) -> bool:
         """Report whether the current call began before ``since``."""
         return 0.0 < self.started < since
 
@@ -77,7 +77,7 @@ class Threads:
 
     def __init__(self, timeout: float, max_threads: int = THREADS, now: Callable[[], float] = time.monotonic) -> None:
         self.timeout, self._max_threads, self.now = timeout, max_threads, now
-        self._renew()
+        self._refresh()
 
     def begin(self, calls: Ordered[Callable[[], Result]]) -> Calls[Result]:
         """Start ``calls``, which must not raise."""
@@ -90,7 +90,7 @@ class Threads:
             threading.Thread(target=_work, args=(self._jobs,), name="grammar", daemon=True).start()
         self._jobs.put(run)
 
-    def renew(self) -> None:
+    def refresh(self) -> None:
         """Abandon the threads to their current calls; queued batches go to new threads."""
         waiting: list[Run[Any]] = []
         try:
@@ -99,11 +99,11 @@ class Threads:
         except queue.Empty:
             pass
         self._end()
-        self._renew()
+        self._refresh()
         for run in waiting:
             self.submit(run)
 
-    def _renew(self) -> None:
+    def _refresh(self) -> None:
         self._jobs: Jobs = queue.SimpleQueue()
         self._started = 0
         self._end = weakref.finalize(self, _end, self._jobs, self._max_threads)
@@ -128,19 +128,19 @@ class Calls(Generic[Result]):
         self._results: list[Result | None] = [None] * len(calls)
         numbered = list(enumerate(calls))
         self._runs: list[Run[Result]] = []
-        for start in range(0, len(calls), TOGETHER):
-            self._submit(numbered[start : start + TOGETHER])
+        for start in range(0, len(calls), CALLS_PER_RUN):
+            self._submit(numbered[start : start + CALLS_PER_RUN])
 
     def results(self) -> list[Result | None]:
         """Wait for the results of all calls; ``None`` for a call that ran out of time."""
         while self._runs:
-            if self._runs[0].wait(LOOK):
+            if self._runs[0].wait(POLL_SECONDS):
                 self._take(self._runs.pop(0))
                 continue
             since = self._threads.now() - self._threads.timeout
-            late = [run for run in self._runs if not run.wait(0) and run.is_late(since)]
-            if late:
-                self._leave(late)
+            timed_out = [run for run in self._runs if not run.wait(0) and run.is_timed_out(since)]
+            if timed_out:
+                self._detach(timed_out)
         return self._results
 
     def _submit(self, calls: Ordered[tuple[int, Callable[[], Result]]]) -> None:
@@ -148,13 +148,13 @@ class Calls(Generic[Result]):
         self._runs.append(run)
         self._threads.submit(run)
 
-    def _leave(self, late: Ordered[Run[Result]]) -> None:
-        """Abandon the current calls of the ``late`` batches; make their remaining calls in new threads."""
-        for run in late:
-            run.left_behind = True
-        self._threads.renew()
-        self._runs = [run for run in self._runs if run not in late]
-        for run in late:
+    def _detach(self, timed_out: Ordered[Run[Result]]) -> None:
+        """Abandon the current calls of the batches in ``timed_out``; make their remaining calls in new threads."""
+        for run in timed_out:
+            run.detached = True
+        self._threads.refresh()
+        self._runs = [run for run in self._runs if run not in timed_out]
+        for run in timed_out:
             if remaining := run.calls[self._take(run) + 1 :]:
                 self._submit(remaining)
 

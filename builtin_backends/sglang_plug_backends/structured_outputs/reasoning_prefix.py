@@ -33,7 +33,7 @@ def check_prefix(prefix: ReasoningPrefix, vocab_size: int) -> None:
         raise RequestError(f"a token id in reasoning_prefix is not in the vocabulary of {vocab_size} tokens")
 
 
-class Ends:
+class EndMarkers:
     """The ends of reasoning prefixes in one vocabulary, and masks of the tokens allowed in prefixes. Thread-safe."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -85,14 +85,16 @@ class DeferredConstraint(Grammar):
     If the prefix is optional, the output may begin with the prefix or with the constrained part.
     """
 
-    def __init__(self, grammar: Grammar, reasoning_prefix: ReasoningPrefix, ends: Ends, stop_ids: Ordered[int]) -> None:
-        self._grammar, self._ends = grammar, ends
+    def __init__(
+        self, grammar: Grammar, reasoning_prefix: ReasoningPrefix, markers: EndMarkers, stop_ids: Ordered[int]
+    ) -> None:
+        self._grammar, self._markers = grammar, markers
         self._opening, self._runs, self._texts = (
             reasoning_prefix.opening,
-            ends.runs(reasoning_prefix),
-            ends.texts(reasoning_prefix),
+            markers.runs(reasoning_prefix),
+            markers.texts(reasoning_prefix),
         )
-        pieces, own = ends.vocabulary.pieces, ends.vocabulary.stop_ids
+        pieces, own = markers.vocabulary.pieces, markers.vocabulary.stop_ids
         self._stops = tuple(sorted({*own, *(token for token in stop_ids if not pieces[token])}))
         self._tokens: list[int] = []
         self._over: int | None = None
@@ -108,7 +110,7 @@ class DeferredConstraint(Grammar):
         if self._over is not None:
             self._grammar.fill(mask, row)
         elif self._is_inside:
-            mask[row] = self._ends.row(self._stops, self._texts, self._rests(self._tail()))
+            mask[row] = self._markers.row(self._stops, self._texts, self._remainders(self._tail()))
         else:
             if self._is_direct:
                 self._grammar.fill(mask, row)
@@ -119,7 +121,7 @@ class DeferredConstraint(Grammar):
             mask[row, word] |= bit
 
     def accept(self, token: int) -> bool:
-        if not 0 <= token < self._ends.vocabulary.size:
+        if not 0 <= token < self._markers.vocabulary.size:
             return False
         if self._over is None and self._is_inside:
             return self._accept_inside(token)
@@ -185,8 +187,8 @@ class DeferredConstraint(Grammar):
         return True
 
     def _accept_inside(self, token: int) -> bool:
-        piece, tail = self._ends.vocabulary.pieces[token], self._tail()
-        if token in self._stops or overshoots(piece, self._texts, self._rests(tail)):
+        piece, tail = self._markers.vocabulary.pieces[token], self._tail()
+        if token in self._stops or overshoots(piece, self._texts, self._remainders(tail)):
             return False
         self._take(token, accepted=False)
         if any(text in tail + piece for text in self._texts) or any(map(self._ends_with, self._runs)):
@@ -202,13 +204,13 @@ class DeferredConstraint(Grammar):
         longest = max(map(len, self._texts), default=0)
         tail = b""
         for position in range(len(self._tokens) - 1, len(self._opening) - 1, -1):
-            piece = self._ends.vocabulary.pieces[self._tokens[position]]
+            piece = self._markers.vocabulary.pieces[self._tokens[position]]
             tail = piece + tail
             if not piece or len(tail) >= longest:
                 break
         return tail
 
-    def _rests(self, tail: bytes) -> Texts:
-        """Return the missing part of each end that ``tail`` may have begun."""
+    def _remainders(self, tail: bytes) -> Texts:
+        """Return the missing part of each end that may begin with ``tail``'s end."""
         texts = self._texts
-        return tuple(text[begun:] for text in texts for begun in range(1, len(text)) if tail.endswith(text[:begun]))
+        return tuple(text[count:] for text in texts for count in range(1, len(text)) if tail.endswith(text[:count]))

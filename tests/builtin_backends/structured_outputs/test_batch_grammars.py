@@ -147,7 +147,7 @@ def test_a_token_beyond_the_limit_is_not_accepted() -> None:
     assert result.finish is None and grammar.so_far == ()
 
 
-def test_a_grammar_that_takes_for_ever_is_left_behind() -> None:
+def test_a_grammar_that_does_not_return_is_detached() -> None:
     """With more of them than there are threads; those that wait behind them are served."""
     structured = extension(timeout=0.2)
     gate = threading.Event()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sglang_plug import AllowedTokens, Grammar, Request, SamplingParams, TokenDecision
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug_backends.structured_outputs.batch_grammars import TOO_SLOW, Grammars, asking
+from sglang_plug_backends.structured_outputs.batch_grammars import TOO_SLOW, Grammars, current_grammar_call
 from sglang_plug_backends.structured_outputs.grammar_guard import GrammarGuard
 from sglang_plug_backends.structured_outputs.grammar_state import GrammarState
 
@@ -147,22 +147,22 @@ def test_where_nobody_can_interrupt_threads_are_asked(where: str) -> None:
 
 
 def test_nothing_else_is_interrupted(guard: GrammarGuard) -> None:
-    """Neither what is no grammar, nor a question that was answered."""
+    """A signal interrupts neither code outside of grammars nor a grammar call that has returned."""
     end = time.monotonic() + 3 * TIMEOUT
     while time.monotonic() < end:
         signal.raise_signal(signal.SIGUSR1)
-        assert guard.asking() is None
-    assert asking(sys._getframe()) is None
+        assert guard.current_call() is None
+    assert current_grammar_call(sys._getframe()) is None
 
 
-def test_what_is_asked_is_named() -> None:
+def test_the_current_grammar_call_is_named() -> None:
     names: list[str] = []
 
-    class Telling(Endless):
+    class NamesCall(Endless):
         def accept(self, token: int) -> bool:
-            names.append(str(asking(sys._getframe())))
+            names.append(str(current_grammar_call(sys._getframe())))
             return True
 
-    followed(Grammars(64), quick(Telling()))
-    name = f"{__name__}.test_what_is_asked_is_named.<locals>.Telling"
+    followed(Grammars(64), quick(NamesCall()))
+    name = f"{__name__}.test_the_current_grammar_call_is_named.<locals>.NamesCall"
     assert names == [f"the grammar of request 'theirs' ({name})"]

@@ -1,4 +1,4 @@
-"""Calls in threads: results in order, the late ones left behind, the others made all the same."""
+"""Calls in threads: results in order, those that take too long are detached, the others are made nevertheless."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from sglang_plug_backends.structured_outputs.guarded_calls import THREADS, TOGETHER, Threads
+from sglang_plug_backends.structured_outputs.guarded_calls import CALLS_PER_RUN, THREADS, Threads
 
 
 def number(value: int) -> int:
@@ -16,13 +16,15 @@ def number(value: int) -> int:
 
 
 def test_results_are_in_order() -> None:
-    count = 3 * TOGETHER + 1
+    count = 3 * CALLS_PER_RUN + 1
     assert Threads(240.0).begin([partial(number, index) for index in range(count)]).results() == list(range(count))
     assert Threads(240.0).begin([]).results() == []
 
 
-@pytest.mark.parametrize("late", [{0}, {3}, {TOGETHER - 1, TOGETHER}, {2, 5, 9}, {4 * TOGETHER - 1}])
-def test_only_the_late_ones_have_no_result(late: set[int]) -> None:
+@pytest.mark.parametrize(
+    "timed_out", [{0}, {3}, {CALLS_PER_RUN - 1, CALLS_PER_RUN}, {2, 5, 9}, {4 * CALLS_PER_RUN - 1}]
+)
+def test_only_calls_that_time_out_have_no_result(timed_out: set[int]) -> None:
     released, threads = threading.Event(), Threads(0.3)
 
     def stuck() -> int:
@@ -30,20 +32,22 @@ def test_only_the_late_ones_have_no_result(late: set[int]) -> None:
         return -1
 
     calls: list[Callable[[], int]] = [
-        stuck if index in late else partial(number, index) for index in range(4 * TOGETHER)
+        stuck if index in timed_out else partial(number, index) for index in range(4 * CALLS_PER_RUN)
     ]
     try:
-        assert threads.begin(calls).results() == [None if index in late else index for index in range(4 * TOGETHER)]
+        assert threads.begin(calls).results() == [
+            None if index in timed_out else index for index in range(4 * CALLS_PER_RUN)
+        ]
         assert threads.begin([partial(number, 7)]).results() == [7]
     finally:
         released.set()
 
 
-def test_more_late_ones_than_threads() -> None:
+def test_more_calls_time_out_than_there_are_threads() -> None:
     released, threads = threading.Event(), Threads(0.3)
     calls: list[Callable[[], int | None]] = []
     for _ in range(THREADS + 2):
-        calls += [lambda: 1 if released.wait(240) else 2, *[partial(number, 0)] * (TOGETHER - 1)]
+        calls += [lambda: 1 if released.wait(240) else 2, *[partial(number, 0)] * (CALLS_PER_RUN - 1)]
     try:
         results = threads.begin(calls).results()
     finally:
@@ -53,7 +57,7 @@ def test_more_late_ones_than_threads() -> None:
     ) - THREADS - 2
 
 
-def test_a_run_that_is_left_behind_makes_no_more_calls() -> None:
+def test_a_run_that_is_detached_makes_no_more_calls() -> None:
     released, made = threading.Event(), []
     threads = Threads(0.3)
     last = threading.Event()
@@ -74,13 +78,13 @@ def test_a_run_that_is_left_behind_makes_no_more_calls() -> None:
     assert len(made) == 1
 
 
-def test_waiting_in_a_queue_is_not_being_late() -> None:
+def test_time_in_the_queue_does_not_count() -> None:
     pause, now = threading.Event(), [1.0]
 
     def take_three_seconds() -> bool:
         now[0] += 3.0
         return pause.wait(0.06)  # somebody looks meanwhile
 
-    one_batch = [take_three_seconds, *[lambda: False] * (TOGETHER - 1)]
+    one_batch = [take_three_seconds, *[lambda: False] * (CALLS_PER_RUN - 1)]
     threads = Threads(5.0, max_threads=1, now=lambda: now[0])
-    assert threads.begin(one_batch * 8).results() == [False] * 8 * TOGETHER
+    assert threads.begin(one_batch * 8).results() == [False] * 8 * CALLS_PER_RUN

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sglang_plug import Grammar, ReasoningPrefix, Vocabulary
 from sglang_plug.ops.sampling import mask_bias
-from sglang_plug_backends.structured_outputs.reasoning_prefix import DeferredConstraint, Ends
+from sglang_plug_backends.structured_outputs.reasoning_prefix import DeferredConstraint, EndMarkers
 from tests.core.written import OneOfTexts
 
 LONGER = [b"</", b"think", b">", b"</think>", b">\n", b">{", b"k>\n\n", b"</think>x", b"a</", b"think>", b"yes", b"<t"]
@@ -36,7 +36,7 @@ def grammar(text: bytes = b"yes", ends: Sequence[bytes] = (b"</think>",), openin
 
 
 def make(text: bytes, reasoning_prefix: ReasoningPrefix, stops: Sequence[int] = ()) -> DeferredConstraint:
-    return DeferredConstraint(Forced(PIECES, [text]), reasoning_prefix, Ends(VOCABULARY), stops)
+    return DeferredConstraint(Forced(PIECES, [text]), reasoning_prefix, EndMarkers(VOCABULARY), stops)
 
 
 def allowed(grammar: Grammar) -> set[int]:
