@@ -45,11 +45,13 @@ class _Writer:
         for node, before in self._open:
             name = self._names[id(node), id(before)]
             results = [item for first in branches([node]) for item in _together(first)]
-            _check_apart(results)
+            _check_prefixes(results)
             self._lines.append(f"{name}: {' | '.join(self._branch(result, before) for result in results)}")
             size += len(self._lines[-1])
             if size > MAX_CHARACTERS:
-                raise Refusal(f"the grammar of the structural tag would have more than {MAX_CHARACTERS} characters")
+                raise _unsupported(
+                    f"its grammar would have more than {MAX_CHARACTERS} characters", "use fewer tags or schemas"
+                )
         return "\n".join(self._lines) + "\n"
 
     def _rule(self, node: Node, before: Free | None) -> str:
@@ -71,10 +73,12 @@ class _Writer:
                 return self._literal(node, before)
             case Free():
                 if before is not None:
-                    raise Refusal("two adjacent free texts cannot be told apart")
+                    raise _unsupported("a free text follows another one", "put a fixed text or a token between them")
                 return self._rule(node.next, node)
         if before is not None:
-            raise Refusal("a value behind free text cannot be told apart from it")
+            raise _unsupported(
+                "a value follows free text directly", "put a fixed text between them that the free text excludes"
+            )
         if isinstance(node, Arguments):
             return self._arguments(node)
         assert isinstance(node, Json)  # choices have been split into branches
@@ -86,7 +90,10 @@ class _Writer:
         if before is None:
             return f"/{text_regex(written)}/ {self._rule(node.next, None)}"
         if not any(written.startswith(mark) and not _meets_itself(mark) for mark in before.excludes):
-            raise Refusal(f"free text before {written[:40]!r} cannot be told apart from it; exclude how that begins")
+            raise _unsupported(
+                f"free text before {written[:40]!r} might contain that text",
+                "exclude a text that it begins with and of which no end is also a beginning",
+            )
         free = self._text(before)
         mark = f"M{len(self._lines)}"
         self._lines.append(f"{mark}: {free}_EMPTY /{text_regex(written)}/")
@@ -95,7 +102,7 @@ class _Writer:
     def _arguments(self, node: Arguments) -> str:
         """Write arguments including the first character after them, which shows where they end."""
         if not isinstance(node.next, Literal) or not node.next.text.startswith(")"):
-            raise Refusal("')' must stand behind the arguments of a call")
+            raise _unsupported("the arguments of a call are not followed by ')'", "begin the text after them with ')'")
         rules = read_ebnf(node.grammar)
         prefix = f"a{self._embedded}_"
         self._embedded += 1
@@ -145,10 +152,10 @@ def _joined(node: Literal) -> Literal:
     return Literal("".join(parts), next)
 
 
-def _check_apart(nodes: Sequence[Node]) -> None:
+def _check_prefixes(nodes: Sequence[Node]) -> None:
     """Raise ``Refusal`` if one branch may be a prefix of another and both could continue."""
     if len(nodes) > 1 and any(isinstance(result, Json | Arguments) for result in nodes):
-        raise Refusal("a value next to something else cannot be told apart from it")
+        raise _unsupported("a value is an alternative to another format", "begin the alternatives with different texts")
     literals = sorted((result for result in nodes if isinstance(result, Literal)), key=lambda item: item.text)
     for at, short in enumerate(literals):
         closed = all(isinstance(branch, Token | End | Free) for branch in branches([short.next]))
@@ -156,7 +163,10 @@ def _check_apart(nodes: Sequence[Node]) -> None:
             if not longer.text.startswith(short.text):
                 break
             if longer.text != short.text and not closed:
-                raise Refusal(f"{short.text[:40]!r} is the beginning of {longer.text[:40]!r}, and both may go on")
+                raise _unsupported(
+                    f"the alternative {short.text[:40]!r} is a prefix of {longer.text[:40]!r}, and both continue",
+                    "change one of the texts",
+                )
 
 
 def _check_value(node: Json) -> None:
@@ -167,7 +177,14 @@ def _check_value(node: Json) -> None:
         if not isinstance(branch, Token | End) and not (
             isinstance(branch, Literal) and branch.text[0] not in IN_NUMBERS
         ):
-            raise Refusal("what stands behind a value of JSON cannot be told apart from it")
+            raise _unsupported(
+                "what follows a JSON value might belong to the value",
+                "continue with a text that does not begin with a digit, an ASCII letter, '.', '+' or '-'",
+            )
+
+
+def _unsupported(reason: str, remedy: str) -> Refusal:
+    return Refusal(f"llguidance cannot enforce this structural tag: {reason}; {remedy}, or use another grammar backend")
 
 
 def _meets_itself(mark: str) -> bool:
