@@ -65,7 +65,7 @@ class Adapters:
     ) -> None:
         self._read, self.device, self._dtype, self._max_loaded, self.ranks = read, device, dtype, max_loaded, ranks
         self._numbers = count(1)
-        self._leaving: dict[int, ReferenceType[LoadedAdapter]] = {}
+        self._unloading: dict[int, ReferenceType[LoadedAdapter]] = {}
         """Unloaded adapters that requests may still use, by number."""
         self._loaded: dict[str, LoadedAdapter] = {}
         self._current = CurrentStep()
@@ -146,10 +146,10 @@ class Adapters:
     def unload(self, name: str) -> dict[str, Any]:
         """Unload an adapter; requests that use it already keep it to their end. Raises ``RequestError``."""
         adapter = self._loaded.pop(self.find(name).name)
-        self._leaving[adapter.number] = ref(adapter)
+        self._unloading[adapter.number] = ref(adapter)
         del adapter
         self.forget()
-        self._let_go()
+        self._release_unloaded()
         logger.info("Adapter %r is unloaded", name)
         return self._answer()
 
@@ -166,7 +166,7 @@ class Adapters:
 
     def computing(self, owners: Ordered[LoadedAdapter | None], counts: Ordered[int]) -> AbstractContextManager[None]:
         """Apply the adapters ``owners`` of sequences with ``counts`` new tokens to the step computed in the context."""
-        return self._current.being(AdaptedStep(owners, counts, self.device))
+        return self._current.active(AdaptedStep(owners, counts, self.device))
 
     def forget(self) -> None:
         """Drop references to adapters that are no longer loaded."""
@@ -175,11 +175,11 @@ class Adapters:
 
     def capturing(self, tables: AdapterTables, which: Tensor) -> AbstractContextManager[None]:
         """Apply the adapters in the slots ``which`` of each token to the step captured in the context."""
-        return self._current.being(CapturedStep(which, tables))
+        return self._current.active(CapturedStep(which, tables))
 
     def _read_together(self, number: int, path: str) -> Adapter:
         """Read the adapter on all ranks, or on none; see ``read``."""
-        self._let_go()
+        self._release_unloaded()
         self.ranks.send(json.dumps([LOAD, number, path]).encode())
         try:
             adapter = self.read(path)
@@ -190,10 +190,10 @@ class Adapters:
             raise ConfigError("another rank could not read its part of it; its lines in the log tell why")
         return adapter
 
-    def _let_go(self) -> None:
+    def _release_unloaded(self) -> None:
         """Let the worker ranks drop the unloaded adapters that no request uses any more."""
-        for number in [number for number, reference in self._leaving.items() if reference() is None]:
-            del self._leaving[number]
+        for number in [number for number, reference in self._unloading.items() if reference() is None]:
+            del self._unloading[number]
             self._forget_on_ranks(number)
 
     def _forget_on_ranks(self, number: int) -> None:

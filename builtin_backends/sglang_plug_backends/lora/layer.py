@@ -30,7 +30,7 @@ class Pair:
         return self.columns.start, self.columns.stop
 
 
-class Narrow:
+class StackedLowRank:
     """Low-rank pairs of one layer, multiplied together: all ``down`` first, then ``up`` for each part of the output.
 
     Args:
@@ -90,13 +90,13 @@ class LoraLayer(Joinable, LowRankAdapter):
     """
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
-        self._narrow = Narrow([(0, pair) for pair in pairs])
-        self._factors = self._narrow.factors(1)[0]
-        self._low_rank = self._narrow.of_one()
+        self._stacked = StackedLowRank([(0, pair) for pair in pairs])
+        self._factors = self._stacked.factors(1)[0]
+        self._low_rank = self._stacked.of_one()
         self.pairs = tuple(
             Pair(part.columns, self._low_rank.down[part.ranks], part.up.T, part.scale) for part in self._low_rank.parts
         )
-        """Pairs in the memory of the joint matrices."""
+        """Pairs in the memory of the stacked matrices."""
 
     @property
     def low_rank(self) -> LowRank:
@@ -105,15 +105,15 @@ class LoraLayer(Joinable, LowRankAdapter):
 
     def after(self, x: Tensor, y: Tensor) -> None:
         """Add ``scale * up @ down @ x``."""
-        self._narrow.add(x, y, self._factors)
+        self._stacked.add(x, y, self._factors)
 
     @classmethod
     def join(cls, layers: Sequence[Self]) -> JoinedAdapters:
         """Join the ranks of all adapters in one product; each row uses the ranks of its own adapter."""
-        narrow = Narrow([(number, pair) for number, layer in enumerate(layers) for pair in layer.pairs])
-        factors = narrow.factors(len(layers))
+        stacked = StackedLowRank([(number, pair) for number, layer in enumerate(layers) for pair in layer.pairs])
+        factors = stacked.factors(len(layers))
 
         def after(x: Tensor, y: Tensor, which: Tensor) -> None:
-            narrow.add(x, y, factors[which])
+            stacked.add(x, y, factors[which])
 
         return after

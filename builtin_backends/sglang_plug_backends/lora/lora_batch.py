@@ -41,7 +41,7 @@ class AdapterUse:
     """Time since when the sequence is not admitted because its adapter would exceed the limit of a step."""
 
 
-Joint = tuple[LoadedAdapter, ...]
+AdapterGroup = tuple[LoadedAdapter, ...]
 AdaptersOfLayer = list[tuple[LoadedAdapter, LayerAdapter]]
 """The adapters of a step that change one layer, with their changes of that layer."""
 
@@ -57,10 +57,10 @@ class AdaptedStep:
 
     def __init__(self, owners: Ordered[LoadedAdapter | None], counts: Ordered[int], device: torch.device) -> None:
         self.tokens = sum(counts)
-        self.adapters: Joint = tuple(dict.fromkeys(owner for owner in owners if owner is not None))
+        self.adapters: AdapterGroup = tuple(dict.fromkeys(owner for owner in owners if owner is not None))
         self._owners, self._counts, self._device = owners, counts, device
         self._rows: dict[LoadedAdapter, slice | Tensor] = {}
-        self._which: dict[Joint, Tensor] = {}
+        self._which: dict[AdapterGroup, Tensor] = {}
 
     def rows(self, adapter: LoadedAdapter) -> slice | Tensor:
         """Return the adapter's rows in the step: a slice if they are consecutive, else ``[N]`` int64 on the device."""
@@ -74,15 +74,15 @@ class AdaptedStep:
             )
         return self._rows[adapter]
 
-    def which(self, joint: Joint) -> Tensor:
-        """Return ``[T]`` int64: the index in ``joint`` of each token's adapter; ``len(joint)``: none of them."""
-        if joint not in self._which:
-            indices = {adapter: index for index, adapter in enumerate(joint)}
+    def which(self, group: AdapterGroup) -> Tensor:
+        """Return ``[T]`` int64: the index in ``group`` of each token's adapter; ``len(group)``: none of them."""
+        if group not in self._which:
+            indices = {adapter: index for index, adapter in enumerate(group)}
             numbers: list[int] = []
             for owner, count in zip(self._owners, self._counts, strict=True):
-                numbers += [len(joint) if owner is None else indices.get(owner, len(joint))] * count
-            self._which[joint] = upload(numbers, torch.int64, self._device)
-        return self._which[joint]
+                numbers += [len(group) if owner is None else indices.get(owner, len(group))] * count
+            self._which[group] = upload(numbers, torch.int64, self._device)
+        return self._which[group]
 
     def _runs(self, adapter: LoadedAdapter) -> Iterator[range]:
         start = 0
@@ -108,7 +108,7 @@ class CurrentStep:
         self.step: AdaptedStep | CapturedStep | None = None
 
     @contextmanager
-    def being(self, step: AdaptedStep | CapturedStep) -> Iterator[None]:
+    def active(self, step: AdaptedStep | CapturedStep) -> Iterator[None]:
         """Make ``step`` the current one inside the context."""
         self.step = step
         try:
@@ -128,7 +128,7 @@ class AdaptedProduct:
 
     def __init__(self, name: str, multiply: LinearFunction, current: CurrentStep) -> None:
         self._name, self._multiply, self._current = name, multiply, current
-        self._joined: tuple[Joint, JoinedAdapters] | None = None
+        self._fused_adapters: tuple[AdapterGroup, JoinedAdapters] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map ``[T, in]`` to ``[T, out]``."""
@@ -147,22 +147,22 @@ class AdaptedProduct:
         x = _before(x, adapters, step)
         y = self._multiply(x)
         if _joins(adapters, step):
-            joint, function = self._together(adapters)
-            function(x, y, step.which(joint))
+            group, function = self._fused(adapters)
+            function(x, y, step.which(group))
         else:
             _after(x, y, adapters, step)
         return y
 
     def forget(self) -> None:
         """Drop references to adapters."""
-        self._joined = None
+        self._fused_adapters = None
 
-    def _together(self, adapters: AdaptersOfLayer) -> tuple[Joint, JoinedAdapters]:
+    def _fused(self, adapters: AdaptersOfLayer) -> tuple[AdapterGroup, JoinedAdapters]:
         """Return the joined adapters, applied in one call; the last step's are reused if they include all of these."""
-        if self._joined is None or not {adapter for adapter, _ in adapters} <= set(self._joined[0]):
+        if self._fused_adapters is None or not {adapter for adapter, _ in adapters} <= set(self._fused_adapters[0]):
             layers: list[Any] = [layer for _, layer in adapters]
-            self._joined = tuple(adapter for adapter, _ in adapters), type(layers[0]).join(layers)
-        return self._joined
+            self._fused_adapters = tuple(adapter for adapter, _ in adapters), type(layers[0]).join(layers)
+        return self._fused_adapters
 
 
 def _joins(adapters: AdaptersOfLayer, step: AdaptedStep) -> bool:

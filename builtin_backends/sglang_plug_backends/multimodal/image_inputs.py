@@ -38,7 +38,7 @@ def layout_of(model: Model, request: Request) -> MediaLayout:
     """
     length, end = len(request.tokens), 0
     if any(media.is_encoded for media in request.media):
-        _check_given(model, request)
+        _check_precomputed(model, request)
         return MediaLayout(cache_tokens(request))
     if not isinstance(model, SupportsImages):
         raise RequestError("the model takes text only, and the prompt has images")
@@ -56,8 +56,8 @@ def layout_of(model: Model, request: Request) -> MediaLayout:
     return MediaLayout(cache_tokens(request), mrope_positions, mrope_positions[0].tolist(), shift, whole)
 
 
-def _check_given(model: Model, request: Request) -> None:
-    """Raise ``RequestError`` if given states do not fit the model, or if the prompt has other media besides them."""
+def _check_precomputed(model: Model, request: Request) -> None:
+    """Raise ``RequestError`` if precomputed states do not fit the model, or if the prompt also has other media."""
     if isinstance(model, SupportsImages) or model.states_width is None:
         raise RequestError("this model does not support input_embeds", about="states")
     for media in request.media:
@@ -78,14 +78,14 @@ def multimodal_inputs(
     Images that the step reaches for the first time are encoded, unless their states were loaded; states that a later
     chunk needs are kept. What is encoded is put into ``store``.
     """
-    met = _met(chunks)
-    if not met:
+    in_step = _images_in_step(chunks)
+    if not in_step:
         return None
-    _take_given(met, device)
-    _take_loaded(met, device)
-    _look(model, met, store)
+    _take_precomputed(in_step, device)
+    _take_loaded(in_step, device)
+    _encode_missing(model, in_step, store)
     rows, states = list[int](), list[Tensor]()
-    for chunk, first, index in met:
+    for chunk, first, index in in_step:
         media, layout = chunk.sequence.request.media[index], _layout(chunk)
         start, end = max(chunk.start, media.start), min(chunk.end, media.end)
         rows += range(first + start - chunk.start, first + end - chunk.start)
@@ -93,9 +93,11 @@ def multimodal_inputs(
         if end == media.end:
             del layout.states[index]
     mrope_positions = None
-    if any(_layout(chunk).mrope_positions is not None for chunk, _, _ in met):
-        mrope_positions = send(_coordinates(chunks), device)
-    return MultimodalInputs(upload(rows, torch.int64, device), torch.cat(states), mrope_positions, _whole(chunks, met))
+    if any(_layout(chunk).mrope_positions is not None for chunk, _, _ in in_step):
+        mrope_positions = send(_mrope_positions(chunks), device)
+    return MultimodalInputs(
+        upload(rows, torch.int64, device), torch.cat(states), mrope_positions, _whole(chunks, in_step)
+    )
 
 
 def largest_media(model: Model, tokens: int) -> tuple[Media, ...]:
@@ -110,23 +112,23 @@ def largest_media(model: Model, tokens: int) -> tuple[Media, ...]:
     return tuple(replace(example, start=number * example.count) for number in range(copies))
 
 
-def _met(chunks: Ordered[ChunkView]) -> list[tuple[ChunkView, int, int]]:
+def _images_in_step(chunks: Ordered[ChunkView]) -> list[tuple[ChunkView, int, int]]:
     """Find every image with tokens in a chunk: the chunk, its first row in the step, and the image's index."""
-    met, first = list[tuple[ChunkView, int, int]](), 0
+    in_step, first = list[tuple[ChunkView, int, int]](), 0
     for chunk in chunks:
         if chunk.sequence.layout is not None:
             for index, media in enumerate(chunk.sequence.request.media):
                 if media.start < chunk.end and chunk.start < media.end:
-                    met.append((chunk, first, index))
+                    in_step.append((chunk, first, index))
         first += chunk.width
-    return met
+    return in_step
 
 
-def _whole(chunks: Ordered[ChunkView], met: Ordered[tuple[ChunkView, int, int]]) -> tuple[BidirectionalImage, ...]:
-    """Return the images in ``met`` whose tokens attend to each other in both directions."""
+def _whole(chunks: Ordered[ChunkView], in_step: Ordered[tuple[ChunkView, int, int]]) -> tuple[BidirectionalImage, ...]:
+    """Return the images in ``in_step`` whose tokens attend to each other in both directions."""
     numbers = {id(chunk): number for number, chunk in enumerate(chunks)}
     images = []
-    for chunk, first, index in met:
+    for chunk, first, index in in_step:
         if _layout(chunk).whole:
             media = chunk.sequence.request.media[index]
             row = first + media.start - chunk.start
@@ -136,9 +138,9 @@ def _whole(chunks: Ordered[ChunkView], met: Ordered[tuple[ChunkView, int, int]])
     return tuple(images)
 
 
-def _look(model: Model, met: Ordered[tuple[ChunkView, int, int]], store: TensorStore | None) -> None:
+def _encode_missing(model: Model, in_step: Ordered[tuple[ChunkView, int, int]], store: TensorStore | None) -> None:
     """Encode all images whose states are not kept yet, in as few calls as possible, and put them into ``store``."""
-    missing = [(chunk, index) for chunk, _, index in met if index not in _layout(chunk).states]
+    missing = [(chunk, index) for chunk, _, index in in_step if index not in _layout(chunk).states]
     if not missing:
         return
     assert isinstance(model, SupportsImages)
@@ -171,9 +173,9 @@ def are_loaded(sequence: SequenceView) -> bool:
     return isinstance(sequence.layout, MediaLayout) and all(load.done for load in sequence.layout.loads.values())
 
 
-def _take_loaded(met: Ordered[tuple[ChunkView, int, int]], device: torch.device) -> None:
+def _take_loaded(in_step: Ordered[tuple[ChunkView, int, int]], device: torch.device) -> None:
     """Send states that were loaded to the device."""
-    for chunk, _, index in met:
+    for chunk, _, index in in_step:
         media, layout = chunk.sequence.request.media[index], _layout(chunk)
         load = layout.loads.pop(index, None)
         if load is not None and index not in layout.states and (states := load.value) is not None:
@@ -181,9 +183,9 @@ def _take_loaded(met: Ordered[tuple[ChunkView, int, int]], device: torch.device)
                 layout.states[index] = send(states, device)
 
 
-def _take_given(met: Ordered[tuple[ChunkView, int, int]], device: torch.device) -> None:
-    """Copy states that requests gave, and that need no encoding, to the device."""
-    for chunk, _, index in met:
+def _take_precomputed(in_step: Ordered[tuple[ChunkView, int, int]], device: torch.device) -> None:
+    """Copy the precomputed states of requests, which need no encoding, to the device."""
+    for chunk, _, index in in_step:
         media, layout = chunk.sequence.request.media[index], _layout(chunk)
         if media.is_encoded and index not in layout.states:
             (states,) = media.arrays.values()
@@ -202,7 +204,7 @@ def _groups(media: Ordered[Media]) -> Iterator[list[Media]]:
     yield group
 
 
-def _coordinates(chunks: Ordered[ChunkView]) -> Tensor:
+def _mrope_positions(chunks: Ordered[ChunkView]) -> Tensor:
     """Return ``[R, T]`` positions of the whole step; a token with one position has it in all rows."""
     height = max(len(rows) for chunk in chunks if (rows := _rows(chunk)) is not None)
     parts = []

@@ -327,7 +327,7 @@ def test_rows_that_are_not_the_steps_are_an_error() -> None:
     product = AdaptedProduct("layer", lambda x: x, current)
     step = AdaptedStep([LoadedAdapter("x", "", "", {}), None], [2, 3], torch.device("cpu"))
     assert product(torch.ones(7, 2)).shape == (7, 2)
-    with current.being(step):
+    with current.active(step):
         assert product(torch.ones(5, 2)).shape == (5, 2)
         with pytest.raises(RuntimeError, match="'layer' got 7 rows in a step of 5 tokens"):
             product(torch.ones(7, 2))
