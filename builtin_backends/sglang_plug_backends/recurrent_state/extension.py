@@ -160,7 +160,7 @@ class RecurrentState(
         states = self._states
         if states.rows.saved(sequence, length) is not None:
             return True
-        states.steps.begin(states.rows.begun)  # some of these sequences may begin with the state whose row is taken
+        states.steps.begin(states.rows.started)  # some of these sequences may begin with the state whose row is taken
         row = states.rows.restore(sequence, length)
         if row is not None:
             states.steps.copy_in(row, tensors)
@@ -171,8 +171,8 @@ class RecurrentState(
     def before_forward(self, chunks: Ordered[ChunkView]) -> None:
         """Queue copies of initial states."""
         states = self._states
-        if begun := states.rows.begun:
-            states.steps.begin(begun)
+        if started := states.rows.started:
+            states.steps.begin(started)
 
     def after_forward(self, chunks: Ordered[ChunkView]) -> None:
         """Queue copies of states that are to be cached."""

@@ -72,7 +72,7 @@ class StateRows(StatePhase):
         self._known: OrderedDict[Key, int] = OrderedDict()
         self._lengths: dict[int, int] = {}  # number of known prefixes of each length
         self._running = 0
-        self.begun: list[HeldState] = []
+        self.started: list[HeldState] = []
         """The rows of sequences that were given them since the last step."""
 
     def reusable(self, sequence: SequenceView, length: int) -> int:
@@ -100,7 +100,7 @@ class StateRows(StatePhase):
         cuts = self._cuts(sequence, start, cached)
         held = HeldState(row, origin, cached >= 0, cuts, reached=start)
         sequence.extras[HeldState] = held
-        self.begun.append(held)
+        self.started.append(held)
         return True
 
     def chunk_end(self, sequence: SequenceView, start: int, end: int) -> int:

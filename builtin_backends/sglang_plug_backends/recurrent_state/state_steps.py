@@ -22,10 +22,10 @@ class StateSteps:
     def __init__(self, pool: StatePool) -> None:
         self.pool = pool
 
-    def begin(self, begun: list[HeldState]) -> None:
+    def begin(self, started: list[HeldState]) -> None:
         """Queue copies of the initial states of sequences that were given rows since the last call; empty the list."""
-        held = [state for state in begun if state.origin is not None]
-        begun.clear()
+        held = [state for state in started if state.origin is not None]
+        started.clear()
         if not held:
             return
         self._copy([holder.origin or 0 for holder in held], [holder.row for holder in held])

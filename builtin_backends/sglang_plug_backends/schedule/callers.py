@@ -214,9 +214,9 @@ class FairShare:
         heaviest = max(excess, key=lambda caller: excess[caller])
         if excess[heaviest] <= 0:
             return None
-        gone = set(map(id, ended))
+        ended_ids = set(map(id, ended))
         return next(
-            sequence for sequence in reversed(running) if sequence.caller == heaviest and id(sequence) not in gone
+            sequence for sequence in reversed(running) if sequence.caller == heaviest and id(sequence) not in ended_ids
         )
 
     def _interleaved(self, groups: dict[str, list[Waiting]], queue: list[Waiting]) -> list[Waiting]:

@@ -60,23 +60,23 @@ class TimeSlices(StepExtension, PreemptionPhase):
         """Return the sequences whose turns have ended, and the requests that are admitted first."""
         now = self._now()
         self._next_check = now + TURN_SECONDS / CHECKS_PER_TURN
-        late = [sequence for sequence in waiting if now - self._since(sequence) >= TURN_SECONDS]
+        overdue = [sequence for sequence in waiting if now - self._since(sequence) >= TURN_SECONDS]
         candidates = [sequence for sequence in running if self._has_ended(sequence, now)]
         if within_callers:
-            return self._within_callers(running, late, candidates)
-        return self._by_time(max(sequence.request.priority for sequence in waiting), late, candidates)
+            return self._within_callers(running, overdue, candidates)
+        return self._by_time(max(sequence.request.priority for sequence in waiting), overdue, candidates)
 
-    def _by_time(self, urgency: int, late: list[SequenceView], ended: list[SequenceView]) -> Preempted:
+    def _by_time(self, urgency: int, overdue: list[SequenceView], ended: list[SequenceView]) -> Preempted:
         """Preempt the longest turns in favour of requests that are at least as urgent and have waited as long.
 
         ``urgency`` is the highest priority of the waiting requests, whether they have waited as long or not.
         """
-        late = sorted((other for other in late if other.request.priority == urgency), key=self._since)
+        overdue = sorted((other for other in overdue if other.request.priority == urgency), key=self._since)
         ended = sorted((other for other in ended if other.request.priority <= urgency), key=self._since)
-        return ended[: len(late)], late
+        return ended[: len(overdue)], overdue
 
     def _within_callers(
-        self, running: Sequence[SequenceView], late: list[SequenceView], candidates: list[SequenceView]
+        self, running: Sequence[SequenceView], overdue: list[SequenceView], candidates: list[SequenceView]
     ) -> Preempted:
         """Preempt a sequence in favour of one of the same caller, or of a caller of which no sequence runs.
 
@@ -86,7 +86,7 @@ class TimeSlices(StepExtension, PreemptionPhase):
         held = Counter(sequence.request.caller for sequence in running)
         ended: list[SequenceView] = []
         first: list[SequenceView] = []
-        for sequence in sorted(late, key=lambda other: (-other.request.priority, self._since(other))):
+        for sequence in sorted(overdue, key=lambda other: (-other.request.priority, self._since(other))):
             if not candidates:
                 break
             caller, has_none = sequence.request.caller, not held[sequence.request.caller]

@@ -132,7 +132,7 @@ def _checked(
     return [known[number] for number in leaving], [queued[number] for number in leading]
 
 
-def with_first(first: list[Sequence], order: list[Sequence]) -> list[Sequence]:
+def moved_to_front(first: list[Sequence], order: list[Sequence]) -> list[Sequence]:
     """Return ``order`` with the sequences of ``first`` that are in it at its head, in their own order."""
     admissible = set(map(id, order))
     leading = set(map(id, first))

@@ -21,10 +21,10 @@ from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
 from .admission_rules import GrowthReserve, continuation, prefixes_in_work
 from .checked_policy import CheckedPolicy
 from .planned_step import PlannedStep, StepRoom, continued, prompt_room
-from .preemption import Preemption, with_first
+from .preemption import Preemption, moved_to_front
 from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult, append
 from .sequence import Sequence
-from .sharing import OVERTAKEN_PART, Sharing
+from .sharing import SHORT_STEP_DIVISOR, Sharing
 
 AHEAD_OF_QUEUE = 8
 """Largest number of steps planned ahead before waiting sequences that found no room are considered again."""
@@ -126,7 +126,7 @@ class Scheduler:
         self.counters = StepCounters()
         self._reserve.step_planned()
         chunks, prompts, budget = list[ScheduledChunk](), list[Sequence](), self.chunk_size
-        late, room = self._preempt(), None
+        preferred, room = self._preempt(), None
         for sequence in list(self.running):
             if budget <= 0:
                 break
@@ -140,9 +140,9 @@ class Scheduler:
                 chunks.append(self._plan_chunk(sequence, count))
         if prompts or self.waiting:
             room = self._room(budget, chunks)
-            prompts, begun = self.sharing.split(prompts)
+            prompts, reordered = self.sharing.split(prompts)
             self._plan_prompts(prompts, chunks, room)
-            self._admit(chunks, room, late, [prompt for prompt in begun if prompt.slots])
+            self._admit(chunks, room, preferred, [prompt for prompt in reordered if prompt.slots])
         if self.counters.retracted:
             chunks = [chunk for chunk in chunks if chunk.sequence in self.running]
         if self.extensions.plan:
@@ -245,27 +245,29 @@ class Scheduler:
         if not self.preemption.is_due:
             return []
         waiting = self.sharing.may_preempt(self.waiting, self.running, self.extensions.order)
-        ended, late = self.preemption.preempt(self.running, waiting, self.max_running - len(self.running))
+        ended, preferred = self.preemption.preempt(self.running, waiting, self.max_running - len(self.running))
         for sequence in ended:
             self._stop_running(sequence)
             self.preemption.begin(sequence)
         self.waiting.extend(ended)
-        return late if ended else []
+        return preferred if ended else []
 
-    def _admit(self, chunks: list[ScheduledChunk], room: StepRoom, late: list[Sequence], begun: list[Sequence]) -> None:
-        """Plan ``begun``, running prompts, and as many waiting sequences as fit, in the order of the policy."""
+    def _admit(
+        self, chunks: list[ScheduledChunk], room: StepRoom, preferred: list[Sequence], prompts: list[Sequence]
+    ) -> None:
+        """Plan ``prompts``, running prompts, and as many waiting sequences as fit, in the order of the policy."""
         closed = bool(self.counters.retracted) or not self.waiting or len(self.running) >= self.max_running
-        if (closed and not begun) or room.tokens(0) <= 0:
+        if (closed and not prompts) or room.tokens(0) <= 0:
             self.preemption.slots_are_short = closed
             return
-        in_work, admitted, present = prefixes_in_work(self.running), set[int](), set(map(id, begun))
-        unused = max(0, room.budget - self.chunk_size // OVERTAKEN_PART)
-        order = self.policy.order([*self.waiting, *begun] if not closed else begun, self.allocator.match)
-        order = self.sharing.filtered(order, self.running, self.extensions.order, keep=begun)
-        for waiting in with_first(late, order) if late else order:
-            if self.sharing.gives_way(waiting):
+        in_work, admitted, present = prefixes_in_work(self.running), set[int](), set(map(id, prompts))
+        unused = max(0, room.budget - self.chunk_size // SHORT_STEP_DIVISOR)
+        order = self.policy.order([*self.waiting, *prompts] if not closed else prompts, self.allocator.match)
+        order = self.sharing.filtered(order, self.running, self.extensions.order, keep=prompts)
+        for waiting in moved_to_front(preferred, order) if preferred else order:
+            if self.sharing.should_shorten_step(waiting):
                 room.budget, unused = room.budget - unused, 0
-            if (closed and not begun) or room.tokens(0) <= 0:
+            if (closed and not prompts) or room.tokens(0) <= 0:
                 break
             if id(waiting) in present:
                 self._plan_prompts([waiting], chunks, room)
@@ -306,8 +308,6 @@ class Scheduler:
         self.preemption.begin(sequence)
         self.running.append(sequence)
         return True
-
-    # -- afterwards -----------------------------------------------------------------------------------------------
 
     def commit(self, chunks: list[ScheduledChunk], results: list[StepResult]) -> list[Output]:
         """Advance every sequence, append sampled tokens, end finished requests; return the new outputs.

@@ -13,7 +13,7 @@ from .scheduled_chunk import ScheduledChunk
 from .sequence import Sequence
 
 DEFAULT_WEIGHT = 1.0
-OVERTAKEN_PART = 8
+SHORT_STEP_DIVISOR = 8
 """A step that admits the last waiting request of a caller is filled up to one part in so many of its budget with
 prompts of callers that have more, so that the step is short."""
 
@@ -41,7 +41,7 @@ class Sharing:
         """Id of an open request -> its caller."""
         self._open, self._queued = Counter[str](), Counter[str]()
         """Open requests of each caller, and those of them that wait for their first admission."""
-        self._answered = set[str]()
+        self._drained = set[str]()
         """Callers whose last waiting request is admitted by the step that is planned."""
         self._in_step = False
         self._computed, self._generated = dict[str, int](), dict[str, int]()
@@ -70,11 +70,11 @@ class Sharing:
         caller = sequence.caller
         self._leave_queue(self._accounting, caller)
         if caller not in self._queued and len(self._open) > 1:
-            self._answered.add(caller)
+            self._drained.add(caller)
 
-    def gives_way(self, sequence: Sequence) -> bool:
-        """Report whether a prompt should leave the step short, for callers whose last waiting request is in it."""
-        if not self._answered or sequence.caller in self._answered:
+    def should_shorten_step(self, sequence: Sequence) -> bool:
+        """Report whether to shorten the step before ``sequence``, for callers whose last waiting request is in it."""
+        if not self._drained or sequence.caller in self._drained:
             return False
         return sequence.service.cached is not None or self._queued[sequence.caller] > 1
 
@@ -151,7 +151,7 @@ class Sharing:
         if self._accounting is None:
             return
         self._in_step = True
-        self._answered.clear()
+        self._drained.clear()
         if not has_prompts:
             return
         self._charge(self._accounting)
@@ -166,7 +166,7 @@ class Sharing:
     def end_commit(self, outputs: Iterable[Output]) -> None:
         """Count the output tokens of a step; call it once the results of the step are applied.
 
-        The policy is told at once of steps with prompts, and of others when it is asked for an order next.
+        The policy is charged at once for steps with prompts, and for others before its next order.
         """
         if self._accounting is None:
             return
@@ -183,7 +183,7 @@ class Sharing:
                 self.ended(sequence)
 
     def _charge(self, accounting: AccountingPolicy) -> None:
-        """Tell the policy what was computed and generated since the last call."""
+        """Charge the policy's accounts for what was computed and generated since the last call."""
         computed, generated = self._computed, self._generated
         if not computed and not generated:
             return

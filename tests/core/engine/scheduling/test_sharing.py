@@ -13,7 +13,7 @@ from sglang_plug import PlanningPhase, SequenceView, StepExtension, TokenUsage, 
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.scheduling.preemption import RETRY_SECONDS, RETRY_STEPS, Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sharing import OVERTAKEN_PART, Sharing
+from sglang_plug.engine.scheduling.sharing import SHORT_STEP_DIVISOR, Sharing
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.callers import FairShare
@@ -154,7 +154,7 @@ def test_an_interactive_prompt_overtakes_running_and_waiting_prompts_of_a_heavy_
     computed = device.computed
     outputs = step(scheduler, device)
     assert [output.id for output in outputs if output.tokens] == ["interactive"]
-    assert device.computed - computed <= 30 + scheduler.chunk_size // OVERTAKEN_PART
+    assert device.computed - computed <= 30 + scheduler.chunk_size // SHORT_STEP_DIVISOR
     finish(scheduler, device)
 
 
