@@ -159,7 +159,7 @@ GLM_VISION |= {"out_hidden_size": 64, "intermediate_size": 40, "initializer_rang
 
 
 def glm(text: Text, ids: Ids) -> PretrainedConfig:
-    """With heads of 16, of which half is turned."""
+    """With heads of 16, with ``partial_rotary_factor=0.5``."""
     parameters = {**GRIDS, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
     return Glm4vConfig(
         text_config={**text, "rope_parameters": parameters},

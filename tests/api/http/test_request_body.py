@@ -181,7 +181,7 @@ async def test_texts_may_be_full_of_signs() -> None:
     assert body.nested == [text, text]
 
 
-async def test_a_text_that_does_not_end_is_looked_for_once() -> None:
-    """Behind each of its quotes it would be looked for again: for hours."""
+async def test_an_unterminated_string_is_scanned_once() -> None:
+    """A search for the end of the string that restarts at each quote would take quadratic time: hours."""
     with pytest.raises(ApiError, match="not valid JSON|Invalid JSON"):
         await read_body(request_of(b'{"nested": "' + b"[" * MAX_CONTAINERS + rb"\"" * (1 << 22)), Body)

@@ -93,8 +93,8 @@ async def test_a_file(site: Site) -> None:
     assert "cookie" not in head and "authorization" not in head
 
 
-async def test_names_are_looked_up_once_and_the_number_is_asked(site: Site) -> None:
-    """A name that means another address at the second look does not lead there."""
+async def test_host_names_are_resolved_once(site: Site) -> None:
+    """DNS rebinding: a host name is resolved once, and the connection uses that address."""
     answers = iter(["127.0.0.1", "127.0.0.99"])
     pictures = fetcher(site, domains=(f"pictures.test:{site.port}",), resolve=lambda host, port: [next(answers)])
     body = await pictures.fetch(site.url("/a.png", "Pictures.test"), allowance())

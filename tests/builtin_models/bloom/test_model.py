@@ -28,9 +28,9 @@ def bloom(**changes: Any) -> tuple[str, BloomConfig]:
 
 CASES = {
     "bloom": bloom(),
-    "bloom, heads that are no power of two": bloom(n_head=6, hidden_size=48),
+    "bloom, number of heads not a power of two": bloom(n_head=6, hidden_size=48),
     "bloom, untied": bloom(tie_word_embeddings=False),
-    "bloom that adds to what is normalised": bloom(apply_residual_connection_post_layernorm=True),
+    "bloom, apply_residual_connection_post_layernorm": bloom(apply_residual_connection_post_layernorm=True),
 }
 
 

@@ -32,14 +32,12 @@ def cohere2(**more: Any) -> tuple[str, PretrainedConfig]:
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "command r": cohere(),
     "command r+, untied": cohere(use_qk_norm=True, tie_word_embeddings=False),
-    "command r, biased, as many keys as queries": cohere(
-        attention_bias=True, num_key_value_heads=4, layer_norm_eps=0.01
-    ),
+    "command r, biased, multi-head attention": cohere(attention_bias=True, num_key_value_heads=4, layer_norm_eps=0.01),
     "command r7b": cohere2(),
-    "command r7b, biased, all layers with windows": cohere2(
+    "command r7b, biased, sliding windows in all layers": cohere2(
         attention_bias=True, layer_types=["sliding_attention"] * 4, num_key_value_heads=1
     ),
-    "command r7b, no layer with a window": cohere2(layer_types=["full_attention"] * 4),
+    "command r7b, full attention in all layers": cohere2(layer_types=["full_attention"] * 4),
 }
 
 

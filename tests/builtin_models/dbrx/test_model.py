@@ -30,10 +30,10 @@ def dbrx(attention: dict[str, Any] | None = None, experts: dict[str, Any] | None
 
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "dbrx": dbrx(),
-    "dbrx, hardly clipped, one key head": dbrx({"clip_qkv": 50.0, "kv_n_heads": 1}),
-    "dbrx, one expert, weights as they are": dbrx(experts={"moe_top_k": 1, "moe_normalize_expert_weights": None}),
-    "dbrx, weights of length one": dbrx(experts={"moe_normalize_expert_weights": 2.0, "moe_top_k": 3}),
-    "dbrx, another activation": dbrx(experts={"ffn_act_fn": {"name": "gelu"}}),
+    "dbrx, large clip_qkv, multi-query attention": dbrx({"clip_qkv": 50.0, "kv_n_heads": 1}),
+    "dbrx, one expert, weights not normalized": dbrx(experts={"moe_top_k": 1, "moe_normalize_expert_weights": None}),
+    "dbrx, L2-normalized expert weights": dbrx(experts={"moe_normalize_expert_weights": 2.0, "moe_top_k": 3}),
+    "dbrx, gelu": dbrx(experts={"ffn_act_fn": {"name": "gelu"}}),
 }
 
 

@@ -34,12 +34,12 @@ def gpt_neo(**changes: Any) -> tuple[str, GPTNeoConfig]:
 
 CASES = {
     "gpt-j": gptj(),
-    "gpt-j, all of each head turned": gptj(rotary_dim=8),
-    "gpt-j, tied, another width and activation": gptj(tie_word_embeddings=True, n_inner=40, activation_function="relu"),
+    "gpt-j, rotary_dim equal to head_dim": gptj(rotary_dim=8),
+    "gpt-j, tied, n_inner=40, relu": gptj(tie_word_embeddings=True, n_inner=40, activation_function="relu"),
     "codegen": codegen(),
     "codegen with eight heads": codegen(n_head=8, rotary_dim=2),
     "gpt-neo": gpt_neo(),
-    "gpt-neo untied, another width": gpt_neo(tie_word_embeddings=False, intermediate_size=40),
+    "gpt-neo untied, intermediate_size=40": gpt_neo(tie_word_embeddings=False, intermediate_size=40),
 }
 
 

@@ -26,13 +26,15 @@ CASES = {
     "falcon 7b": falcon(),
     "falcon 7b biased, untied": falcon(bias=True, tie_word_embeddings=False),
     "falcon 40b": falcon(new_decoder_architecture=True, num_kv_heads=2),
-    "falcon 40b, every head its own keys": falcon(new_decoder_architecture=True),
-    "falcon 2, one norm": falcon(new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1),
-    "falcon, many keys": falcon(multi_query=False),
-    "falcon, one part after the other": falcon(parallel_attn=False, multi_query=False, bias=True, activation="relu"),
+    "falcon 40b, multi-head attention": falcon(new_decoder_architecture=True),
+    "falcon 2, num_ln_in_parallel_attn=1": falcon(
+        new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1
+    ),
+    "falcon, multi_query=False": falcon(multi_query=False),
+    "falcon, parallel_attn=False, relu": falcon(parallel_attn=False, multi_query=False, bias=True, activation="relu"),
     "falcon with alibi": falcon(alibi=True, multi_query=False, parallel_attn=False, bias=True),
-    "falcon with alibi and one key head": falcon(alibi=True, num_attention_heads=6, hidden_size=48),
-    "falcon stretched": falcon(rope_parameters={"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}),
+    "falcon with alibi, multi-query attention": falcon(alibi=True, num_attention_heads=6, hidden_size=48),
+    "falcon, linear RoPE scaling": falcon(rope_parameters={"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}),
 }
 
 

@@ -31,11 +31,11 @@ SCALED: dict[str, Any] = {
 }
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "gemma2": ("Gemma2ForCausalLM", Gemma2Config(**SHAPE)),
-    "gemma2 with low caps": (
+    "gemma2 with low logit soft caps": (
         "Gemma2ForCausalLM",
         Gemma2Config(**SHAPE, attn_logit_softcapping=2.0, final_logit_softcapping=1.5),
     ),
-    "gemma2 without caps": (
+    "gemma2 without logit soft caps": (
         "Gemma2ForCausalLM",
         Gemma2Config(**SHAPE, attn_logit_softcapping=None, final_logit_softcapping=None),
     ),
@@ -43,14 +43,20 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
         "Gemma2ForCausalLM",
         Gemma2Config(**SHAPE, attention_bias=True, tie_word_embeddings=False),
     ),
-    "gemma2 without windows": ("Gemma2ForCausalLM", Gemma2Config(**SHAPE, layer_types=["full_attention"] * 3)),
+    "gemma2, full attention in all layers": (
+        "Gemma2ForCausalLM",
+        Gemma2Config(**SHAPE, layer_types=["full_attention"] * 3),
+    ),
     "gemma3": ("Gemma3ForCausalLM", Gemma3TextConfig(**{**SHAPE, "num_hidden_layers": 7})),
-    "gemma3, every second layer sees all": ("Gemma3ForCausalLM", Gemma3TextConfig(**SHAPE, sliding_window_pattern=2)),
-    "gemma3, stretched": (
+    "gemma3, full attention in every second layer": (
+        "Gemma3ForCausalLM",
+        Gemma3TextConfig(**SHAPE, sliding_window_pattern=2),
+    ),
+    "gemma3, RoPE scaling": (
         "Gemma3ForCausalLM",
         Gemma3TextConfig(**SHAPE, sliding_window_pattern=2, rope_parameters=SCALED),
     ),
-    "gemma3 with a final cap": ("Gemma3ForCausalLM", Gemma3TextConfig(**SHAPE, final_logit_softcapping=2.0)),
+    "gemma3, final_logit_softcapping": ("Gemma3ForCausalLM", Gemma3TextConfig(**SHAPE, final_logit_softcapping=2.0)),
 }
 
 

@@ -39,21 +39,23 @@ def moe(**more: Any) -> tuple[str, PretrainedConfig]:
     return "Glm4MoeForCausalLM", Glm4MoeConfig(**{**SHAPE, **EXPERTS, "head_dim": 16, **more})
 
 
-def turned(share: float) -> dict[str, Any]:
+def partial_rotary(share: float) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": share}}
 
 
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "glm": glm(),
     "glm, biased, tied": glm(attention_bias=True, tie_word_embeddings=True),
-    "glm, all of each head turned": glm(**turned(1.0)),
+    "glm, partial_rotary_factor=1": glm(**partial_rotary(1.0)),
     "glm-4-0414": glm4(),
-    "glm-4-0414, biased, as many keys as queries": glm4(attention_bias=True, num_key_value_heads=4),
-    "glm-4-0414, a quarter of each head turned": glm4(**turned(0.25)),
+    "glm-4-0414, biased, multi-head attention": glm4(attention_bias=True, num_key_value_heads=4),
+    "glm-4-0414, partial_rotary_factor=0.25": glm4(**partial_rotary(0.25)),
     "glm-4.5": moe(attention_bias=True),
-    "glm-4.5, normalised": moe(use_qk_norm=True, attention_bias=True, routed_scaling_factor=2.5),
-    "glm-4.5, groups, weights that do not add up": moe(n_group=4, topk_group=2, norm_topk_prob=False),
-    "glm-4.5, two shared experts, no layer dense": moe(n_shared_experts=2, first_k_dense_replace=0),
+    "glm-4.5, use_qk_norm, routed_scaling_factor=2.5": moe(
+        use_qk_norm=True, attention_bias=True, routed_scaling_factor=2.5
+    ),
+    "glm-4.5, expert groups, norm_topk_prob=False": moe(n_group=4, topk_group=2, norm_topk_prob=False),
+    "glm-4.5, two shared experts, no dense layer": moe(n_shared_experts=2, first_k_dense_replace=0),
     "glm-4.5, all layers dense, tied": moe(first_k_dense_replace=3, tie_word_embeddings=True),
 }
 

@@ -16,12 +16,15 @@ SHAPE: dict[str, Any] = {"vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head":
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "gpt2": ("GPT2LMHeadModel", GPT2Config(**SHAPE)),
     "gpt2 untied": ("GPT2LMHeadModel", GPT2Config(**SHAPE, tie_word_embeddings=False)),
-    "gpt2 with another width and activation": (
+    "gpt2, n_inner=48, relu": (
         "GPT2LMHeadModel",
         GPT2Config(**SHAPE, n_inner=48, activation_function="relu"),
     ),
-    "gpt2 scaled by layer": ("GPT2LMHeadModel", GPT2Config(**SHAPE, scale_attn_by_inverse_layer_idx=True)),
-    "gpt2 not scaled": ("GPT2LMHeadModel", GPT2Config(**SHAPE, scale_attn_weights=False)),
+    "gpt2, scale_attn_by_inverse_layer_idx": (
+        "GPT2LMHeadModel",
+        GPT2Config(**SHAPE, scale_attn_by_inverse_layer_idx=True),
+    ),
+    "gpt2, scale_attn_weights=False": ("GPT2LMHeadModel", GPT2Config(**SHAPE, scale_attn_weights=False)),
 }
 
 
@@ -47,7 +50,7 @@ def test_old_checkpoints_leave_the_prefix_out_and_carry_masks() -> None:
         built().load_weights(old.items())
 
 
-def test_a_square_matrix_is_turned_round_once() -> None:
+def test_a_square_matrix_is_transposed_once() -> None:
     linear = built().transformer.h[0].attn.c_proj
     x, weight = torch.randn(3, 32), torch.randn(32, 32)
     with torch.no_grad():

@@ -32,11 +32,11 @@ def gpt_oss(**more: Any) -> tuple[str, PretrainedConfig]:
 
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "gpt-oss": gpt_oss(),
-    "gpt-oss, without windows": gpt_oss(layer_types=["full_attention"] * 4),
+    "gpt-oss, full attention in all layers": gpt_oss(layer_types=["full_attention"] * 4),
     "gpt-oss, one expert, tied": gpt_oss(num_experts_per_tok=1, tie_word_embeddings=True),
-    "gpt-oss, gates that are bounded": gpt_oss(swiglu_limit=0.4, swiglu_alpha=1.0, num_experts_per_tok=5),
-    "gpt-oss, no biases in attention, one key head": gpt_oss(attention_bias=False, num_key_value_heads=1),
-    "gpt-oss, not stretched": gpt_oss(rope_parameters={"rope_type": "default", "rope_theta": 150000.0}),
+    "gpt-oss, swiglu_limit=0.4, five experts": gpt_oss(swiglu_limit=0.4, swiglu_alpha=1.0, num_experts_per_tok=5),
+    "gpt-oss, attention_bias=False, multi-query attention": gpt_oss(attention_bias=False, num_key_value_heads=1),
+    "gpt-oss, no RoPE scaling": gpt_oss(rope_parameters={"rope_type": "default", "rope_theta": 150000.0}),
 }
 
 

@@ -40,15 +40,15 @@ def granite(**more: Any) -> tuple[str, PretrainedConfig]:
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "hybrid": granite(),
     "hybrid with experts": granite(**EXPERTS),
-    "two groups of heads": granite(mamba_n_groups=2),
+    "mamba_n_groups=2": granite(mamba_n_groups=2),
     "attention last": granite(layer_types=["mamba"] * 3 + ["attention"]),
-    "attention with positions": granite(position_embedding_type="rope"),
+    "attention with RoPE": granite(position_embedding_type="rope"),
     "attention only": granite(**ATTENTION, position_embedding_type="rope"),
     "attention and experts only": granite(**ATTENTION, **EXPERTS, position_embedding_type="rope"),
     "no attention": granite(layer_types=["mamba"] * 4, use_cache=False),
     "biased": granite(mamba_proj_bias=True, attention_bias=True),
-    "convolution of two tokens, without bias": granite(mamba_d_conv=2, mamba_conv_bias=False),
-    "limited steps": granite(time_step_limit=(0.3, 0.8)),
+    "mamba_d_conv=2, no convolution bias": granite(mamba_d_conv=2, mamba_conv_bias=False),
+    "time_step_limit": granite(time_step_limit=(0.3, 0.8)),
     "tied": granite(tie_word_embeddings=True),
 }
 

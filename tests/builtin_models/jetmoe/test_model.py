@@ -29,8 +29,8 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "jetmoe": jetmoe(),
     "jetmoe, one expert, untied": jetmoe(num_experts_per_tok=1, tie_word_embeddings=False),
     "jetmoe, all experts": jetmoe(num_experts_per_tok=5),
-    "jetmoe, another activation, large epsilon": jetmoe(activation_function="gelu", rms_norm_eps=0.1),
-    "jetmoe, one key head": jetmoe(num_key_value_heads=1, num_experts_per_tok=3),
+    "jetmoe, gelu, large epsilon": jetmoe(activation_function="gelu", rms_norm_eps=0.1),
+    "jetmoe, multi-query attention": jetmoe(num_key_value_heads=1, num_experts_per_tok=3),
 }
 
 

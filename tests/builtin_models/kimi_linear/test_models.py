@@ -37,14 +37,14 @@ def kimi(**more: Any) -> tuple[str, PretrainedConfig]:
 
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "as published": kimi(),
-    "attention in every second layer, groups of experts": kimi(
+    "full attention in every second layer, expert groups": kimi(
         layer_types=["linear_attention", "full_attention"] * 2, num_expert_group=4, topk_group=2
     ),
-    "latent queries, two dense layers": kimi(q_lora_rank=16, first_k_dense_replace=2),
-    "two shared experts, weights as they are, tied": kimi(
+    "q_lora_rank, two dense layers": kimi(q_lora_rank=16, first_k_dense_replace=2),
+    "two shared experts, moe_renormalize=False, tied": kimi(
         num_shared_experts=2, moe_renormalize=False, tie_word_embeddings=True
     ),
-    "convolution of two tokens": kimi(linear_conv_kernel_dim=2),
+    "linear_conv_kernel_dim=2": kimi(linear_conv_kernel_dim=2),
 }
 
 

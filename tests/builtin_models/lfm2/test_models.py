@@ -38,15 +38,15 @@ def sparse(**more: Any) -> tuple[str, PretrainedConfig]:
 
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "dense": dense(),
-    "attention in layers that are counted": dense(layer_types=None, full_attn_idxs=[0, 2]),
-    "width as it is, biased": dense(block_auto_adjust_ff_dim=False, conv_bias=True),
-    "width times a factor": dense(block_ffn_dim_multiplier=1.3),
-    "convolution of five tokens, not tied": dense(conv_L_cache=5, tie_word_embeddings=False),
+    "full_attn_idxs": dense(layer_types=None, full_attn_idxs=[0, 2]),
+    "block_auto_adjust_ff_dim=False, biased": dense(block_auto_adjust_ff_dim=False, conv_bias=True),
+    "block_ffn_dim_multiplier=1.3": dense(block_ffn_dim_multiplier=1.3),
+    "conv_L_cache=5, untied": dense(conv_L_cache=5, tie_word_embeddings=False),
     "attention only": dense(layer_types=["full_attention"] * 4),
     "experts": sparse(),
     "experts without bias": sparse(use_expert_bias=False),
-    "experts, weights as they are": sparse(norm_topk_prob=False),
-    "experts everywhere, biased": sparse(num_dense_layers=0, conv_bias=True),
+    "experts, norm_topk_prob=False": sparse(norm_topk_prob=False),
+    "experts in all layers, biased": sparse(num_dense_layers=0, conv_bias=True),
 }
 
 

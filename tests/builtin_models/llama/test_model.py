@@ -23,12 +23,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tied": {"tie_word_embeddings": True},
     "untied": {"tie_word_embeddings": False},
     "biased": {"attention_bias": True, "mlp_bias": True},
-    "wide heads": {"head_dim": 24},
-    "many keys": {"num_key_value_heads": 4},
-    "a partial rope that this family does not heed": {
+    "head_dim larger than hidden_size / heads": {"head_dim": 24},
+    "multi-head attention": {"num_key_value_heads": 4},
+    "partial_rotary_factor, which Llama ignores": {
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     },
-    "linear rope": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
+    "linear RoPE scaling": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
 }
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     name: ("LlamaForCausalLM", LlamaConfig(**{**SHAPE, **changes})) for name, changes in VARIANTS.items()

@@ -42,16 +42,18 @@ VISION = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "
 VISION |= {"patch_size": 4, "vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16}
 MULTIMODAL = Llama4Config(text_config={**SHAPE, "attention_chunk_size": 9}, vision_config=VISION)
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
-    "llama 4, one chunk": llama4(),
-    "llama 4, chunks of seven": llama4(attention_chunk_size=7),
-    "llama 4, chunks of one": llama4(attention_chunk_size=1),
-    "llama 4, without chunks": llama4(attention_chunk_size=7, layer_types=["full_attention"] * 4),
-    "llama 4, queries that grow soon": llama4(floor_scale=5, attn_scale=0.5, attention_chunk_size=16),
-    "llama 4, queries that do not grow": llama4(floor_scale=5, attn_temperature_tuning=False),
-    "llama 4, every second layer sees all": llama4(no_rope_layer_interval=2, attention_chunk_size=16),
+    "llama 4, one attention chunk": llama4(),
+    "llama 4, attention_chunk_size=7": llama4(attention_chunk_size=7),
+    "llama 4, attention_chunk_size=1": llama4(attention_chunk_size=1),
+    "llama 4, full attention in all layers": llama4(attention_chunk_size=7, layer_types=["full_attention"] * 4),
+    "llama 4, attention temperature tuning from few tokens on": llama4(
+        floor_scale=5, attn_scale=0.5, attention_chunk_size=16
+    ),
+    "llama 4, attn_temperature_tuning=False": llama4(floor_scale=5, attn_temperature_tuning=False),
+    "llama 4, full attention in every second layer": llama4(no_rope_layer_interval=2, attention_chunk_size=16),
     "llama 4, three experts in every second layer": llama4(num_experts_per_tok=3, interleave_moe_layer_step=2),
-    "llama 4, not normalised, biased": llama4(use_qk_norm=False, attention_bias=True, attention_chunk_size=9),
-    "llama 4, stretched, tied": llama4(rope_parameters=STRETCHED, tie_word_embeddings=True),
+    "llama 4, use_qk_norm=False, biased": llama4(use_qk_norm=False, attention_bias=True, attention_chunk_size=9),
+    "llama 4, RoPE scaling, tied": llama4(rope_parameters=STRETCHED, tie_word_embeddings=True),
     "llama 4 with images, text": ("Llama4ForConditionalGeneration", MULTIMODAL),
 }
 WITHOUT_REFERENCE = (
@@ -68,5 +70,8 @@ def test_against_transformers(case: str) -> None:
 
 
 def test_keys_are_wider_only_where_there_may_be_several_chunks() -> None:
-    dims = [Llama4.attention_shape(CASES[case][1]).dim for case in ("llama 4, one chunk", "llama 4, chunks of seven")]
+    dims = [
+        Llama4.attention_shape(CASES[case][1]).dim
+        for case in ("llama 4, one attention chunk", "llama 4, attention_chunk_size=7")
+    ]
     assert dims == [16, 24]

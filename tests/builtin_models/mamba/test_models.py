@@ -26,15 +26,15 @@ def mamba2(**more: Any) -> tuple[str, PretrainedConfig]:
 
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "mamba": mamba(),
-    "mamba, three times as wide": mamba(expand=3, time_step_rank=5),
+    "mamba, expand=3": mamba(expand=3, time_step_rank=5),
     "mamba biased, not tied": mamba(use_bias=True, tie_word_embeddings=False),
-    "mamba, convolution of two tokens without bias": mamba(conv_kernel=2, use_conv_bias=False),
+    "mamba, conv_kernel=2, no convolution bias": mamba(conv_kernel=2, use_conv_bias=False),
     "falcon-mamba": falcon(),
     "falcon-mamba biased": falcon(use_bias=True, mixer_rms_eps=1e-2),
     "mamba-2": mamba2(),
-    "mamba-2, two groups of heads, tied": mamba2(n_groups=2, tie_word_embeddings=True),
-    "mamba-2, limited steps, biased": mamba2(time_step_limit=(0.3, 0.8), use_bias=True),
-    "mamba-2, convolution without bias": mamba2(use_conv_bias=False, hidden_act="gelu"),
+    "mamba-2, n_groups=2, tied": mamba2(n_groups=2, tie_word_embeddings=True),
+    "mamba-2, time_step_limit, biased": mamba2(time_step_limit=(0.3, 0.8), use_bias=True),
+    "mamba-2, no convolution bias, gelu": mamba2(use_conv_bias=False, hidden_act="gelu"),
 }
 
 

@@ -69,27 +69,31 @@ def zamba2(**more: Any) -> tuple[str, PretrainedConfig]:
 
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "bamba": bamba(),
-    "bamba, several layers attend": bamba(attn_layer_indices=[0, 2, 3]),
-    "bamba, groups, limits and biases": bamba(mamba_n_groups=2, time_step_limit=(0.3, 0.8), **BIASES),
+    "bamba, several attention layers": bamba(attn_layer_indices=[0, 2, 3]),
+    "bamba, mamba_n_groups=2, time_step_limit, biased": bamba(mamba_n_groups=2, time_step_limit=(0.3, 0.8), **BIASES),
     "bamba tied": bamba(tie_word_embeddings=True),
     "falcon-h1": falcon(),
-    "falcon-h1, normalised before the gate": falcon(mamba_rms_norm=True),
-    "falcon-h1, normalised behind the gate in groups": falcon(
+    "falcon-h1, norm before the gate": falcon(mamba_rms_norm=True),
+    "falcon-h1, norm after the gate, mamba_n_groups=2": falcon(
         mamba_rms_norm=True, mamba_norm_before_gate=False, mamba_n_groups=2
     ),
     "falcon-h1 biased and tied": falcon(projectors_bias=True, tie_word_embeddings=True, **BIASES),
-    "falcon-h1, inner width of two hidden ones": falcon(mamba_d_ssm=None),
+    "falcon-h1, mamba_d_ssm=None": falcon(mamba_d_ssm=None),
     "jamba": jamba(),
     "jamba without experts": jamba(num_experts=1),
-    "jamba biased and tied, without bias of convolutions": jamba(
+    "jamba biased and tied, no convolution bias": jamba(
         mamba_proj_bias=True, mamba_conv_bias=False, tie_word_embeddings=True
     ),
-    "jamba, experts in every layer, wide steps": jamba(expert_layer_period=1, expert_layer_offset=0, mamba_dt_rank=5),
+    "jamba, experts in every layer, mamba_dt_rank=5": jamba(
+        expert_layer_period=1, expert_layer_offset=0, mamba_dt_rank=5
+    ),
     "zamba2": zamba2(),
-    "zamba2, one block with adapters of attention too": zamba2(num_mem_blocks=1, use_shared_attention_adapter=True),
-    "zamba2 with positions": zamba2(use_mem_rope=True, use_shared_attention_adapter=True),
-    "zamba2, groups, biased": zamba2(mamba_ngroups=2, add_bias_linear=True),
-    "zamba2, fewer keys and values": zamba2(num_key_value_heads=2, hidden_act="silu"),
+    "zamba2, num_mem_blocks=1, use_shared_attention_adapter": zamba2(
+        num_mem_blocks=1, use_shared_attention_adapter=True
+    ),
+    "zamba2, RoPE, use_shared_attention_adapter": zamba2(use_mem_rope=True, use_shared_attention_adapter=True),
+    "zamba2, mamba_ngroups=2, biased": zamba2(mamba_ngroups=2, add_bias_linear=True),
+    "zamba2, grouped-query attention, silu": zamba2(num_key_value_heads=2, hidden_act="silu"),
 }
 
 

@@ -39,13 +39,13 @@ def minimax(**more: Any) -> tuple[str, PretrainedConfig]:
 
 
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
-    "attention in every second layer": minimax(),
-    "scaled": minimax(**FACTORS),
-    "attention last, heads as wide as they must be": minimax(
+    "full attention in every second layer": minimax(),
+    "alpha and beta factors": minimax(**FACTORS),
+    "full attention last, head_dim=None": minimax(
         head_dim=None, layer_types=["linear_attention"] * 3 + ["full_attention"]
     ),
-    "attention in windows, tied": minimax(sliding_window=12, tie_word_embeddings=True),
-    "another activation": minimax(hidden_act="gelu"),
+    "sliding window, tied": minimax(sliding_window=12, tie_word_embeddings=True),
+    "gelu": minimax(hidden_act="gelu"),
 }
 
 

@@ -29,11 +29,11 @@ STRETCHED: dict[str, Any] = {
     "llama_4_scaling_beta": 0.5,
 }
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
-    "without a window": ("MistralForCausalLM", MistralConfig(**SHAPE, sliding_window=None)),
-    "with a window": ("MistralForCausalLM", MistralConfig(**SHAPE, sliding_window=5)),
-    "with a window that nothing fills": ("MistralForCausalLM", MistralConfig(**SHAPE, sliding_window=4096)),
+    "without a sliding window": ("MistralForCausalLM", MistralConfig(**SHAPE, sliding_window=None)),
+    "with a sliding window": ("MistralForCausalLM", MistralConfig(**SHAPE, sliding_window=5)),
+    "sliding window longer than the context": ("MistralForCausalLM", MistralConfig(**SHAPE, sliding_window=4096)),
     "ministral 3": ("Ministral3ForCausalLM", Ministral3Config(**SHAPE, head_dim=16, rope_parameters=STRETCHED)),
-    "ministral 3, tied, with a window": (
+    "ministral 3, tied, with a sliding window": (
         "Ministral3ForCausalLM",
         Ministral3Config(**SHAPE, head_dim=16, rope_parameters=STRETCHED, sliding_window=5, tie_word_embeddings=True),
     ),

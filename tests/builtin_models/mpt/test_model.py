@@ -24,9 +24,9 @@ def mpt(*, attention: dict[str, Any] | None = None, **changes: Any) -> tuple[str
 
 CASES = {
     "mpt 7b": mpt(),
-    "mpt, heads that are no power of two": mpt(n_heads=6, d_model=48),
-    "mpt, clipped": mpt(attention={"clip_qkv": 0.5}),
-    "mpt with a scale of its own": mpt(attention={"softmax_scale": 0.2}),
+    "mpt, number of heads not a power of two": mpt(n_heads=6, d_model=48),
+    "mpt, clip_qkv": mpt(attention={"clip_qkv": 0.5}),
+    "mpt, softmax_scale=0.2": mpt(attention={"softmax_scale": 0.2}),
     "mpt, untied": mpt(tie_word_embeddings=False),
 }
 
@@ -36,8 +36,8 @@ def test_against_transformers(case: str) -> None:
     check_model(*CASES[case])
 
 
-def test_the_steepness_that_the_checkpoint_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transformers has the number in its configuration and in its function, and does not hand it over."""
+def test_alibi_bias_max_of_the_checkpoint_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers reads ``alibi_bias_max`` from the configuration, but does not pass it to the function."""
 
     def steep(self: Any, heads: int, length: int, alibi_bias_max: int = 8, device: Any = None) -> Tensor:
         return build_mpt_alibi_tensor(heads, length, 4, device)

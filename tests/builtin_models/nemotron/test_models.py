@@ -42,14 +42,14 @@ def nemotron(**more: Any) -> tuple[str, PretrainedConfig]:
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "dense": nemotron(),
     "attention first": nemotron(hybrid_override_pattern="*-M-*-"),
-    "one group, biased": nemotron(n_groups=1, use_bias=True, mlp_bias=True),
-    "convolution without bias": nemotron(use_conv_bias=False),
-    "long steps": nemotron(time_step_min=0.9),
-    "another activation, tied": nemotron(mlp_hidden_act="gelu", tie_word_embeddings=True),
+    "n_groups=1, biased": nemotron(n_groups=1, use_bias=True, mlp_bias=True),
+    "no convolution bias": nemotron(use_conv_bias=False),
+    "time_step_min=0.9": nemotron(time_step_min=0.9),
+    "gelu, tied": nemotron(mlp_hidden_act="gelu", tie_word_embeddings=True),
     "experts": nemotron(**EXPERTS),
-    "experts, weights as they are": nemotron(**EXPERTS, norm_topk_prob=False),
-    "experts with narrow states": nemotron(**EXPERTS, moe_latent_size=20),
-    "experts without groups": nemotron(**{**EXPERTS, "n_group": 1, "topk_group": 1}),
+    "experts, norm_topk_prob=False": nemotron(**EXPERTS, norm_topk_prob=False),
+    "experts, moe_latent_size=20": nemotron(**EXPERTS, moe_latent_size=20),
+    "experts, n_group=1": nemotron(**{**EXPERTS, "n_group": 1, "topk_group": 1}),
 }
 
 

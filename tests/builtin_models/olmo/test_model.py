@@ -23,7 +23,7 @@ SHAPE: dict[str, Any] = {
 }
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "olmo2": ("Olmo2ForCausalLM", Olmo2Config(**SHAPE)),
-    "olmo2 with grouped keys": ("Olmo2ForCausalLM", Olmo2Config(**SHAPE, num_key_value_heads=2)),
+    "olmo2, grouped-query attention": ("Olmo2ForCausalLM", Olmo2Config(**SHAPE, num_key_value_heads=2)),
     "olmo2 biased, tied": ("Olmo2ForCausalLM", Olmo2Config(**SHAPE, attention_bias=True, tie_word_embeddings=True)),
 }
 

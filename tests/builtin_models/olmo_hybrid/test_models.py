@@ -32,11 +32,11 @@ def olmo(**more: Any) -> tuple[str, PretrainedConfig]:
 
 
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
-    "three recurrent layers, then one that attends": olmo(),
-    "attention in every second layer": olmo(layer_types=LAYERS),
-    "positions": olmo(layer_types=LAYERS, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
-    "states are never turned round": olmo(linear_allow_neg_eigval=False),
-    "two values for a key": olmo(linear_num_key_heads=2, linear_num_value_heads=4),
+    "three linear attention layers, then full attention": olmo(),
+    "full attention in every second layer": olmo(layer_types=LAYERS),
+    "RoPE": olmo(layer_types=LAYERS, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+    "linear_allow_neg_eigval=False": olmo(linear_allow_neg_eigval=False),
+    "two value heads per key head": olmo(linear_num_key_heads=2, linear_num_value_heads=4),
     "biased and tied": olmo(attention_bias=True, tie_word_embeddings=True),
 }
 TOLERANCE = 1e-3

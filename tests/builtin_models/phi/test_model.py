@@ -27,7 +27,7 @@ SHORT, LONG = [1.0, 1.1, 1.3, 1.6, 2.0, 2.5], [2.0, 3.0, 5.0, 8.0, 13.0, 21.0]
 
 
 def longrope(short: list[float], long: list[float], original: int, **more: Any) -> Phi3Config:
-    """Three quarters of each head are turned, as in Phi-4-mini."""
+    """RoPE applies to three quarters of each head, as in Phi-4-mini."""
     scaling = {"type": "longrope", "short_factor": short, "long_factor": long, **more}
     return Phi3Config(
         **SHAPE, rope_scaling=scaling, partial_rotary_factor=0.75, original_max_position_embeddings=original
@@ -36,12 +36,15 @@ def longrope(short: list[float], long: list[float], original: int, **more: Any) 
 
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "phi3": ("Phi3ForCausalLM", Phi3Config(**SHAPE)),
-    "phi3 tied, with a window": ("Phi3ForCausalLM", Phi3Config(**SHAPE, tie_word_embeddings=True, sliding_window=6)),
-    "phi4-mini, three quarters turned": ("Phi3ForCausalLM", Phi3Config(**SHAPE, partial_rotary_factor=0.75)),
+    "phi3 tied, with a sliding window": (
+        "Phi3ForCausalLM",
+        Phi3Config(**SHAPE, tie_word_embeddings=True, sliding_window=6),
+    ),
+    "phi4-mini, partial_rotary_factor=0.75": ("Phi3ForCausalLM", Phi3Config(**SHAPE, partial_rotary_factor=0.75)),
     "longrope within the original length": ("Phi3ForCausalLM", longrope(SHORT, LONG, 256)),
     # transformers changes its mind with each prompt's length; with one list it cannot
     "longrope beyond the original length": ("Phi3ForCausalLM", longrope(LONG, LONG, 64)),
-    "longrope with its own temperature": ("Phi3ForCausalLM", longrope(LONG, LONG, 64, attention_factor=1.4)),
+    "longrope, attention_factor=1.4": ("Phi3ForCausalLM", longrope(LONG, LONG, 64, attention_factor=1.4)),
 }
 
 

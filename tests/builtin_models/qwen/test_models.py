@@ -23,10 +23,10 @@ WINDOWED: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 6, "ma
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "qwen2": ("Qwen2ForCausalLM", Qwen2Config(**SHAPE)),
     "qwen2 tied": ("Qwen2ForCausalLM", Qwen2Config(**SHAPE, tie_word_embeddings=True)),
-    "qwen2 with windows in later layers": ("Qwen2ForCausalLM", Qwen2Config(**SHAPE, **WINDOWED)),
+    "qwen2 with sliding windows in later layers": ("Qwen2ForCausalLM", Qwen2Config(**SHAPE, **WINDOWED)),
     "qwen3": ("Qwen3ForCausalLM", Qwen3Config(**SHAPE, head_dim=16)),
     "qwen3 biased": ("Qwen3ForCausalLM", Qwen3Config(**SHAPE, head_dim=8, attention_bias=True)),
-    "qwen3 with windows": ("Qwen3ForCausalLM", Qwen3Config(**SHAPE, head_dim=8, **WINDOWED)),
+    "qwen3 with sliding windows": ("Qwen3ForCausalLM", Qwen3Config(**SHAPE, head_dim=8, **WINDOWED)),
 }
 
 

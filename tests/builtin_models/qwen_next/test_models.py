@@ -49,20 +49,20 @@ def qwen35_moe(**more: Any) -> tuple[str, PretrainedConfig]:
 
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "qwen3-next": next_(),
-    "qwen3-next, three recurrent layers, then one that attends": next_(layer_types=None),
+    "qwen3-next, three linear attention layers, then full attention": next_(layer_types=None),
     "qwen3-next, layers without experts": next_(mlp_only_layers=[0, 3]),
     "qwen3-next, experts in every second layer": next_(decoder_sparse_step=2),
-    "qwen3-next, as many keys as values": next_(linear_num_value_heads=2),
-    "qwen3-next, convolution of two tokens": next_(linear_conv_kernel_dim=2),
+    "qwen3-next, as many key heads as value heads": next_(linear_num_value_heads=2),
+    "qwen3-next, linear_conv_kernel_dim=2": next_(linear_conv_kernel_dim=2),
     "qwen3-next biased and tied": next_(attention_bias=True, tie_word_embeddings=True),
-    "qwen3-next, half of each head turned": next_(partial_rotary_factor=0.5),
+    "qwen3-next, partial_rotary_factor=0.5": next_(partial_rotary_factor=0.5),
     "qwen3.5": qwen35(),
-    "qwen3.5, one layer attends": qwen35(layer_types=[*RECURRENT, "full_attention"]),
-    "qwen3.5, four values for a key": qwen35(linear_num_key_heads=1),
-    "qwen3.5 with another activation": qwen35(hidden_act="gelu"),
+    "qwen3.5, one full attention layer": qwen35(layer_types=[*RECURRENT, "full_attention"]),
+    "qwen3.5, four value heads per key head": qwen35(linear_num_key_heads=1),
+    "qwen3.5, gelu": qwen35(hidden_act="gelu"),
     "qwen3.5 tied": qwen35(tie_word_embeddings=True),
     "qwen3.5 with experts": qwen35_moe(),
-    "qwen3.5 with experts, wide states": qwen35_moe(linear_key_head_dim=32),
+    "qwen3.5 with experts, linear_key_head_dim=32": qwen35_moe(linear_key_head_dim=32),
 }
 
 

@@ -28,9 +28,9 @@ def gemma(**more: Any) -> tuple[str, PretrainedConfig]:
 
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "attention in every second layer": gemma(),
-    "two recurrent layers, then one that attends": gemma(block_types=["recurrent", "recurrent", "attention"]),
-    "wide units, three tokens of the convolution": gemma(lru_width=48, conv1d_width=3),
-    "biased, capped, not tied": gemma(attention_bias=True, logits_soft_cap=3.0, tie_word_embeddings=False),
+    "two recurrent layers, then one attention layer": gemma(block_types=["recurrent", "recurrent", "attention"]),
+    "lru_width larger than hidden_size, conv1d_width=3": gemma(lru_width=48, conv1d_width=3),
+    "biased, logits_soft_cap, untied": gemma(attention_bias=True, logits_soft_cap=3.0, tie_word_embeddings=False),
 }
 
 

@@ -43,7 +43,7 @@ TOKENS: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 
 GROUPED: dict[str, Any] = {**SMALL, **TOKENS, "num_key_value_heads": 2}
 CASES: dict[str, tuple[str, PretrainedConfig]] = {
     "starcoder2": ("Starcoder2ForCausalLM", Starcoder2Config(**GROUPED)),
-    "starcoder2 with a window": ("Starcoder2ForCausalLM", Starcoder2Config(**GROUPED, sliding_window=6)),
+    "starcoder2 with a sliding window": ("Starcoder2ForCausalLM", Starcoder2Config(**GROUPED, sliding_window=6)),
     "granite": (
         "GraniteForCausalLM",
         GraniteConfig(**GROUPED, attention_multiplier=0.3, embedding_multiplier=2.0, logits_scaling=4.0),
@@ -61,7 +61,7 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
     ),
     "gpt-oss": ("GptOssForCausalLM", GptOssConfig(**GROUPED, head_dim=8, num_local_experts=4, sliding_window=6)),
     "biogpt": ("BioGptForCausalLM", BioGptConfig(**SMALL, **TOKENS)),
-    "gemma4, layers of different widths": (
+    "gemma4, layers of different head_dim": (
         "Gemma4ForCausalLM",
         Gemma4TextConfig(
             **GROUPED | {"num_hidden_layers": 4},
@@ -75,7 +75,7 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
             layer_types=["sliding_attention", "full_attention"] * 2,
         ),
     ),
-    "mimo, windows with more keys and sinks": (
+    "mimo, sliding windows with more key heads and attention sinks": (
         "MiMoV2FlashForCausalLM",
         MiMoV2FlashConfig(
             **GROUPED,
@@ -88,7 +88,7 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
             layer_types=["sliding_attention", "full_attention"],
         ),
     ),
-    "granite 4 without states": (
+    "granite 4 without Mamba layers": (
         "GraniteMoeHybridForCausalLM",
         GraniteMoeHybridConfig(
             **GROUPED,

@@ -148,20 +148,20 @@ def test_a_heartbeat_is_expected_from_the_first_one_on(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_lets_no_python_run_is_ended(tiny_model: Callable[..., Any], serve: Callable[..., Any]) -> None:
-    """Stopped, it can touch no file either."""
+    """A process stopped by SIGSTOP does not touch its heartbeat file, like one whose Python code is blocked."""
     engine = serve(
         config(tiny_model("llama-3.2-1b").path, schedule=ScheduleOptions(watchdog_timeout=2.0)), ProcessClient
     )
     pid = engine.client.pid
     os.kill(pid, signal.SIGSTOP)
 
-    longest, reason = engine.runner.run(longest_silence(engine.client, pid))
+    longest, reason = engine.runner.run(longest_heartbeat_gap(engine.client, pid))
     assert longest > 1.0
     assert "keeps all of Python waiting" in reason
 
 
-async def longest_silence(client: ProcessClient, pid: int) -> tuple[float, str]:
-    """The longest silence of an engine until it fails, in seconds, and why it failed; returns once it is gone."""
+async def longest_heartbeat_gap(client: ProcessClient, pid: int) -> tuple[float, str]:
+    """Wait for the end of an engine; return the longest time without a heartbeat, in seconds, and why it failed."""
     failing, longest = asyncio.ensure_future(client.wait_failed()), 0.0
     while not failing.done() or not is_gone(pid):
         longest = max(longest, client.silent_for)
