@@ -86,9 +86,9 @@ def _list(options: argparse.Namespace, plugins: Plugins) -> int:
         print(f"blocked: {row['name']}" + (f" ({row['distribution']})" if "distribution" in row else ""))
     if options.kind == StepExtensionSpec.kind:
         print(f"called in this order: {', '.join(_extension_order(plugins))}")
-    strangers = [row["name"] for row in table["askers"] if not row["name"].startswith(f"{DISTRIBUTION}:")]
-    if strangers:
-        print(f"may choose components for 'auto', in this order: {', '.join(strangers)}")
+    third_party = [row["name"] for row in table["askers"] if not row["name"].startswith(f"{DISTRIBUTION}:")]
+    if third_party:
+        print(f"may choose components for 'auto', in this order: {', '.join(third_party)}")
     for row in table["disagreements"]:
         print(_red(row["reason"]))
     for failure in plugins.failures:

@@ -27,7 +27,7 @@ def plugin_table(plugins: Plugins) -> dict[str, list[dict[str, Any]]]:
         "components": [describe_component(component, plugins) for component in plugins.all()],
         "failures": [describe_failure(failure) for failure in plugins.failures],
         "blocked": [*map(describe_plugin, plugins.blocked), *({"name": name} for name in hidden)],
-        "askers": [{"name": name} for name in plugins.askers()],
+        "askers": [{"name": name} for name in plugins.choosing_plugins()],
         "disagreements": disagreements(plugins),
     }
 
@@ -40,11 +40,11 @@ def disagreements(plugins: Plugins) -> list[dict[str, str]]:
     rows = []
     for kind in plugins.kinds():
         try:
-            answers = plugins.answers(kind, Facts())
-        except PluginError:  # a start that needs the answer tells it
+            choices = plugins.component_choices(kind, Facts())
+        except PluginError:  # a start that needs the choice reports it
             continue
-        if answers and (others := rivals(answers)):
-            rows.append({"kind": kind, "reason": disagreement(kind, answers[0], others)})
+        if choices and (others := rivals(choices)):
+            rows.append({"kind": kind, "reason": disagreement(kind, choices[0], others)})
     return rows
 
 

@@ -61,7 +61,7 @@ class Job:
     reasoning_prefix: ReasoningPrefix | None = None
     """Reasoning that may come before the part that ``constraint`` applies to."""
     reasoning: ReasoningBlock | None = None
-    """Where the output reasons; ``None`` if reasoning is not told apart from the answer."""
+    """Where the output reasons; ``None`` if reasoning is not separated from the answer."""
     priority: int = 0
     salt: str = ""
     adapter: str | None = None

@@ -85,7 +85,7 @@ def _block(tokenizer: Tokenizer, marks: ReasoningMarks) -> ReasoningBlock:
 
 
 async def reasoning_tokens(engine: TextEngine, choices: Iterable[Choice]) -> int | None:
-    """Count the reasoning tokens of ``choices``; ``None`` if reasoning is not told apart from the answers.
+    """Count the reasoning tokens of ``choices``; ``None`` if reasoning is not separated from the answers.
 
     The texts are tokenized again, because the marks of reasoning do not end where pieces of output end. A model that
     wrote unusual tokens used a few more.

@@ -75,7 +75,7 @@ class SharedCollectives(Collectives):
         size: how many there are.
         file: of ``memory_file``; taken over, and closed at once.
         timeout: seconds to wait for another rank.
-        lost: why one of the others is gone; ``None`` while they are there.
+        lost: why one of the other ranks has ended; ``None`` while they run.
     """
 
     def __init__(

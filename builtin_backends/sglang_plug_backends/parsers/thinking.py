@@ -17,7 +17,7 @@ class Tags:
 
     openings: tuple[str, ...] = ("<think>",)
     closings: tuple[str, ...] = ("</think>",)
-    answers: tuple[tuple[str, str], ...] = ()
+    answer_tags: tuple[tuple[str, str], ...] = ()
     """Pairs of tags around the answer, which are left out of it."""
     calls: tuple[str, ...] = ()
     """Marks of calls that end reasoning, too, where functions may be called: some models forget the closing tag."""
@@ -86,7 +86,7 @@ class Thinking(SequentialParser):
 
     def read_answer(self) -> Steps[None]:
         """Read the answer without the tags around it."""
-        for opening, closing in self.tags.answers:
+        for opening, closing in self.tags.answer_tags:
             if not (yield from self.input.follows(opening)):
                 continue
             yield from self.input.space()
@@ -155,13 +155,13 @@ class GemmaThinking(Thinking):
 class HunyuanThinking(Thinking):
     """Hunyuan A13B: the answer is between tags, too."""
 
-    tags = replace(THINK, answers=(("<answer>", "</answer>"),))
+    tags = replace(THINK, answer_tags=(("<answer>", "</answer>"),))
 
 
 class ErnieThinking(OpenThinking):
     """Ernie 4.5 and X1: the output begins inside the reasoning, and the answer may be between tags."""
 
-    tags = replace(THINK, answers=(("<response>", "</response>"),))
+    tags = replace(THINK, answer_tags=(("<response>", "</response>"),))
 
 
 class GraniteThinking(Thinking):

@@ -127,15 +127,15 @@ class EngineProcess:
         self._tasks = [asyncio.create_task(self._listen(socket)), asyncio.create_task(self._watch())]
 
     def send(self, message: ToEngine) -> None:
-        """Send a message. Raises ``EngineError`` if the process is gone, which may be noticed here first."""
+        """Send a message. Raises ``EngineError`` if the process has ended, which may be noticed here first."""
         if self._requests.closed:
             raise EngineError("the engine process was closed")
         try:
             self._requests.send(self._encoder.encode(message), zmq.NOBLOCK)
         except zmq.Again:
-            gone = EngineError("the engine process is gone")
-            self._end_with(gone)
-            raise gone from None
+            error = EngineError("the engine process has ended")
+            self._end_with(error)
+            raise error from None
 
     async def _listen(self, outputs: zmq.asyncio.Socket) -> None:
         while True:

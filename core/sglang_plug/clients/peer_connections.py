@@ -46,7 +46,7 @@ class PeerConnections:
         fingerprint: that of the server's plugins, which clients must have, too.
         greeting: returns the answer to a new client.
         handle: handles a message of a client.
-        on_disconnect: aborts what a client has in flight that is gone.
+        on_disconnect: aborts the requests in flight of a client that has disconnected.
         admits: reports whether the client with a public key may connect.
         silent_for: returns the seconds since the last heartbeat of the engine.
     """
@@ -108,7 +108,7 @@ class PeerConnections:
         self._tasks = [asyncio.create_task(work) for work in works]
 
     def send(self, peer: Peer, message: ToClient) -> None:
-        """Send a message; forget the client if it is gone. Never waits: the queue has no limit."""
+        """Send a message; forget the client if it has disconnected. Never waits: the queue has no limit."""
         is_sent = was_sent(self._socket.send_multipart([peer.route, self._encoder.encode(message)], zmq.NOBLOCK))
         if not is_sent and self._peers.get(peer.route) is peer:
             self.forget(peer)

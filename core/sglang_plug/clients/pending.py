@@ -55,7 +55,7 @@ class Channel:
         return output is not None and output.finish is None and len(output.tokens) > MAX_UNREAD_TOKENS
 
     def fail(self, error: Exception) -> None:
-        """Raise ``error`` in the reader after the waiting output, because the engine is gone."""
+        """Raise ``error`` in the reader after the waiting output, because the engine has ended."""
         self._failure = error
         self._arrived.set()
 
@@ -192,7 +192,7 @@ class Pending:
                 self.fail(ConfigError(text) if configuration else EngineError(text))
 
     def fail(self, error: Exception) -> None:
-        """Raise ``error`` in all waiting requests and calls, because the engine is gone."""
+        """Raise ``error`` in all waiting requests and calls, because the engine has ended."""
         if self.failure is not None:
             return
         self.failure = str(error)

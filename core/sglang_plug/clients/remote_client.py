@@ -30,7 +30,7 @@ HEARTBEAT_TIMEOUT = 30.0
 SHUTDOWN_MS = 500
 """Milliseconds in which the last message may be sent."""
 KILLED = "the engine was killed"
-GONE = {
+DISCONNECT_REASONS = {
     zmq.Event.DISCONNECTED: "the connection to the engine was lost",
     zmq.Event.CLOSED: "the engine's server does not answer",
     zmq.Event.CONNECT_RETRIED: "the engine's server does not answer",
@@ -116,7 +116,7 @@ class RemoteClient(PendingClient):
         socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
         socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
         socket.setsockopt(zmq.CURVE_SERVERKEY, address.public_key)
-        monitor: Any = socket.get_monitor_socket(sum(GONE))
+        monitor: Any = socket.get_monitor_socket(sum(DISCONNECT_REASONS))
         self._monitor = monitor
         socket.connect(f"tcp://{in_brackets(address.host)}:{address.port}")
         self._socket = socket
@@ -124,13 +124,13 @@ class RemoteClient(PendingClient):
         self._tasks = [asyncio.create_task(work) for work in works]
 
     def _send(self, message: ToServer) -> None:
-        """Send a message. Raises ``EngineError`` if the server is gone, which may be noticed here first."""
+        """Send a message. Raises ``EngineError`` if the connection is lost, which may be noticed here first."""
         assert self._socket is not None
         if was_sent(self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)):
             return
-        gone = EngineError(GONE[zmq.Event.DISCONNECTED])
-        self._link.fail(gone)
-        raise gone
+        error = EngineError(DISCONNECT_REASONS[zmq.Event.DISCONNECTED])
+        self._link.fail(error)
+        raise error
 
     async def _listen(self, socket: zmq.asyncio.Socket) -> None:
         while True:
@@ -149,7 +149,7 @@ class RemoteClient(PendingClient):
     async def _watch_connection(self, monitor: Any) -> None:
         event = (await recv_monitor_message(monitor))["event"]
         await asyncio.sleep(0)  # a last message, which says why, may have arrived
-        self._link.fail((RefusedError if event in HANDSHAKE_FAILED else EngineError)(GONE[event]))
+        self._link.fail((RefusedError if event in HANDSHAKE_FAILED else EngineError)(DISCONNECT_REASONS[event]))
 
     async def _watch_heartbeat(self) -> None:
         """Count the time without messages in checks, so that it does not grow while this process is stopped."""

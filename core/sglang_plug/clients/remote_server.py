@@ -198,13 +198,13 @@ class EngineServer:
                 self._connections.forget(peer)
 
     def _abort(self, ids: Sequence[str]) -> None:
-        """Abort requests, whose clients are told of their ends."""
+        """Abort requests; their clients get the ends of the outputs."""
         for id in ids:
             self._queued.pop(id, None)
         self._process.send(Abort(tuple(ids)))
 
     def _abort_all(self, peer: Peer) -> None:
-        """Abort what a client has in flight that is gone."""
+        """Abort the requests in flight of a client that has disconnected."""
         for number in peer.calls:
             self._calls.pop(number, None)
         if peer.ids and self._error is None:

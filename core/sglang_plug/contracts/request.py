@@ -88,7 +88,7 @@ class Request:
     adapter: str | None = None
     """Name of the adapter that it is computed with; ``None``: the model alone."""
     caller: str = ""
-    """Id of the caller that it is served for, never a key itself; empty: callers are not told apart."""
+    """Id of the caller that it is served for, never a key itself; empty: callers are not distinguished."""
     deadline: float | None = None
     """``time.time()`` at which the output should be complete; ``None``: whenever it is."""
     arrived: float = 0.0

@@ -366,7 +366,7 @@ def _refused(error: RequestError) -> Finish:
 
 
 def _collect_all() -> None:
-    """Collect all garbage, objects that the collector was told to ignore (frozen) included."""
+    """Collect all garbage, frozen objects included."""
     frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     gc.collect()

@@ -27,7 +27,7 @@ OWN = f"{DISTRIBUTION}:"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ComponentChoice:
     """The component that one plugin chose."""
 
     name: str
@@ -36,7 +36,7 @@ class Answer:
 
 
 def call_order(calls: Sequence[pluggy.HookImpl], loaded: Sequence[DiscoveredPlugin]) -> list[pluggy.HookImpl]:
-    """Sort implementations of ``choose_component`` into the order in which they are asked.
+    """Sort implementations of ``choose_component`` into the order in which they are called.
 
     Files and folders that the user named come first, the last named one before the others; then installed
     distributions by name; then sglang-plug itself. ``tryfirst`` and ``trylast`` come before and after all others.
@@ -48,28 +48,28 @@ def call_order(calls: Sequence[pluggy.HookImpl], loaded: Sequence[DiscoveredPlug
     )
 
 
-def answers(calls: Sequence[pluggy.HookImpl], kind: str, facts: Facts) -> Iterator[Answer]:
-    """Ask each of ``calls`` and yield the answers; sglang-plug's own only if no other plugin answers.
+def component_choices(calls: Sequence[pluggy.HookImpl], kind: str, facts: Facts) -> Iterator[ComponentChoice]:
+    """Call each of ``calls`` and yield the choices; those of sglang-plug only if no other plugin chooses.
 
-    Raises ``PluginError`` for one that fails or answers nonsense. After the first answer that is only logged.
+    Raises ``PluginError`` for one that fails or returns no name. After the first choice that is only logged.
     """
-    is_answered = False
+    is_chosen = False
     for call in calls:
-        if is_answered and call.plugin_name.startswith(OWN):
+        if is_chosen and call.plugin_name.startswith(OWN):
             continue
         try:
-            name = _ask(call, kind, facts)
+            name = _call_hook(call, kind, facts)
         except PluginError as error:
-            if not is_answered:
+            if not is_chosen:
                 raise
             logger.warning("%s", error)
             continue
         if name is not None:
-            is_answered = True
-            yield Answer(name, call.plugin_name)
+            is_chosen = True
+            yield ComponentChoice(name, call.plugin_name)
 
 
-def _ask(call: pluggy.HookImpl, kind: str, facts: Facts) -> str | None:
+def _call_hook(call: pluggy.HookImpl, kind: str, facts: Facts) -> str | None:
     arguments = {"kind": kind, "facts": facts}
     try:
         name: Any = call.function(*(arguments[argument] for argument in call.argnames))
@@ -84,16 +84,16 @@ def _ask(call: pluggy.HookImpl, kind: str, facts: Facts) -> str | None:
     return name
 
 
-def rivals(choices: Sequence[Answer]) -> list[Answer]:
-    """Return the answers that differ from the first, which counts."""
-    return [answer for answer in choices[1:] if answer.name != choices[0].name]
+def rivals(choices: Sequence[ComponentChoice]) -> list[ComponentChoice]:
+    """Return the choices that differ from the first, which is used."""
+    return [choice for choice in choices[1:] if choice.name != choices[0].name]
 
 
-def disagreement(kind: str, chosen: Answer, others: Sequence[Answer]) -> str:
+def disagreement(kind: str, chosen: ComponentChoice, others: Sequence[ComponentChoice]) -> str:
     """Describe a choice that plugins disagree about, and what to do."""
-    alternatives = " and ".join(f"{answer.plugin} would choose {answer.name!r}" for answer in others)
+    alternatives = " and ".join(f"{choice.plugin} would choose {choice.name!r}" for choice in others)
     return (
-        f"plugins disagree about the {kind} for 'auto': {chosen.plugin} is asked first and chooses {chosen.name!r}, "
+        f"plugins disagree about the {kind} for 'auto': {chosen.plugin} is called first and chooses {chosen.name!r}, "
         f"{alternatives}; name one to settle it"
     )
 

@@ -59,7 +59,7 @@ def check_module(module: ModuleType) -> None:
             raise DeclarationError(f"defines {name}() without @hookimpl, so it would never be called; decorate it")
 
 
-def answers_hooks(module: ModuleType) -> bool:
+def implements_runtime_hooks(module: ModuleType) -> bool:
     """Report whether a module implements a hook that is called later, which no ``register_*`` hook is."""
     return not all(name.startswith(DECLARING) for name, _ in _implementations(module))
 

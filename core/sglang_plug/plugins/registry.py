@@ -16,9 +16,9 @@ from sglang_plug.config import AUTO, ConfigError, EngineConfig, PluginError, Plu
 from sglang_plug.system.hints import nearest_names
 
 from . import hookspecs
-from .choice import FLAGS, Answer, answers, call_order, disagreement, rivals
+from .choice import FLAGS, ComponentChoice, call_order, component_choices, disagreement, rivals
 from .component import Component, import_target
-from .declaration import answers_hooks, check_module, declared_specs
+from .declaration import check_module, declared_specs, implements_runtime_hooks
 from .discovery import DISTRIBUTION, DiscoveredPlugin, find_plugins
 from .hookspecs import Facts
 from .lifecycle import ComponentLifecycle
@@ -155,7 +155,7 @@ class Plugins:
 
     def choose(self, kind: str, facts: Facts) -> str | None:
         """Return the plugins' choice for a ``kind`` left at ``auto``. Raises ``PluginError`` if one fails."""
-        answer = self._answer(kind, facts)
+        answer = self._first_choice(kind, facts)
         return None if answer is None else answer.name
 
     def resolve(self, kind: str, name: str, facts: Facts) -> Component:
@@ -164,7 +164,7 @@ class Plugins:
             return self.get(kind, name)
         if (detected := self.detect(kind, facts)) is not None:
             return self.get(kind, detected.spec.name)
-        answer = self._answer(kind, facts)
+        answer = self._first_choice(kind, facts)
         if answer is None:
             raise PluginError(
                 f"no plugin chose a {kind} for {AUTO!r}; name one of: "
@@ -209,31 +209,31 @@ class Plugins:
                     f"plugin {call.plugin_name!r} failed in configure: {type(error).__name__}: {error}"
                 ) from error
 
-    def answers(self, kind: str, facts: Facts) -> list[Answer]:
-        """Every plugin's choice of a ``kind`` left at ``auto``, in the order in which they are asked; the first counts.
+    def component_choices(self, kind: str, facts: Facts) -> list[ComponentChoice]:
+        """Every plugin's choice of a ``kind`` left at ``auto``, in the order of the calls; the first is used.
 
-        A component whose spec suits the model counts as chosen by its plugin where no plugin answers. Raises
+        A component whose spec suits the model counts as chosen by its plugin where no plugin chooses. Raises
         ``PluginError`` if a plugin fails.
         """
         calls = call_order(self._manager.hook.choose_component.get_hookimpls(), self.loaded)
-        choices = list(answers(calls, kind, facts))
+        choices = list(component_choices(calls, kind, facts))
         suited = (component for component in self.all(kind) if component.spec.suits(facts.model))
         return (
             choices
             or [
-                Answer(component.spec.name, f"{component.plugin.distribution}:{component.plugin.name}")
+                ComponentChoice(component.spec.name, f"{component.plugin.distribution}:{component.plugin.name}")
                 for component in suited
             ][:1]
         )
 
-    def askers(self) -> list[str]:
-        """The plugins that may choose components, as ``distribution:plugin``, in the order in which they are asked."""
+    def choosing_plugins(self) -> list[str]:
+        """The plugins that may choose components, as ``distribution:plugin``, in the order in which they are called."""
         calls = call_order(self._manager.hook.choose_component.get_hookimpls(), self.loaded)
         return [call.plugin_name for call in calls]
 
-    def _answer(self, kind: str, facts: Facts) -> Answer | None:
-        """The first answer to ``choose_component``, if any; warns if another plugin would have chosen differently."""
-        choices = self.answers(kind, facts)
+    def _first_choice(self, kind: str, facts: Facts) -> ComponentChoice | None:
+        """The first choice of ``choose_component``, if any; warns if another plugin would have chosen differently."""
+        choices = self.component_choices(kind, facts)
         if not choices:
             return None
         if others := rivals(choices):
@@ -266,7 +266,7 @@ class Plugins:
         specs = list(declared_specs(module))
         settings = self.options.settings
         components = [Component(spec, plugin, settings.get(spec.name, {}), self.lifecycle) for spec in specs]
-        self._refuse_twins(components)
+        self._refuse_duplicates(components)
         visible = [component for component in components if self._is_visible(component)]
         for component in components:
             self._declared.setdefault(component.key, set()).add(plugin.distribution)
@@ -274,7 +274,7 @@ class Plugins:
         if not visible and not self._is_allowed(plugin):
             self.blocked.append(plugin)
             return
-        if answers_hooks(module):
+        if implements_runtime_hooks(module):
             self._manager.register(module, f"{plugin.distribution}:{plugin.name}")
         self.loaded.append(plugin)
         for component in visible:
@@ -294,7 +294,7 @@ class Plugins:
             for entries in lists if having else ():
                 entries[:] = [_with_settings(entry, assigned.get(id(entry))) for entry in entries]
 
-    def _refuse_twins(self, components: list[Component]) -> None:
+    def _refuse_duplicates(self, components: list[Component]) -> None:
         """Refuse a distribution that declares one component twice: ``--prefer`` chooses between distributions only."""
         keys = [component.key for component in components]
         for component in components:
@@ -360,7 +360,7 @@ class Plugins:
 
 
 def _setting_names(component: Component) -> set[str]:
-    """Return the names of a component's settings; none if their class cannot be imported, which is told later."""
+    """Return the names of a component's settings; none if their class cannot be imported, which is reported later."""
     try:
         return {setting.name for setting in settings_fields(component.settings_class())}
     except PluginError:

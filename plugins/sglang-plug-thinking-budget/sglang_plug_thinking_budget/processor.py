@@ -55,7 +55,8 @@ class ThinkingBudget(LogitsProcessor):
     def prepare(self, request: ProcessorRequest) -> RowBudget | None:
         """Return the request's budget; ``None`` if it has none, does not reason, or cannot generate more tokens.
 
-        Raises ``ValueError`` if reasoning is not told apart, and if a stop token would end the output with it.
+        Raises ``ValueError`` if reasoning is not separated from the answer, or if a stop token would end the output
+        with it.
         """
         budget: int | None = request.fields.thinking_budget
         if budget is None:

@@ -180,7 +180,7 @@ def test_plugins_that_disagree_are_listed_and_a_problem(plugin_file: Any, capsys
     assert main([*flags, "plugins", "list"]) == 0
     listed = capsys.readouterr().out
     order = f"{files[1]}:fifo, {files[0]}:lfu"
-    reason = f"{files[1]}:fifo is asked first and chooses 'fifo', {files[0]}:lfu would choose 'lfu'"
+    reason = f"{files[1]}:fifo is called first and chooses 'fifo', {files[0]}:lfu would choose 'lfu'"
     assert f"may choose components for 'auto', in this order: {order}\n" in listed and reason in listed
     assert main([*flags, "plugins", "check", "lfu"]) == 1
     assert reason in capsys.readouterr().out

@@ -41,7 +41,7 @@ def test_an_installed_distribution_is_found_with_its_version(install: Install) -
     assert discovered()["extra-thing"] == DiscoveredPlugin("extra-thing", "extra-thing", "3.1", "extra_thing")
 
 
-def test_strangers_are_ordered_by_distribution_and_ours_stay_first(install: Install) -> None:
+def test_third_party_plugins_are_ordered_by_distribution_after_the_built_in_ones(install: Install) -> None:
     for name in ("zebra", "aardvark"):
         install(name, "")
     names = [plugin.distribution for plugin in find_plugins(PluginOptions())]

@@ -336,7 +336,7 @@ class TestChoice:
     def test_ours_answers_where_nobody_else_does(self) -> None:
         assert discover().resolve("eviction", "auto", Facts()).spec.name == "lru"
 
-    def test_a_stranger_is_asked_before_us_and_may_pass(self, install: Install) -> None:
+    def test_a_third_party_plugin_is_called_before_the_built_in_ones_and_may_pass(self, install: Install) -> None:
         install("sglang-chooser", self.SOURCE.format(name="lfu"))
         plugins = discover()
         assert plugins.resolve("eviction", "auto", Facts(device="npu")).spec.name == "lfu"
@@ -351,10 +351,10 @@ class TestChoice:
         plugins = discover()
         assert plugins.choose("eviction", Facts(device="npu")) == "lfu"
         assert [record.getMessage() for record in caplog.records] == [
-            "plugins disagree about the eviction for 'auto': sglang-a:sglang-a is asked first and chooses 'lfu', "
+            "plugins disagree about the eviction for 'auto': sglang-a:sglang-a is called first and chooses 'lfu', "
             "sglang-b:sglang-b would choose 'fifo'; name one to settle it"
         ]
-        assert [name for name in plugins.askers() if not name.startswith("sglang-plug:")] == [
+        assert [name for name in plugins.choosing_plugins() if not name.startswith("sglang-plug:")] == [
             "sglang-a:sglang-a",
             "sglang-b:sglang-b",
         ]
@@ -374,7 +374,7 @@ class TestChoice:
         for file, name in zip(files, ("fifo", "priority"), strict=True):
             file.write_text("from sglang_plug import hookimpl\n" + dedent(self.SOURCE.format(name=name)))
         plugins = discover(files=tuple(map(str, files)))
-        assert [answer.name for answer in plugins.answers("eviction", Facts(device="npu"))] == [
+        assert [choice.name for choice in plugins.component_choices("eviction", Facts(device="npu"))] == [
             "priority",
             "fifo",
             "lfu",
@@ -384,7 +384,7 @@ class TestChoice:
         install("sglang-a", self.SOURCE.format(name="lfu").replace("@hookimpl", "@hookimpl(trylast=True)"))
         install("sglang-b", self.SOURCE.format(name="fifo"))
         install("sglang-c", self.SOURCE.format(name="priority").replace("@hookimpl", "@hookimpl(tryfirst=True)"))
-        answers = discover().answers("eviction", Facts(device="npu"))
+        answers = discover().component_choices("eviction", Facts(device="npu"))
         assert [answer.name for answer in answers] == ["priority", "fifo", "lfu"]
 
     def test_a_plugin_that_fails_after_the_first_answer_is_only_logged(

@@ -15,7 +15,7 @@ The profiling run at the start computes sequences of text that were never admitt
 be able to prepare and compute such a step, and to tell its graph inputs.
 
 An extension keeps what it knows of a sequence in ``sequence.extras[self]``. An exception while a request is admitted,
-held or queued ends that request: a ``RequestError`` is what the client is told, and any other one is an internal error
+held or queued ends that request: a ``RequestError`` is sent to the client, and any other one is an internal error
 that names the extension. An exception while a step is planned or computed fails the step; any other one ends the
 engine.
 """

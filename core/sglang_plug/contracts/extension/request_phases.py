@@ -72,7 +72,7 @@ class OutputPhase:
         """A step verified ``drafted`` draft tokens, and the first ``accepted`` of them are tokens of the sequence."""
 
     def output(self, sequence: SequenceView, output: Output) -> Output:
-        """Return what the client is told of a step; may add to it, and may not change its tokens.
+        """Return what the client receives of a step; may add to it, and may not change its tokens.
 
         A ``finish`` that is added ends the request with the tokens of this step, even where a step extension constrains
         the output. One that is there already must stay.

@@ -149,11 +149,11 @@ class Model(nn.Module):
         quantization = self.env.quantization
         if quantization is None:
             return
-        asked = replace(
+        renamed = replace(
             quantization, scheme=lambda matrix: quantization.scheme(with_other_names(matrix, self.checkpoint_paths))
         )
         quantized = [
-            quantize(name, self._checkpoint_names(name, module), asked)
+            quantize(name, self._checkpoint_names(name, module), renamed)
             for name, module in self.named_modules()
             if (quantize := getattr(module, "quantize_weights", None)) is not None
         ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class EngineError(RuntimeError):
-    """The engine is gone or stuck; every request in flight gets this.
+    """The engine has ended or is stuck; every request in flight gets this.
 
     Args:
         message: the description of the failure.
@@ -97,7 +97,7 @@ class EngineClient(ABC):
         Closing the iterator before that aborts the request. Outputs that wait for a slow reader are merged, and the
         request is paused while too many tokens wait, so a slow reader costs little memory and does not occupy the
         model. Raises ``RequestError`` if the engine refuses the request, also one with the id of another request in
-        flight, and ``EngineError`` if it is gone.
+        flight, and ``EngineError`` if the engine has ended.
         """
 
     @abstractmethod
@@ -105,7 +105,7 @@ class EngineClient(ABC):
         """Run a control call in the engine between two steps: ``flush_cache``, ``info``, ``update_weights``, …
 
         Returns plain data. Raises ``RequestError`` if the engine refuses, with status 404 for a call that it does not
-        know, and ``EngineError`` if it is gone.
+        know, and ``EngineError`` if the engine has ended.
         """
 
     @abstractmethod
@@ -123,7 +123,7 @@ class EngineClient(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Stop the engine and wait until it is gone. May be called twice, and after a failure."""
+        """Stop the engine and wait until it has ended. May be called twice, and after a failure."""
 
     def kill(self) -> None:  # noqa: B027 - an engine may have nothing to kill
         """End the engine at once, from any thread, without waiting for it; it has failed then."""

@@ -52,7 +52,7 @@ class ProcessorRequest:
     constrained: bool
     """True if a grammar decides which tokens may come, stop tokens included."""
     reasoning: ReasoningBlock | None = None
-    """Where the output reasons; ``None`` if reasoning is not told apart from the answer."""
+    """Where the output reasons; ``None`` if reasoning is not separated from the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

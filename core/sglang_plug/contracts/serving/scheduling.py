@@ -37,7 +37,7 @@ class Waiting(Protocol):
 
     @property
     def caller(self) -> str:
-        """Id of the caller that the request is served for; empty if callers are not told apart."""
+        """Id of the caller that the request is served for; empty if callers are not distinguished."""
 
     @property
     def deadline(self) -> float | None:
@@ -100,7 +100,7 @@ class PreemptivePolicy(Protocol):
         """Report whether a waiting sequence may go before a running one now. Called in every step: answer quickly.
 
         While it may, ``order`` gets the running sequences whose prompts are not complete together with the waiting
-        ones. A running sequence whose prompt was overtaken goes on running: it keeps its KV slots, and continues later.
+        ones. A running sequence that others precede keeps running: it keeps its KV slots, and continues later.
         """
 
     def preempt(

@@ -178,7 +178,7 @@ def _check(component: Component, extension: object, ranks: int) -> None:
     if not isinstance(extension, StepExtension):
         raise PluginError(f"{component} returned {type(extension).__name__} instead of a StepExtension or None")
     if isinstance(extension, RankPhase) and isinstance(extension, ExecutionPhase):
-        raise PluginError(f"{component} has both RankPhase and ExecutionPhase, whose commands cannot be told apart")
+        raise PluginError(f"{component} has both RankPhase and ExecutionPhase, whose commands would be ambiguous")
     if not overrides(extension, ModelPhase, "context"):
         return
     if not overrides(extension, GraphPhase, "graph_input"):

@@ -181,8 +181,8 @@ class ExtensionPoints:
 
     def _prompt_layout(self, sequence: EngineSequence) -> PromptLayout | None:
         """Return the layout of a prompt. Raises ``RequestError`` if two extensions have one."""
-        answers = {name: layout(sequence) for name, layout in self.layout.items()}
-        layouts = {name: layout for name, layout in answers.items() if layout is not None}
+        results = {name: layout(sequence) for name, layout in self.layout.items()}
+        layouts = {name: layout for name, layout in results.items() if layout is not None}
         if len(layouts) > 1:
             names = " and ".join(map(repr, layouts))
             raise RequestError(f"the step extensions {names} both lay out this prompt; block one of them", 500)

@@ -274,9 +274,11 @@ class KVAllocator:
         """
         before = self.cache.size
         slots = give()
-        gone = before - self.cache.size
-        if len(slots) != gone:
-            raise RuntimeError(f"{self.owners}: {method}() returned {len(slots)} slots, and its size shrank by {gone}")
+        evicted = before - self.cache.size
+        if len(slots) != evicted:
+            raise RuntimeError(
+                f"{self.owners}: {method}() returned {len(slots)} slots, and its size shrank by {evicted}"
+            )
         self.pool.release(slots)
         return slots
 

@@ -70,7 +70,7 @@ class Outbox:
 
 
 def main() -> int:
-    """Serve until told to close, or until the parent process is gone."""
+    """Serve until a ``Close`` message arrives or the parent process ends."""
     leave_signals_to_parent()
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
     name = f"engine DP{launch.config.parallel.replica}" if launch.config.parallel.replica else "engine"

@@ -65,7 +65,7 @@ def build_engine(
     """Build an engine that is ready to run. Afterwards no plugin hook is called and no pluggy object is held.
 
     ``memory_of`` returns the memory of a device, if it can be accounted for; ``lost`` is called, from another thread,
-    when a rank is gone. Raises ``ConfigError`` if the configuration cannot be served.
+    when a rank has ended. Raises ``ConfigError`` if the configuration cannot be served.
     """
     plugins.check_settings()
     plugins.configure(config)

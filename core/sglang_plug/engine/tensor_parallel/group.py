@@ -26,7 +26,7 @@ COMMAND = python_command("sglang_plug.engine.tensor_parallel.worker_rank")
 def start_ranks(resolved: Resolved, plugins: Plugins, lost: Callable[[str], None]) -> Ranks | None:
     """Start the other ranks; ``None`` if there are none.
 
-    ``lost`` is called when one of them is gone. Raises ``ConfigError`` if they cannot run here.
+    ``lost`` is called when one of them has ended. Raises ``ConfigError`` if they cannot run here.
     """
     size = resolved.config.parallel.tp_size
     if size == 1:

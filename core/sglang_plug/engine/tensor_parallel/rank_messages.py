@@ -126,7 +126,7 @@ class Ranks:
         self._closed = threading.Event()
 
     def watch(self, lost: Callable[[str], None]) -> None:
-        """Call ``lost`` once, from another thread, when a worker rank ends without being told to."""
+        """Call ``lost`` once, from another thread, when a worker rank ends unexpectedly."""
 
         def run() -> None:
             while not self._closed.wait(CHECK_SECONDS):
@@ -138,7 +138,7 @@ class Ranks:
         threading.Thread(target=run, name="ranks", daemon=True).start()
 
     def lost(self) -> str | None:
-        """Return the reason if a worker rank is gone, which may explain a failed step; waits ``NOTICED`` seconds."""
+        """Return the reason if a worker rank has ended, which may explain a failed step; waits ``NOTICED`` seconds."""
         deadline = time.monotonic() + NOTICED
         while (failure := self._group.failure()) is None and time.monotonic() < deadline:
             time.sleep(CHECK_SECONDS / 10)

@@ -210,7 +210,7 @@ def with_device(config: EngineConfig, device: str) -> EngineConfig:
 
 
 def main() -> int:
-    """Run the worker rank until it is told to end, or until the engine's process is gone."""
+    """Run the worker rank until an ``End`` message arrives or the engine's process ends."""
     leave_signals_to_parent()
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerRankLaunch)
     logging.basicConfig(level=launch.config.log_level.upper(), format=f"[%(asctime)s rank {launch.rank}] %(message)s")

@@ -204,16 +204,16 @@ async def _check_refusals(client: EngineClient) -> None:
 
 
 async def _check_steps(client: EngineClient) -> None:
-    heard: tuple[list[StepStats], list[StepStats]] = ([], [])
-    for steps in heard:
+    observed: tuple[list[StepStats], list[StepStats]] = ([], [])
+    for steps in observed:
         client.on_step(steps.append)
     await read_tokens(client, make_request("counted", SHORT))
 
     async def has_all() -> bool:
-        return any(_decoded(steps) >= SHORT - 1 for steps in heard)
+        return any(_decoded(steps) >= SHORT - 1 for steps in observed)
 
     await until(has_all, f"a call of the listener for each of {SHORT} steps")
-    assert heard[0] == heard[1], "two listeners heard of different steps"
+    assert observed[0] == observed[1], "two listeners received different steps"
 
 
 async def _check_death(client: EngineClient) -> None:
@@ -233,8 +233,8 @@ async def _check_death(client: EngineClient) -> None:
     reasons = [await soon(waiter, "wait_failed() that ran when kill() was called") for waiter in waiters]
     reasons.append(await soon(client.wait_failed(), "wait_failed() after kill()"))
     assert all(reasons) and client.failure, "failure must say why the engine cannot serve after kill()"
-    await _fails(read_outputs(client, make_request("late", 1)), "a request to an engine that is gone")
-    await _fails(client.control("info"), "a control call to an engine that is gone")
+    await _fails(read_outputs(client, make_request("late", 1)), "a request to an engine that has ended")
+    await _fails(client.control("info"), "a control call to an engine that has ended")
 
 
 async def _drained(outputs: Any) -> None:

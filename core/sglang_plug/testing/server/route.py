@@ -77,7 +77,7 @@ def check_route(
         _check_known(running, name)
         examples = [_Example.of(request) for request in requests]
         for example in examples:
-            _check_answers(running, example)
+            _check_responses(running, example)
             if running.key is not None and not public:
                 _check_key(running, example)
         _check_blocking(running, examples)
@@ -131,7 +131,7 @@ def _check_known(server: RunningServer, name: str) -> None:
     assert status == "available", f"the server does not serve {name!r}, which is {status}: {reason}"
 
 
-def _check_answers(server: RunningServer, example: _Example) -> None:
+def _check_responses(server: RunningServer, example: _Example) -> None:
     answers = [_send(server, example, "") for _ in range(ROUNDS)]
     for number, answer in enumerate(answers):
         again = f", the {number + 1}. time" if number else ""

@@ -106,11 +106,11 @@ def _check_salts(made: Drafter, generator: random.Random, vocabulary: int) -> No
         for token in secret:
             list(owner.propose([token], 1))
         owner.end([])
-    stranger = _begin(made, tuple(secret[: SECRET // 2]), "stranger", "a sequence of another salt")
-    proposed = list(stranger.propose(secret[SECRET // 2 : SECRET // 2 + 1], LEAK))
+    other = _begin(made, tuple(secret[: SECRET // 2]), "other", "a sequence of another salt")
+    proposed = list(other.propose(secret[SECRET // 2 : SECRET // 2 + 1], LEAK))
     following = secret[SECRET // 2 + 1 : SECRET // 2 + 1 + LEAK]
     assert proposed != following, (
-        f"a sequence with the salt 'stranger': proposed {proposed}, which only a sequence with the salt 'owner' has had"
+        f"a sequence with the salt 'other': proposed {proposed}, which only a sequence with the salt 'owner' has had"
     )
 
 

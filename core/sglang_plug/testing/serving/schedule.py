@@ -147,10 +147,11 @@ def _check_copies(
     """Check that the order depends on the queue and on what the sequences are, not on where they are in memory."""
     numbers = generator.sample(range(len(queue)), len(queue))
     copies = {number: copy.copy(queue[number]) for number in numbers}
-    twins = [copies[number] for number in range(len(queue))]
-    number_by_id = {id(sequence): number for group in (queue, twins) for number, sequence in enumerate(group)}
+    queue_copy = [copies[number] for number in range(len(queue))]
+    number_by_id = {id(sequence): number for group in (queue, queue_copy) for number, sequence in enumerate(group)}
     first, second = (
-        [number_by_id[id(sequence)] for sequence in _ordered(policy, group, cache, where)] for group in (queue, twins)
+        [number_by_id[id(sequence)] for sequence in _ordered(policy, group, cache, where)]
+        for group in (queue, queue_copy)
     )
     assert first == second, (
         f"{where}: order() gives another order for other sequences with the same properties: where a policy does not "

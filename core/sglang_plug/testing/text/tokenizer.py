@@ -38,7 +38,7 @@ def check_tokenizer(
     """Load the tokenizer of a folder, and compare what it gives for ordinary and for strange texts.
 
     Tokens are in the vocabulary and give the text back; streamed text is that of ``decode`` however the tokens are
-    divided; special tokens are told apart; chats are rendered without interpreting their content; all methods can be
+    divided; special tokens are recognized; chats are rendered without interpreting their content; all methods can be
     called from several threads; the time grows in proportion to the text.
 
     Args:
@@ -158,8 +158,8 @@ def _check_special(kit: _Kit) -> None:
     """``special`` adds special tokens around the text, and ``skip_special`` leaves them out of it."""
     tokenizer = kit.tokenizer
     plain, full = kit.encode(SENTENCE), kit.encode(SENTENCE, special=True)
-    unasked = set(plain) & tokenizer.special_token_ids if kit.lossless else set()
-    assert not unasked, f"encode(special=False) adds special token {min(unasked)} to {_short(SENTENCE)}"
+    unrequested = set(plain) & tokenizer.special_token_ids if kit.lossless else set()
+    assert not unrequested, f"encode(special=False) adds special token {min(unrequested)} to {_short(SENTENCE)}"
     start = next((start for start in range(len(full)) if full[start : start + len(plain)] == plain), None)
     assert start is not None, (
         f"encode(special=True) gives {full[:12]}, in which the tokens {plain[:12]} of special=False are not"
