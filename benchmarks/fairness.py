@@ -156,7 +156,7 @@ class Unfairness:
         self.history: list[tuple[float, float]] = []
         """Time, and the largest difference of a pair in the interval up to then."""
 
-    def look(self, simulation: Simulation) -> None:
+    def measure(self, simulation: Simulation) -> None:
         """Measure after a step."""
         names, worst = simulation.backlogged(), 0.0
         waiting = np.array([name in names for name in self._names])
@@ -205,7 +205,7 @@ def simulate_day(policy: str, costs: Costs, trace: Sequence[Arrival]) -> tuple[D
     simulated = engine(costs)
     unfairness = Unfairness(f"caller {rank}" for rank in range(CALLERS))
     simulation = Simulation(simulated, POLICIES[policy]())
-    served = simulation.run(trace, after_step=unfairness.look)
+    served = simulation.run(trace, after_step=unfairness.measure)
     heavy = {f"caller {rank}" for rank in range(BURSTS)}
     light = [request.wait for request in served if request.arrival.caller not in heavy]
     result = Day(

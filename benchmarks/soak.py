@@ -33,7 +33,7 @@ from benchmarks.common.report import parser, table, write_json
 from benchmarks.common.server import descendants, resident, serving
 
 MIB = 1 << 20
-LOOKS = (0.1, 0.5, 1.0)
+CHECKPOINTS = (0.1, 0.5, 1.0)
 GREEDY = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 32, "ignore_eos": True}}
 SETTLE_SECONDS = 60.0
 SMALL_POOL = ("--max-total-tokens", "16384")
@@ -146,7 +146,7 @@ async def run(url: str, pid: int | None, args: argparse.Namespace, tally: Tally)
     """Send everything, checking memory on the way."""
     generator = random.Random(args.seed)
     sender = Sender(url, tally)
-    looks = {max(1, round(args.requests * share)) for share in LOOKS}
+    checkpoints = {max(1, round(args.requests * share)) for share in CHECKPOINTS}
     sent = 0
 
     async def work() -> None:
@@ -155,7 +155,7 @@ async def run(url: str, pid: int | None, args: argparse.Namespace, tally: Tally)
             sent += 1
             number = sent
             await sender.send(random_call(generator), abruptly=generator.random() < 0.5)
-            if number in looks and pid is not None:
+            if number in checkpoints and pid is not None:
                 tally.memory.append(memory_of(pid))
 
     await asyncio.gather(*(work() for _ in range(args.concurrency)))
@@ -264,10 +264,11 @@ def soak_own(args: argparse.Namespace, tally: Tally) -> list[str]:
 def show(tally: Tally, seconds: float) -> str:
     """Format the results as tables."""
     outcomes = table(["answer", "requests"], sorted(tally.outcomes.items()))
-    names = sorted({name for look in tally.memory for name in look})
-    shares = [f"{share:.0%}" for share in LOOKS]
+    names = sorted({name for memory in tally.memory for name in memory})
+    shares = [f"{share:.0%}" for share in CHECKPOINTS]
     rows = [
-        [share, *(look.get(name, 0) / MIB for name in names)] for share, look in zip(shares, tally.memory, strict=False)
+        [share, *(memory.get(name, 0) / MIB for name in names)]
+        for share, memory in zip(shares, tally.memory, strict=False)
     ]
     memory = table(["MiB after", *names], rows)
     counted = sorted({name for handle in tally.handles for name in handle})

@@ -15,7 +15,7 @@ from pathlib import Path
 
 READY = re.compile(r"http://127\.0\.0\.1:\d+(?=\D)")
 STOP_SECONDS = 20.0
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 SERVE = (sys.executable, "-P", "-m", "sglang_plug", "serve")
 
 
@@ -70,7 +70,7 @@ def _wait_ready(process: subprocess.Popen[bytes], ready: Path, log: Path, deadli
             return result[0]
         if status is not None:
             raise RuntimeError(f"the server ended with status {status}; its log ends:\n{_tail(log)}")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     raise RuntimeError(f"the server was not ready in time; its log ends:\n{_tail(log)}")
 
 

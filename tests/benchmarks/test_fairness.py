@@ -49,7 +49,7 @@ def test_the_unfairness_of_a_short_day_is_bounded_and_without_sharing_it_is_not(
 def test_callers_that_always_wait_are_served_alike(costs: str) -> None:
     simulated, unfairness = engine(COSTS[costs]), Unfairness("ab")
     simulation = Simulation(simulated, FairShare())
-    simulation.run(HEAVY * 3, after_step=unfairness.look)
+    simulation.run(HEAVY * 3, after_step=unfairness.measure)
     assert 0 < unfairness.largest <= bound(simulated, LONGEST_PROMPT)
 
 
@@ -60,7 +60,7 @@ def test_a_caller_of_long_prompts_gets_no_more_because_each_of_them_waits_for_lo
     trace = [Arrival(0.0, "heavy", prompt_len, output_len)] * 40
     trace += [Arrival(0.0, caller, 200, 100) for caller in light for _ in range(10)]
     unfairness = Unfairness(["heavy", *light])
-    Simulation(engine(COSTS["cpu"]), FairShare()).run(trace, until=150.0, after_step=unfairness.look)
+    Simulation(engine(COSTS["cpu"]), FairShare()).run(trace, until=150.0, after_step=unfairness.measure)
     assert 0 < unfairness.largest <= 1.5 * (prompt_len + 2 * output_len)
 
 

@@ -82,7 +82,7 @@ async def send_all(
             await asyncio.sleep(max(0.0, arrival - now()))
             async with semaphore:
                 result = RequestResult(sent=now())
-                await _ask(client, load, prompt, result, now)
+                await _send_request(client, load, prompt, result, now)
             done()
             return result
 
@@ -115,7 +115,7 @@ def request_body(load: Load, prompt: Prompt) -> dict[str, Any]:
     return {**body, "prompt": prompt.content}
 
 
-async def _ask(
+async def _send_request(
     client: httpx.AsyncClient, load: Load, prompt: Prompt, result: RequestResult, now: Callable[[], float]
 ) -> None:
     try:

@@ -29,7 +29,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Values of such fields that are accepted because they change nothing."""
 
 FALSE_ASKS = frozenset({"use_activation", "include_reasoning"})
-"""Fields of which false asks for something, too."""
+"""Fields of which false is_requested for something, too."""
 
 _PROCESSOR = "images are processed as the checkpoint says"
 _WATERMARK = "install sglang-plug-watermark, which adds the field watermark to what generates text"
@@ -319,7 +319,7 @@ SAMPLING_PARAMS: Remedies = {
 }
 
 
-def asks(value: Any) -> bool:
+def is_requested(value: Any) -> bool:
     """Return False for a value that requests nothing."""
     return not (value is None or value is False or value in ([], ""))
 
@@ -327,6 +327,6 @@ def asks(value: Any) -> bool:
 def check(fields: Mapping[str, Any], remedies: Remedies) -> None:
     """Raise ``WrongField`` for the first of ``fields`` that requests something that does not exist here."""
     for name, value in fields.items():
-        requests = asks(value) or (value is False and name in FALSE_ASKS)
+        requests = is_requested(value) or (value is False and name in FALSE_ASKS)
         if name in remedies and requests and value not in NEUTRAL.get(name, ()):
             raise WrongField(name, f"{name!r} would have no effect here: {remedies[name]}")

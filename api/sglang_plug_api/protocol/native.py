@@ -20,7 +20,7 @@ from .base import (
     Tokens,
     request_fields_of,
 )
-from .misplaced import ENCODE, NATIVE, SAMPLING_PARAMS, Remedies, asks
+from .misplaced import ENCODE, NATIVE, SAMPLING_PARAMS, Remedies, is_requested
 from .sampling import ConstraintFields, SamplingFields
 
 MAX_TOP_LOGPROBS = 1024
@@ -65,7 +65,7 @@ class SamplingBody(SamplingFields, ConstraintFields):
     def _refuse_unknown(self) -> SamplingBody:
         """Elsewhere unknown fields pass; here nothing but parameters can be meant."""
         for name, value in (self.model_extra or {}).items():
-            if asks(value) and name not in self.misplaced and name not in self.processor_fields:
+            if is_requested(value) and name not in self.misplaced and name not in self.processor_fields:
                 raise WrongField(name[:SHOWN], f"there is no sampling parameter {name[:SHOWN]!r}")
         return self
 
@@ -144,7 +144,7 @@ class GenerateBody(PromptsBody):
         """Fields of logits processors are parameters; here they would have no effect."""
         names = request_fields_of(info).names
         for name, value in (self.model_extra or {}).items():
-            if name in names and asks(value):
+            if name in names and is_requested(value):
                 raise WrongField(name, f"{name!r} would have no effect here: it belongs in sampling_params")
         return self
 

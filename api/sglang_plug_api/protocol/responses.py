@@ -128,7 +128,7 @@ class ResponsesBody(SamplingFields, ConstraintFields, SharedFields):
         return self
 
     @property
-    def wants_logprobs(self) -> bool:
+    def includes_logprobs(self) -> bool:
         """True if texts come with the log-probabilities of their tokens."""
         return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
 

@@ -100,7 +100,7 @@ class ActiveResponse:
     def add(self, piece: Piece) -> list[NamedEvent]:
         """Add a piece of output and return its events."""
         self._tokens, self._cached, self._ending = piece.completion_tokens, piece.cached_tokens, piece.ending
-        if self._body.wants_logprobs:
+        if self._body.includes_logprobs:
             self._output.add_logprobs(chat_logprobs(piece.logprobs, self._engine.tokenizer)["content"])
         return self._events(
             output_event for event in self._choice.events(piece) for output_event in self._output.add(event)

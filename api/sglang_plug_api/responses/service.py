@@ -96,7 +96,7 @@ class ResponsesService:
             media=prepared.prompt.media,
             constraint=with_backend(calls, body.grammar_backend) or prepared.constraint,
             constraint_field="tools" if calls else prepared.constraint_field,
-            logprobs=LogprobOptions(top=body.top_logprobs or 0) if body.wants_logprobs else None,
+            logprobs=LogprobOptions(top=body.top_logprobs or 0) if body.includes_logprobs else None,
             priority=body.priority or 0,
             salt=body.salt,
             adapter=engine.adapters.resolve(body.model),

@@ -112,8 +112,8 @@ class SharedCollectives(Collectives):
                 views = self._enter(part.dtype, part.numel())
                 views.ranks[self.rank].view(part.shape).copy_(part)
                 self._signal_and_wait()
-                for rank, brought in enumerate(views.ranks):
-                    result[top : top + each, rank, left : left + columns].copy_(brought.view(part.shape))
+                for rank, contributions in enumerate(views.ranks):
+                    result[top : top + each, rank, left : left + columns].copy_(contributions.view(part.shape))
         return result.view(rows, self.size * width)
 
     def broadcast(self, x: Tensor) -> None:
@@ -138,19 +138,19 @@ class SharedCollectives(Collectives):
 
     def _sum(self, x: Tensor) -> None:
         views = self._enter(x.dtype, x.numel())
-        brought = views.ranks
-        brought[self.rank].copy_(x)
+        contributions = views.ranks
+        contributions[self.rank].copy_(x)
         self._signal_and_wait()
         if x.numel() * x.element_size() < SHARED_SUM:
-            _add(brought, x)
+            _add(contributions, x)
             return
         own = views.cuts[self.rank]
-        _add([tensor[own] for tensor in brought], x[own])
-        brought[self.rank][own].copy_(x[own])  # no other rank reads the old content
+        _add([tensor[own] for tensor in contributions], x[own])
+        contributions[self.rank][own].copy_(x[own])  # no other rank reads the old content
         self._signal_and_wait()
         for rank, cut in enumerate(views.cuts):
             if rank != self.rank:
-                x[cut].copy_(brought[rank][cut])
+                x[cut].copy_(contributions[rank][cut])
 
     def _enter(self, dtype: torch.dtype, length: int) -> BufferViews:
         """Return the buffer views of the next exchange once no rank reads them any more."""
@@ -239,19 +239,19 @@ def memory_file(size: int) -> int:
     return file
 
 
-def _add(brought: list[Tensor] | tuple[Tensor, ...], into: Tensor) -> None:
+def _add(contributions: list[Tensor] | tuple[Tensor, ...], into: Tensor) -> None:
     """Sum in this order with a single rounding."""
-    if len(brought) == 2:
-        torch.add(brought[0], brought[1], out=into)
+    if len(contributions) == 2:
+        torch.add(contributions[0], contributions[1], out=into)
         return
     if into.dtype.itemsize == 2 and into.is_floating_point():
-        total = brought[0].float()
-        for tensor in brought[1:]:
+        total = contributions[0].float()
+        for tensor in contributions[1:]:
             total += tensor
         into.copy_(total)
         return
-    torch.add(brought[0], brought[1], out=into)
-    for tensor in brought[2:]:
+    torch.add(contributions[0], contributions[1], out=into)
+    for tensor in contributions[2:]:
         into += tensor
 
 

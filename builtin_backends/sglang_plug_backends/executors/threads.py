@@ -26,16 +26,16 @@ class TensorExchange:
 
     def __init__(self, size: int) -> None:
         self._barrier = threading.Barrier(size)
-        self._brought: list[Tensor] = [torch.empty(0)] * size
+        self._contributions: list[Tensor] = [torch.empty(0)] * size
 
     def exchange(self, rank: int, x: Tensor, use: Callable[[list[Tensor]], Tensor]) -> Tensor:
         """Return ``use`` applied to all ranks' ``x``, none of which changes meanwhile.
 
         Raises ``threading.BrokenBarrierError`` once a rank has left.
         """
-        self._brought[rank] = x
+        self._contributions[rank] = x
         self._barrier.wait()
-        result = use(self._brought)
+        result = use(self._contributions)
         self._barrier.wait()
         return result
 
@@ -63,7 +63,7 @@ class ThreadCollectives(Collectives):
 
     def broadcast(self, x: Tensor) -> None:
         """Copy the values of rank 0 to every rank's tensor."""
-        first = self._exchange(x, lambda brought: brought[0].clone())
+        first = self._exchange(x, lambda contributions: contributions[0].clone())
         x.copy_(first)
 
     def _exchange(self, x: Tensor, use: Callable[[list[Tensor]], Tensor]) -> Tensor:
@@ -156,11 +156,11 @@ def _receive(inbox: queue.SimpleQueue[bytes | None], arrived: Callable[[], None]
     return message
 
 
-def _sum(brought: list[Tensor]) -> Tensor:
+def _sum(contributions: list[Tensor]) -> Tensor:
     """Sum in this spec, 16-bit numbers with a single rounding."""
-    if len(brought) > 2 and brought[0].dtype.itemsize == 2 and brought[0].is_floating_point():
-        return _sum([tensor.float() for tensor in brought]).to(brought[0].dtype)
-    total = brought[0].clone()
-    for tensor in brought[1:]:
+    if len(contributions) > 2 and contributions[0].dtype.itemsize == 2 and contributions[0].is_floating_point():
+        return _sum([tensor.float() for tensor in contributions]).to(contributions[0].dtype)
+    total = contributions[0].clone()
+    for tensor in contributions[1:]:
         total += tensor
     return total

@@ -92,7 +92,7 @@ class ChatTemplate:
         """Return True if the template writes the text of content that is a list of parts."""
         return self._writes("user", [_part(PROBE)])
 
-    def _wants_text_as_part(self, role: str) -> bool:
+    def _needs_text_parts(self, role: str) -> bool:
         """Return True if the template ignores plain text in messages of ``role``, but writes it as a part."""
         if role not in self._text_as_part:
             self._text_as_part[role] = not self._writes(role, PROBE, on_error=True) and self._writes(
@@ -127,7 +127,7 @@ class ChatTemplate:
         role = str(prepared.get("role"))
         if content is None:
             prepared["content"] = ""
-        elif isinstance(content, str) and content and role in PROBED and self._wants_text_as_part(role):
+        elif isinstance(content, str) and content and role in PROBED and self._needs_text_parts(role):
             prepared["content"] = [_part(content)]
         elif isinstance(content, Sequence) and not isinstance(content, str) and not self.reads_parts:
             prepared["content"] = _joined(content)

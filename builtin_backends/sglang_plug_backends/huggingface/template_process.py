@@ -70,13 +70,13 @@ class TemplateProcesses:
 
     def check(self, template: str) -> None:
         """Raise ``TemplateError`` if the template of this name cannot be compiled."""
-        self._ask({"template": template, "options": None})
+        self._send_request({"template": template, "options": None})
 
     def render(self, template: str, options: Mapping[str, Any]) -> str:
         """Return the prompt of ``ChatTemplate.render(**options)``. Raises ``TemplateError``."""
-        return self._ask({"template": template, "options": options})
+        return self._send_request({"template": template, "options": options})
 
-    def _ask(self, request: Mapping[str, Any]) -> str:
+    def _send_request(self, request: Mapping[str, Any]) -> str:
         try:
             message = json.dumps(request, default=_plain).encode()
         except (TypeError, ValueError, RecursionError) as error:

@@ -58,7 +58,7 @@ class StepTime(StepExtension, StepBudgetPhase, ServicePhase):
 
     def prompt_budget(self, decoding: Sequence[ChunkView]) -> TimedBudget | None:
         """Return the prompt tokens that fit into a step with ``decoding``; see ``StepBudgetPhase``."""
-        if not decoding or not self._model.knows_decode:
+        if not decoding or not self._model.predicts_decode:
             return None
         work = StepWork()
         for chunk in decoding:

@@ -197,7 +197,7 @@ class StepTimeModel:
         """Largest number of prompt tokens of an observed step."""
 
     @property
-    def knows_decode(self) -> bool:
+    def predicts_decode(self) -> bool:
         """True if the duration of decode steps can be predicted."""
         return self._decode.observed > 0
 
@@ -207,7 +207,7 @@ class StepTimeModel:
         return self._decode.observed >= TRUSTED
 
     @property
-    def knows_prefill(self) -> bool:
+    def predicts_prefill(self) -> bool:
         """True if the duration of steps with prompt tokens or drafts can be predicted."""
         return self._prefill.observed > 0
 
@@ -218,7 +218,7 @@ class StepTimeModel:
         if not work.prompt_and_draft_tokens:
             self._decode.observe(_decode_features(work.decode_rows, work.decode_context), seconds)
             return
-        if self.knows_decode:
+        if self.predicts_decode:
             base = self.decode_seconds(work.decode_rows, work.decode_context)
             self._prefill.observe((base, float(work.prompt_and_draft_tokens), work.prefill_pairs), seconds)
             self.largest_prefill = max(self.largest_prefill, work.prefill_tokens)

@@ -31,9 +31,9 @@ class TimedBudget:
         min_tokens = 0 if self._work.prefill_tokens else self._min_tokens
         if self._full:
             return min_tokens
-        bound = GROWTH * self._model.largest_prefill if self._model.knows_prefill else FIRST_TOKENS
+        bound = GROWTH * self._model.largest_prefill if self._model.predicts_prefill else FIRST_TOKENS
         room = max(FIRST_TOKENS, bound) - self._work.prefill_tokens
-        if self._model.knows_prefill:
+        if self._model.predicts_prefill:
             room = int(min(room, self._model.prefill_tokens(self._work, start, self._seconds)))
         self._full = room < MIN_TOKENS
         return max(min_tokens, room)

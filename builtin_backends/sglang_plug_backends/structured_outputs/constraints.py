@@ -184,7 +184,7 @@ class Constraints:
         if constraint not in self._waiting and len(self._waiting) >= limits.max_waiting:
             raise RequestError(f"{limits.max_waiting} grammars wait for the compiler; try again later", 503)
         self._waiting.setdefault(constraint, []).append(sequence)
-        self._ask(constraint)
+        self._enqueue(constraint)
 
     def release(self) -> Iterator[tuple[SequenceView, GrammarState | RequestError]]:
         """Yield the sequences whose grammars are compiled, with their grammars or the errors."""
@@ -193,7 +193,7 @@ class Constraints:
             self._requested.discard(constraint)
             if result is None:
                 if constraint in self._waiting:  # a request arrived while it was given up
-                    self._ask(constraint)
+                    self._enqueue(constraint)
                 continue
             if size:
                 self._cache.put(constraint, result, size)
@@ -226,7 +226,7 @@ class Constraints:
         for worker in self._workers:
             worker.thread.join(CLOSE_TIMEOUT)
 
-    def _ask(self, constraint: Constraint) -> None:
+    def _enqueue(self, constraint: Constraint) -> None:
         if constraint not in self._requested:
             self._requested.add(constraint)
             self._jobs.put(constraint)

@@ -150,18 +150,18 @@ class GrammarBackends(GrammarBackend):
                     raise ConstraintError(
                         f"the grammar backend {name} cannot enforce this kind{self._able(constraint)}"
                     )
-                if reason := self._ask(name, partial(backend.refuses, enforced)):
+                if reason := self._call_backend(name, partial(backend.refuses, enforced)):
                     raise ConstraintError(reason)
-                return name, self._ask(name, partial(use, backend, enforced))
+                return name, self._call_backend(name, partial(use, backend, enforced))
             except (ConstraintError, ConfigError) as error:
                 refusal = refusal or (error if isinstance(error, ConstraintError) else ConstraintError(str(error)))
         assert refusal is not None
         raise refusal
 
-    def _ask(self, name: str, question: Callable[[], T]) -> T:
+    def _call_backend(self, name: str, call: Callable[[], T]) -> T:
         """Call a backend; name it in errors that are not refusals."""
         try:
-            return question()
+            return call()
         except (ConstraintError, ConfigError, RecursionError, MemoryError):
             raise
         except Exception as error:

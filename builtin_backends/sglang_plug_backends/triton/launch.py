@@ -39,10 +39,10 @@ def can_overlap(device: torch.device) -> bool:
     """Return True if GPU and Triton support programmatic dependent launches."""
     if device.type != "cuda" or torch.version.hip is not None or not isinstance(rms_norm_kernel, triton.JITFunction):
         return False
-    return knows_overlap() and torch.cuda.get_device_capability(device) >= MIN_FOR_OVERLAP
+    return supports_overlap() and torch.cuda.get_device_capability(device) >= MIN_FOR_OVERLAP
 
 
-def knows_overlap() -> bool:
+def supports_overlap() -> bool:
     """Return True if this Triton supports them; older ones do not know the option."""
     try:
         options = importlib.import_module("triton.backends.nvidia.compiler").CUDAOptions

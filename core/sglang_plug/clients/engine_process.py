@@ -30,12 +30,12 @@ logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT = 5.0
 """Seconds that the engine process has to end in order before it is killed."""
 ABORT_TIMEOUT = 3.0
-"""Seconds that a silent engine has to write its stacks before it is killed; a stopped process cannot write them."""
+"""Seconds that an unresponsive engine has to write its stacks before it is killed; a stopped one cannot write."""
 UNRESPONSIVE_AFTER = 3.0
 """Seconds without a heartbeat after which an engine is killed at the end, without asking it to close."""
 POLL = 0.2
 CLOSE_POLL = 0.02
-SILENT = "the engine is stuck in code that keeps all of Python waiting (--watchdog-timeout); its process is ended"
+UNRESPONSIVE = "the engine is stuck in code that keeps all of Python waiting (--watchdog-timeout); its process is ended"
 
 
 ALLOCATOR = {
@@ -156,8 +156,8 @@ class EngineProcess:
         while process.poll() is None:
             await asyncio.sleep(POLL)
             if self._heartbeat.is_expired() and not self._closing:
-                logger.critical("%s", SILENT)
-                self._end_with(EngineError(SILENT))
+                logger.critical("%s", UNRESPONSIVE)
+                self._end_with(EngineError(UNRESPONSIVE))
                 process.send_signal(signal.SIGABRT)  # it writes its stacks without Python's help
                 await _end(process, ABORT_TIMEOUT)
         await asyncio.sleep(POLL)  # its last messages may still be on their way
@@ -176,7 +176,7 @@ class EngineProcess:
         return self._process.pid
 
     @property
-    def silent_for(self) -> float:
+    def heartbeat_age(self) -> float:
         """Seconds since the last heartbeat of the process."""
         return 0.0 if self._failed else self._heartbeat.seconds
 
@@ -186,7 +186,7 @@ class EngineProcess:
         self._folder.close()
 
     async def close(self) -> None:
-        """End the process: in order, or by force if it has not begun to serve, is silent, or takes too long."""
+        """End the process: in order, or by force if it has not begun to serve, is unresponsive, or takes too long."""
         self._closing = True
         try:
             await self._close_process(self._process)

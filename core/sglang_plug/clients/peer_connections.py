@@ -48,7 +48,7 @@ class PeerConnections:
         handle: handles a message of a client.
         on_disconnect: aborts the requests in flight of a client that has disconnected.
         admits: reports whether the client with a public key may connect.
-        silent_for: returns the seconds since the last heartbeat of the engine.
+        heartbeat_age: returns the seconds since the last heartbeat of the engine.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class PeerConnections:
         handle: Callable[[Peer, ToServer], None],
         on_disconnect: Callable[[Peer], None],
         admits: Callable[[bytes], bool],
-        silent_for: Callable[[], float],
+        heartbeat_age: Callable[[], float],
     ) -> None:
         self._fingerprint = set(fingerprint)
         self._greeting, self._handle = greeting, handle
-        self._on_disconnect, self._admits, self._silent_for = on_disconnect, admits, silent_for
+        self._on_disconnect, self._admits, self._heartbeat_age = on_disconnect, admits, heartbeat_age
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToServer)
         self._context = zmq.asyncio.Context()
@@ -179,7 +179,7 @@ class PeerConnections:
         while True:
             await asyncio.sleep(PERIOD)
             for peer in self.peers:
-                self.send(peer, Alive(self._silent_for()))
+                self.send(peer, Alive(self._heartbeat_age()))
 
 
 def in_brackets(host: str) -> str:

@@ -44,9 +44,9 @@ class ProcessClient(PendingClient):
         return None if self._process is None else self._process.pid
 
     @property
-    def silent_for(self) -> float:
+    def heartbeat_age(self) -> float:
         """Seconds since the last heartbeat of the process."""
-        return 0.0 if self._process is None else self._process.silent_for
+        return 0.0 if self._process is None else self._process.heartbeat_age
 
     def kill(self) -> None:
         """Kill the process; its child processes end with it."""
@@ -54,6 +54,6 @@ class ProcessClient(PendingClient):
             self._process.kill()
 
     async def close(self) -> None:
-        """End the process: in order, or by force if it has not begun to serve, is silent, or takes too long."""
+        """End the process: in order, or by force if it has not begun to serve, is unresponsive, or takes too long."""
         if self._process is not None:
             await self._process.close()

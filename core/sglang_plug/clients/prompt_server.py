@@ -63,7 +63,7 @@ class PromptServer:
             handle=self._handle,
             on_disconnect=self._abort_all,
             admits=lambda key: key == self._public,
-            silent_for=lambda: client.silent_for,
+            heartbeat_age=lambda: client.heartbeat_age,
         )
         self._computing: dict[str, asyncio.Task[None]] = {}
         self._calls = set[asyncio.Task[None]]()

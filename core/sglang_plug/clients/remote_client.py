@@ -86,8 +86,8 @@ class RemoteClient(PendingClient):
         self._monitor: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._silent_checks = 0
-        self._engine_silent_for = 0.0
+        self._checks_without_message = 0
+        self._engine_heartbeat_age = 0.0
 
     async def start(self) -> Mapping[str, Any]:
         """Wait until the engine serves, and connect; return its ``info``."""
@@ -135,14 +135,14 @@ class RemoteClient(PendingClient):
     async def _listen(self, socket: zmq.asyncio.Socket) -> None:
         while True:
             data = await socket.recv()
-            self._silent_checks = 0
+            self._checks_without_message = 0
             try:
                 message = self._decoder.decode(data)
             except msgspec.MsgspecError as error:
                 self._link.fail(EngineError(f"the engine's server sent what cannot be read: {error}"))
                 return
             if isinstance(message, Alive):
-                self._engine_silent_for = message.silent_for
+                self._engine_heartbeat_age = message.heartbeat_age
             else:
                 self._link.dispatch(message)
 
@@ -153,17 +153,17 @@ class RemoteClient(PendingClient):
 
     async def _watch_heartbeat(self) -> None:
         """Count the time without messages in checks, so that it does not grow while this process is stopped."""
-        while self.silent_for <= HEARTBEAT_TIMEOUT:
+        while self.heartbeat_age <= HEARTBEAT_TIMEOUT:
             await asyncio.sleep(CHECK_SECONDS)
-            self._silent_checks += 1
+            self._checks_without_message += 1
         self._link.fail(EngineError(f"the engine's server has sent nothing for {HEARTBEAT_TIMEOUT:g} s"))
 
     @property
-    def silent_for(self) -> float:
+    def heartbeat_age(self) -> float:
         """Seconds since the last heartbeat of the engine, or of its server."""
         if self._pending is None or self._pending.failure is not None:
             return 0.0
-        return max(self._silent_checks * CHECK_SECONDS, self._engine_silent_for)
+        return max(self._checks_without_message * CHECK_SECONDS, self._engine_heartbeat_age)
 
     def kill(self) -> None:
         """End the engine at once, also for its other clients."""

@@ -43,7 +43,7 @@ class Kill(msgspec.Struct, tag="kill", frozen=True):
 class Alive(msgspec.Struct, tag="alive", frozen=True):
     """A heartbeat of the server, every second."""
 
-    silent_for: float
+    heartbeat_age: float
     """Seconds since the engine has given one."""
 
 

@@ -57,7 +57,7 @@ class EngineServer:
             handle=self._handle,
             on_disconnect=self._abort_all,
             admits=lambda key: key in self._admitted,
-            silent_for=lambda: self.silent_for,
+            heartbeat_age=lambda: self.heartbeat_age,
         )
         self._admitted = frozenset[bytes]()
         self._public, self._secret = zmq.curve_keypair()
@@ -143,9 +143,9 @@ class EngineServer:
         return None if self._error is None else str(self._error)
 
     @property
-    def silent_for(self) -> float:
+    def heartbeat_age(self) -> float:
         """Seconds since the last heartbeat of the engine."""
-        return 0.0 if self._running is None else self._running.silent_for
+        return 0.0 if self._running is None else self._running.heartbeat_age
 
     @property
     def pid(self) -> int | None:

@@ -59,8 +59,8 @@ class EngineReplica:
         """Raise if the engine has failed, so that Serve replaces this replica."""
         if self._server.failure is not None:
             raise RuntimeError(f"the engine failed: {self._server.failure}")
-        if self._server.silent_for > HEARTBEAT_TIMEOUT:
-            raise RuntimeError(f"no heartbeat from the engine for {self._server.silent_for:.0f} seconds")
+        if self._server.heartbeat_age > HEARTBEAT_TIMEOUT:
+            raise RuntimeError(f"no heartbeat from the engine for {self._server.heartbeat_age:.0f} seconds")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Return the load that the autoscaling policy reads."""

@@ -160,7 +160,7 @@ def test_where_launches_can_overlap(
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", tell)
     monkeypatch.setattr(torch.version, "hip", hip)
-    monkeypatch.setattr(launch, "knows_overlap", lambda: known)
+    monkeypatch.setattr(launch, "supports_overlap", lambda: known)
     monkeypatch.setattr(launch, "rms_norm_kernel", launch.triton.JITFunction(nothing) if compiled else object())
     for _ in range(3):
         assert launch.launch_options(CUDA, True) is (launch.OVERLAPPING if expected else launch.OPTIONS)
@@ -172,9 +172,9 @@ def test_where_launches_can_overlap(
 def test_older_versions_of_triton_do_not_know_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     import dataclasses
 
-    assert launch.knows_overlap()
+    assert launch.supports_overlap()
     older = dataclasses.make_dataclass("CUDAOptions", [("num_warps", int, 4)])
     monkeypatch.setattr(launch.importlib, "import_module", lambda name: SimpleNamespace(CUDAOptions=older))
-    assert not launch.knows_overlap()
+    assert not launch.supports_overlap()
     monkeypatch.setattr(launch.importlib, "import_module", lambda name: SimpleNamespace())
-    assert not launch.knows_overlap()
+    assert not launch.supports_overlap()

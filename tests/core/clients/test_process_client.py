@@ -164,7 +164,7 @@ async def longest_heartbeat_gap(client: ProcessClient, pid: int) -> tuple[float,
     """Wait for the end of an engine; return the longest time without a heartbeat, in seconds, and why it failed."""
     failing, longest = asyncio.ensure_future(client.wait_failed()), 0.0
     while not failing.done() or not is_gone(pid):
-        longest = max(longest, client.silent_for)
+        longest = max(longest, client.heartbeat_age)
         await asyncio.sleep(0.02)
     return longest, failing.result()
 

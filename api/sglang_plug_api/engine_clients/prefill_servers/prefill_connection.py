@@ -77,9 +77,9 @@ class PrefillConnection(EngineClient):
         return ""
 
     @property
-    def silent_for(self) -> float:
+    def heartbeat_age(self) -> float:
         """Seconds without a heartbeat."""
-        return 0.0 if self._client is None else self._client.silent_for
+        return 0.0 if self._client is None else self._client.heartbeat_age
 
     async def close(self) -> None:
         """Leave the prefill server. May be called twice."""

@@ -218,9 +218,9 @@ class ReplicaGroup(EngineClient):
         return "; ".join(f"replica {status.replica}: {status.failure}" for status in statuses)
 
     @property
-    def silent_for(self) -> float:
+    def heartbeat_age(self) -> float:
         """Seconds since the last heartbeat from any replica that serves."""
-        return min((status.silent_for for status in self.replicas if status.failure is None), default=0.0)
+        return min((status.heartbeat_age for status in self.replicas if status.failure is None), default=0.0)
 
     async def wait_failed(self) -> str:
         """Wait until every replica has failed too often; return the reasons."""

@@ -36,7 +36,7 @@ class PrefillEngines:
         tried = list[int]()
         while len(tried) < MAX_ATTEMPTS:
             replica = self.router.choose(request, tried)
-            if replica is None or replica.client.silent_for > HEARTBEAT_TIMEOUT:
+            if replica is None or replica.client.heartbeat_age > HEARTBEAT_TIMEOUT:
                 return None
             tried.append(replica.replica)
             try:

@@ -75,9 +75,9 @@ class PrefilledClient(EngineClient):
         return await self._client.wait_failed()
 
     @property
-    def silent_for(self) -> float:
+    def heartbeat_age(self) -> float:
         """Seconds without a heartbeat from the decode engine."""
-        return self._client.silent_for
+        return self._client.heartbeat_age
 
     def kill(self) -> None:
         """End the decode engine at once."""

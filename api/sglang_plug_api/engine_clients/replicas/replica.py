@@ -44,4 +44,4 @@ class Replica:
 
     def status(self) -> ReplicaStatus:
         """Return its state."""
-        return ReplicaStatus(self.replica, self.client.failure, self.client.silent_for, self.role)
+        return ReplicaStatus(self.replica, self.client.failure, self.client.heartbeat_age, self.role)

@@ -103,9 +103,9 @@ class RestartingClient(EngineClient):
         return self._final or ""
 
     @property
-    def silent_for(self) -> float:
+    def heartbeat_age(self) -> float:
         """Seconds since the last heartbeat of the current engine."""
-        return self._client.silent_for
+        return self._client.heartbeat_age
 
     def kill(self) -> None:
         """Kill the current engine."""

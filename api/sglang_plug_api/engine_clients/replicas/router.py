@@ -65,7 +65,7 @@ class Router:
 
     def _poll_replicas(self, now: float) -> None:
         serving = self.serving()
-        responsive = [replica for replica in serving if replica.client.silent_for <= HEARTBEAT_TIMEOUT]
+        responsive = [replica for replica in serving if replica.client.heartbeat_age <= HEARTBEAT_TIMEOUT]
         staying = [replica for replica in responsive or serving if not replica.leaving]
         self._candidates = staying or responsive or serving
         self._next_poll = now + POLL_SECONDS

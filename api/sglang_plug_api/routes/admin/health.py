@@ -64,7 +64,7 @@ def _answer(engine: TextEngine) -> Response:
         {
             "dp_rank": status.replica,
             "serves": status.failure is None,
-            "silent_seconds": round(status.silent_for, 1),
+            "silent_seconds": round(status.heartbeat_age, 1),
             **({"role": status.role} if status.role else {}),
         }
         for status in replicas
@@ -75,7 +75,7 @@ def _answer(engine: TextEngine) -> Response:
 def _check_alive(engine: TextEngine) -> None:
     if engine.client.failure is not None:
         raise ApiError(f"the engine is not running: {engine.client.failure}", 503)
-    if (silent := engine.client.silent_for) > HEARTBEAT_TIMEOUT:
-        raise ApiError(f"no heartbeat from the engine for {silent:.0f} seconds", 503)
+    if (age := engine.client.heartbeat_age) > HEARTBEAT_TIMEOUT:
+        raise ApiError(f"no heartbeat from the engine for {age:.0f} seconds", 503)
     if engine.warming_up:
         raise ApiError("the server is warming up: its own first request has not ended", 503)

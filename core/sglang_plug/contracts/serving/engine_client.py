@@ -70,7 +70,7 @@ class ReplicaStatus:
     replica: int
     failure: str | None
     """The reason why it cannot serve, for now or for good; ``None``: it serves."""
-    silent_for: float
+    heartbeat_age: float
     """Seconds without a heartbeat."""
     role: str = ""
     """``prefill`` or ``decode`` if its requests are computed by two engines; empty: it computes them alone."""
@@ -129,14 +129,14 @@ class EngineClient(ABC):
         """End the engine at once, from any thread, without waiting for it; it has failed then."""
 
     @property
-    def silent_for(self) -> float:
+    def heartbeat_age(self) -> float:
         """Seconds without a heartbeat from the engine, which sends them even while it computes; 0 if not watched."""
         return 0.0
 
     @property
     def replicas(self) -> Sequence[ReplicaStatus]:
         """The state of each engine behind this client."""
-        return (ReplicaStatus(0, self.failure, self.silent_for),)
+        return (ReplicaStatus(0, self.failure, self.heartbeat_age),)
 
     async def control_each(self, name: str, **arguments: Any) -> Sequence[ReplicaReply]:
         """Run a control call like ``control``, and return the answer of each engine that serves."""

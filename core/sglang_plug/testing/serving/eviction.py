@@ -52,8 +52,8 @@ def check_eviction_policy(policy: str | Callable[[], EvictionPolicy], *, useful_
     if useful_last:
         _check_useful_last(made)
     _check_references(made)
-    check_growth(lambda count: lambda: _ask(made, count), (500, 4000), "eviction_priority() of many leaves")
-    check_kept(lambda number: _ask_once(made, number), f"{type(made).__name__}.eviction_priority()", allowed=40)
+    check_growth(lambda count: lambda: _call_often(made, count), (500, 4000), "eviction_priority() of many leaves")
+    check_kept(lambda number: _call_once(made, number), f"{type(made).__name__}.eviction_priority()", allowed=40)
 
 
 def _nodes() -> list[NodeStats]:
@@ -147,10 +147,10 @@ def _check_references(policy: EvictionPolicy) -> None:
     assert sys.getrefcount(node) <= before, "eviction_priority() keeps the leaf, so evicted prefixes stay in memory"
 
 
-def _ask_once(policy: EvictionPolicy, number: int) -> None:
+def _call_once(policy: EvictionPolicy, number: int) -> None:
     policy.eviction_priority(replace(LEAF, used=1e6 + number, depth=64 + number))
 
 
-def _ask(policy: EvictionPolicy, count: int) -> None:
+def _call_often(policy: EvictionPolicy, count: int) -> None:
     for number in range(count):
         policy.eviction_priority(replace(LEAF, used=float(number), depth=64 + number))

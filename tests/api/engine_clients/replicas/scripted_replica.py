@@ -47,7 +47,7 @@ class ScriptedReplica(EngineClient):
         for event in (self.may_go_on, self.may_start, self.may_answer):
             event.set()
         self.closed = self.killed = False
-        self.silence = 0.0
+        self.seconds_without_heartbeat = 0.0
         self._dead = asyncio.Event()
         self._reason: str | None = None
 
@@ -98,8 +98,8 @@ class ScriptedReplica(EngineClient):
         return self._reason
 
     @property
-    def silent_for(self) -> float:
-        return self.silence
+    def heartbeat_age(self) -> float:
+        return self.seconds_without_heartbeat
 
     async def wait_failed(self) -> str:
         await self._dead.wait()

@@ -215,15 +215,15 @@ async def test_it_serves_until_the_last_replica_is_given_up() -> None:
 async def test_a_silent_replica_gets_no_requests_while_another_one_shows_signs_of_life() -> None:
     fleet = Fleet()
     async with started(fleet) as group:
-        fleet[0].silence = HEARTBEAT_TIMEOUT + 1
+        fleet[0].seconds_without_heartbeat = HEARTBEAT_TIMEOUT + 1
         await tokens_of(group, request("a"))
         assert fleet[1].requests == ["a"]
-        assert group.silent_for == 0.0
-        fleet[1].silence = HEARTBEAT_TIMEOUT + 2
+        assert group.heartbeat_age == 0.0
+        fleet[1].seconds_without_heartbeat = HEARTBEAT_TIMEOUT + 2
         fleet.now += POLL_SECONDS
         await tokens_of(group, request("b"))
         assert fleet[0].requests == ["b"]
-        assert group.silent_for == HEARTBEAT_TIMEOUT + 1
+        assert group.heartbeat_age == HEARTBEAT_TIMEOUT + 1
 
 
 async def test_a_failure_that_was_not_noticed_yet_does_not_cost_a_request_one_of_its_attempts() -> None:

@@ -265,7 +265,7 @@ async def test_a_refused_prompt_is_computed_by_the_decode_engine_which_refuses_f
 async def test_a_silent_prefill_engine_gets_no_prompts() -> None:
     pairs = Pairs(1, 1)
     async with started(pairs) as group:
-        pairs[1].silence, pairs.now = HEARTBEAT_TIMEOUT + 1, POLL_SECONDS
+        pairs[1].seconds_without_heartbeat, pairs.now = HEARTBEAT_TIMEOUT + 1, POLL_SECONDS
         assert await tokens_of(group, request()) == [1, 2, 3]
         assert pairs.served == [1, 0]
 

@@ -13,14 +13,14 @@ from .scripted_replica import ScriptedReplica
 
 
 class Counting(ScriptedReplica):
-    """Counts how often its silence is read."""
+    """Counts how often its seconds_without_heartbeat is read."""
 
     probes = 0
 
     @property
-    def silent_for(self) -> float:
+    def heartbeat_age(self) -> float:
         self.probes += 1
-        return self.silence
+        return self.seconds_without_heartbeat
 
 
 class First:
@@ -47,7 +47,7 @@ async def test_replicas_are_asked_once_in_a_while_and_not_for_each_request() -> 
     assert [cluster.choose() for _ in range(50)] == [0] * 50
     assert {client.probes for client in cluster.clients} == {1}
     cluster.now += POLL_SECONDS
-    cluster.clients[0].silence = HEARTBEAT_TIMEOUT + 1
+    cluster.clients[0].seconds_without_heartbeat = HEARTBEAT_TIMEOUT + 1
     assert [cluster.choose() for _ in range(50)] == [1] * 50
     assert {client.probes for client in cluster.clients} == {2}
 
@@ -75,7 +75,7 @@ async def test_one_that_failed_unnoticed_is_not_chosen() -> None:
 
 async def test_when_all_lively_ones_were_tried_a_silent_one_is() -> None:
     cluster = Cluster(3)
-    cluster.clients[2].silence = HEARTBEAT_TIMEOUT + 1
+    cluster.clients[2].seconds_without_heartbeat = HEARTBEAT_TIMEOUT + 1
     assert (cluster.choose(), cluster.choose(0), cluster.choose(0, 1), cluster.choose(0, 1, 2)) == (0, 1, 2, None)
 
 
