@@ -10,11 +10,10 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from generate_hooks import text_of
+from generate_hooks import fields
 from generated_page import row, write_or_check
 
 from sglang_plug import PluginOptions, Plugins
@@ -162,11 +161,7 @@ def field_texts(cls: type) -> dict[str, str]:
     """The docstring of each field of a class, by name."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(definition, ast.ClassDef)
-    return {
-        ast.unparse(node.target): text_of(after)
-        for node, after in pairwise([*definition.body, ast.Pass()])
-        if isinstance(node, ast.AnnAssign)
-    }
+    return {ast.unparse(node.target): text for node, text in fields(definition)}
 
 
 def default_cell(default: Any) -> str:

@@ -9,10 +9,9 @@ import ast
 import sys
 from collections.abc import Iterator
 from inspect import cleandoc
-from itertools import pairwise
 
 from contract_source import stub_exports
-from generate_hooks import CORE, ROOT, docstring, kind_of, parse, text_of
+from generate_hooks import CORE, ROOT, docstring, fields, kind_of, parse
 from generated_page import escape, write_or_check
 
 PAGE = ROOT / "docs" / "contracts.md"
@@ -183,23 +182,19 @@ def class_section(node: ast.ClassDef) -> Iterator[str]:
     bases = [ast.unparse(base) for base in node.bases if ast.unparse(base) not in ("ABC", "Protocol")]
     base = f"({', '.join(bases)})" if bases else ""
     yield f"### {node.name}\n\n`class {node.name}{base}`\n\n{docstring(node)}\n"
-    if fields := list(_fields(node)):
-        yield "\n".join(("| field | type | default | |", "|---|---|---|---|", *fields)) + "\n"
+    if rows := list(_field_rows(node)):
+        yield "\n".join(("| field | type | default | |", "|---|---|---|---|", *rows)) + "\n"
     for member in node.body:
         if isinstance(member, Function) and (member.name in SPECIAL or not member.name.startswith("_")):
             yield function_section(member)
 
 
-def _fields(node: ast.ClassDef) -> Iterator[str]:
-    for member, after in pairwise([*node.body, ast.Pass()]):
-        name = _named(member)
-        if isinstance(member, ast.AnnAssign) and name and not name.startswith("_"):
+def _field_rows(node: ast.ClassDef) -> Iterator[str]:
+    for member, text in fields(node):
+        name = ast.unparse(member.target)
+        if not name.startswith("_"):
             default = f"`{escape(ast.unparse(member.value))}`" if member.value is not None else ""
-            yield f"| `{name}` | `{escape(ast.unparse(member.annotation))}` | {default} | {escape(text_of(after))} |"
-
-
-def _named(node: ast.stmt) -> str:
-    return ast.unparse(node.target) if isinstance(node, ast.AnnAssign) else ""
+            yield f"| `{name}` | `{escape(ast.unparse(member.annotation))}` | {default} | {escape(text)} |"
 
 
 def function_section(node: Function) -> str:

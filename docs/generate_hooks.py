@@ -95,13 +95,20 @@ def text_of(node: ast.AST) -> str:
     return ""
 
 
+def fields(definition: ast.ClassDef) -> Iterator[tuple[ast.AnnAssign, str]]:
+    """The annotated fields of a class, each with its docstring."""
+    for node, after in pairwise([*definition.body, ast.Pass()]):
+        if isinstance(node, ast.AnnAssign):
+            yield node, text_of(after)
+
+
 def field_table(spec: ast.ClassDef) -> str:
     """The fields a spec adds: name, type, default and what they mean."""
     rows = ["| field | type | default | |", "|---|---|---|---|"]
-    for node, after in pairwise([*spec.body, ast.Pass()]):
-        if isinstance(node, ast.AnnAssign) and "ClassVar" not in (kind := ast.unparse(node.annotation)):
+    for node, text in fields(spec):
+        if "ClassVar" not in (kind := ast.unparse(node.annotation)):
             default = f"`{ast.unparse(node.value)}`" if node.value is not None else "required"
-            rows.append(f"| `{ast.unparse(node.target)}` | `{escape(kind)}` | {default} | {text_of(after)} |")
+            rows.append(f"| `{ast.unparse(node.target)}` | `{escape(kind)}` | {default} | {text} |")
     return "\n".join(rows) if len(rows) > 2 else ""
 
 

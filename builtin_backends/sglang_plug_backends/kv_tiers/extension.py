@@ -194,7 +194,9 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         return None if self._tiers is None else self._tiers.load_tensor(sequence, content, tokens)
 
     def _state_of(self, sequence: SequenceView) -> TierState:
-        state: TierState = sequence.extras.setdefault(self, TierState())
+        state: TierState | None = sequence.extras.get(self)
+        if state is None:
+            state = sequence.extras[self] = TierState()
         return state
 
     def _weights(self) -> bytes | None:
