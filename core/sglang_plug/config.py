@@ -1,7 +1,7 @@
 """The frozen configuration of the engine. Nothing is parsed here: the API package builds it from flags, files and
 environment.
 
-Every option that may be ``"auto"`` is resolved once, by ``engine.resolve``; nothing writes to a configuration after
+Every option that may be ``"auto"`` is resolved once, by ``engine.startup.resolve``; nothing writes to a configuration after
 construction (``dataclasses.replace`` makes a new one).
 """
 
@@ -212,7 +212,7 @@ class AdapterOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """The whole configuration of the engine process; plain data, so it is sent to that process as msgpack."""
+    """The whole configuration of the engine process; plain data, so it is sent to that process as JSON."""
 
     model: ModelOptions = field(default_factory=ModelOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)

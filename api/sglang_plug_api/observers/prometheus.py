@@ -39,7 +39,7 @@ COUNTERS: Mapping[str, str] = {
     "deadline_met_total": "Requests that were complete by their deadline",
     "deadline_missed_total": "Requests that ended after their deadline, or with an error",
     "deadline_refused_total": "Requests that were not computed because they would have missed their deadline",
-    "num_retracted_reqs_total": "Retractions: a running request was preempted and queued again",
+    "num_retracted_reqs_total": "Retractions: a running request was queued again because others needed its KV slots",
 }
 CACHE_CONFIG = "1, with the tokens of a page and the pages of the KV pool as labels"
 OF_REPLICA = frozenset(

@@ -247,7 +247,7 @@ class MediaProcessorSpec(Spec):
     """Names of the models it is for: it is theirs where none is named and no plugin chooses another."""
 
     def suits(self, model: Any) -> bool:
-        """Report whether the parser suits the model, like ``Spec.suits``."""
+        """Report whether the media processor suits the model, like ``Spec.suits``."""
         return bool(self.architectures.intersection((getattr(model, "architectures", None) or ())[:1]))
 
 

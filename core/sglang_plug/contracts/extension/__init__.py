@@ -12,7 +12,7 @@ the engine calls only the methods of ``ModelPhase`` (but not ``context``), ``Exe
 methods of ``RankPhase``.
 
 The profiling run at the start computes sequences of text that were never admitted and own nothing: an extension must
-be able to prepare and compute such a step, and to tell its graph inputs.
+be able to prepare and compute such a step, and to provide its graph inputs.
 
 An extension keeps what it knows of a sequence in ``sequence.extras[self]``. An exception while a request is admitted,
 held or queued ends that request: a ``RequestError`` is sent to the client, and any other one is an internal error

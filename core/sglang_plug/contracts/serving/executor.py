@@ -1,8 +1,8 @@
 """The contract of executors: running one model on several ranks by tensor parallelism.
 
-Rank 0 is the engine: it schedules, holds the prefix cache and samples. Every other rank, a *worker*, holds its part of
+Rank 0 is the engine: it schedules, holds the prefix cache and samples. Every other rank, a *worker rank*, holds its part of
 each layer (tensor parallelism; Shoeybi et al., 2019) and of the KV pool, and computes the steps that rank 0 sends. An
-executor decides where workers run and how they are reached; it handles neither models nor requests.
+executor decides where worker ranks run and how they are reached; it handles neither models nor requests.
 """
 
 from __future__ import annotations

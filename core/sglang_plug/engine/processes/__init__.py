@@ -1,1 +1,1 @@
-"""The processes of an engine: the client in the API process, the messages, and the engine process."""
+"""The engine process: its messages, its main program and its watchdog."""

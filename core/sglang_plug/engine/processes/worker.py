@@ -1,4 +1,4 @@
-"""The engine process: ``python -m sglang_plug.engine.processes.worker``, started by ``ProcessClient``."""
+"""The engine process: ``python -m sglang_plug.engine.processes.worker``, started by ``EngineProcess``."""
 
 from __future__ import annotations
 
