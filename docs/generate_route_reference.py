@@ -24,7 +24,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "chats": (
         "ChatRequest",
         "prepare_chat",
-        "ChatReading",
+        "ChatParsingOptions",
         "ChatOutput",
         "Tool",
         "Function",
@@ -55,15 +55,15 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "NamedEvent",
         "first_of",
         "merged",
-        "while_connected",
-        "unless_disconnected",
+        "cancel_on_disconnect",
+        "response_unless_disconnected",
     ),
     "services": ("Service", "named_options", "engine_group", "EngineGroup"),
 }
 """Part of the page -> the names that it describes; those of types of fields are in its text."""
 DEFAULTS = ("sglang_plug_api.text.sampling", "SamplingDefaults")
 """The class of ``TextEngine.defaults``, which routes use but do not import."""
-RECEIVED = frozenset({"TextEngine", "SamplingDefaults", "ChatReading"})
+RECEIVED = frozenset({"TextEngine", "SamplingDefaults", "ChatParsingOptions"})
 """Classes that routes do not construct."""
 
 

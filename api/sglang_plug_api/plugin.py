@@ -9,8 +9,8 @@ raising ``ApiError``. Import this module in the file that ``target`` names, neve
 ``Job``            one sequence to generate; ``new_id`` makes an id for it
 ``Piece``          output of a job since its last piece, and its ``Ending``; ``joined`` makes one of several
 ``RequestImage``   an image in a request, for ``engine.with_images``
-``ChatRequest``    a conversation with tools and images; ``prepare_chat`` makes a ``Job`` of it, and a ``ChatReading``,
-                   of which a ``ChatOutput`` is made: it reads a job's pieces as text, reasoning and calls
+``ChatRequest``    a conversation with tools and images; ``prepare_chat`` makes a ``Job`` of it, and
+                   ``ChatParsingOptions`` for a ``ChatOutput``, which parses a job's pieces: text, reasoning, calls
 ``Tool``           a ``Function`` that may be called, for ``ChatRequest.tools``; ``NamedTool`` must be called
 ``Effort``         the reasoning effort, for ``ChatRequest.reasoning_effort``
 ``Sampling``       a request's parameters, as ``engine.defaults.complete`` returns them
@@ -23,7 +23,7 @@ raising ``ApiError``. Import this module in the file that ``target`` names, neve
 ``JsonLines``      the same as newline-delimited JSON (NDJSON); ``respond(..., lines=True)``
 ``first_of``       fetches a stream's first event, so that early refusals get an error status
 ``respond``        answers with either of the two; early refusals get an error status;
-                   ``while_connected`` cancels earlier work, such as fetching images, on a disconnect
+                   ``cancel_on_disconnect`` cancels earlier work, such as fetching images, on a disconnect
 ``merged``         several streams as one
 ``Service``        a server without its socket, for a platform that has its own: ``start`` returns the ASGI
                    application, ``ready`` warms up; ``drain``, ``drained`` and ``stop`` end it
@@ -44,16 +44,16 @@ from sglang_plug_api.http.streaming import (
     EventStream,
     JsonLines,
     NamedEvent,
+    cancel_on_disconnect,
     first_of,
     merged,
     respond,
-    unless_disconnected,
-    while_connected,
+    response_unless_disconnected,
 )
 from sglang_plug_api.lifecycle.service import Service
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.openai.chat_events import Choice as ChatOutput
-from sglang_plug_api.openai.chat_events import Reading as ChatReading
+from sglang_plug_api.openai.chat_events import ParsingOptions as ChatParsingOptions
 from sglang_plug_api.openai.chat_request import ChatRequest, prepare_chat
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.options.parsing import named_options
@@ -72,7 +72,7 @@ ROUTE_API_VERSION = 2
 __all__ = [
     "ApiError",
     "ChatOutput",
-    "ChatReading",
+    "ChatParsingOptions",
     "ChatRequest",
     "Effort",
     "Ending",
@@ -100,6 +100,7 @@ __all__ = [
     "TextEngine",
     "TokenId",
     "Tool",
+    "cancel_on_disconnect",
     "engine_group",
     "first_of",
     "from_exception",
@@ -112,7 +113,6 @@ __all__ = [
     "read_body",
     "read_query",
     "respond",
+    "response_unless_disconnected",
     "takes",
-    "unless_disconnected",
-    "while_connected",
 ]

@@ -20,7 +20,7 @@ from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.engine.scheduling.sharing import Sharing
+from sglang_plug.engine.scheduling.sharing import CallerAccounting
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.time_slices import TimeSlices
@@ -112,7 +112,7 @@ class Simulation:
             chunk_size=engine.chunk_size,
             max_running=engine.max_running,
             preemption=Preemption(self._clock, preemptive, extension=TimeSlices(self._clock)),
-            sharing=Sharing(accounting, preemptive, engine.weights),
+            sharing=CallerAccounting(accounting, preemptive, engine.weights),
             extensions=extension_points({"step-time": StepTime(engine.target)} if engine.target != 0 else {}),
         )
 

@@ -41,7 +41,7 @@ from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submi
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
 from sglang_plug.engine.startup.build import build_engine
-from sglang_plug.ops.host_device_copy import Fetched
+from sglang_plug.ops.host_device_copy import AsyncHostCopy
 
 BATCHES = (8, 32)
 """Batch sizes measured besides the full load."""
@@ -264,7 +264,7 @@ def _measured(loop: EngineLoop, inbox: ListInbox, watch: Stopwatch, load: Load) 
         loop.step()
     steps = min(item.limit - len(item.tokens) for item in loop.scheduler.running) - SETTLED
     waited = Stopwatch("host")
-    with patch.object(Fetched, "read", waited.timed(Fetched.read)):
+    with patch.object(AsyncHostCopy, "read", waited.timed(AsyncHostCopy.read)):
         watch.take()
         started = time.perf_counter()
         for _ in range(steps):

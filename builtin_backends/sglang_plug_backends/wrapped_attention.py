@@ -14,10 +14,10 @@ Attend = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 @contextmanager
-def attending_by(model: Model, around: Callable[[Attend], Attend]) -> Iterator[None]:
+def wrap_attention(model: Model, around: Callable[[Attend], Attend]) -> Iterator[None]:
     """Let all layers of ``model`` attend by the wrapped functions that ``around`` returns, inside the context."""
     with ExitStack() as layers:
         for module in model.modules():
             if isinstance(module, Attention):
-                layers.enter_context(module.attending_by(around))
+                layers.enter_context(module.wrap_attention(around))
         yield

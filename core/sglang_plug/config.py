@@ -1,8 +1,8 @@
 """The frozen configuration of the engine. Nothing is parsed here: the API package builds it from flags, files and
 environment.
 
-Every option that may be ``"auto"`` is resolved once, by ``engine.startup.resolve``; nothing writes to a configuration after
-construction (``dataclasses.replace`` makes a new one).
+Every option that may be ``"auto"`` is resolved once, by ``engine.startup.resolve``; nothing writes to a configuration
+after construction (``dataclasses.replace`` makes a new one).
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def metrics() -> Iterator[Metric]:
     observer = PrometheusObserver()
     observer.on_start({"served_model_name": "demo", "components": {}, "page_size": 1, "max_total_tokens": 1})
     numbers: dict[str, Any] = dict.fromkeys((field.name for field in fields(StepStats) if field.default is MISSING), 0)
-    observer.on_step(StepStats(**numbers, totals=tuple(MemoryRelief().totals()), gauges=tuple(StepTime().gauges())))
+    observer.on_step(StepStats(**numbers, counters=tuple(MemoryRelief().counters()), gauges=tuple(StepTime().gauges())))
     yield from observer.registry.collect()
 
 

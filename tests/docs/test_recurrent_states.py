@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, Recurrent, Runs, StatePool
+from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, RecurrentInputs, SequenceSpans, StatePool
 from sglang_plug.testing.model.attention_inputs import make_batch
 from sglang_plug_backends.torch_native.attention import TorchAttention
 
@@ -19,7 +19,7 @@ WIDTH = 8
 
 def batch(pool: StatePool, row: int, start: int, end: int) -> ForwardBatch:
     made = make_batch([list(range(1, end + 1))], [end - start], kv=None, device=CPU)
-    made.recurrent = Recurrent(pool, Runs.of([row], [end - start], CPU))
+    made.recurrent = RecurrentInputs(pool, SequenceSpans.of([row], [end - start], CPU))
     return made
 
 

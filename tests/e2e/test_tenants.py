@@ -187,13 +187,13 @@ def test_prefixes_are_shared_within_a_tenant_only(tenants: tuple[Tenant, Tenant,
 def test_generate_is_isolated_too_and_a_salt_cannot_name_another_tenant(
     tenants: tuple[Tenant, Tenant, Tenant],
 ) -> None:
-    from sglang_plug_api.http.callers import owner_of
+    from sglang_plug_api.http.callers import owner_id
 
     a, b, _ = tenants
     body = {"text": "G " + PROMPT, "sampling_params": {"max_new_tokens": 1}}
     cached = [tenant.answer("POST", "/generate", json=body)["meta_info"]["cached_tokens"] for tenant in (a, b, a)]
     assert cached[:2] == [0, 0] and cached[2] > 50
-    for salt in (owner_of("key-a"), f"{owner_of('key-a')}:", f":{owner_of('key-a')}"):
+    for salt in (owner_id("key-a"), f"{owner_id('key-a')}:", f":{owner_id('key-a')}"):
         answer = b.answer("POST", "/generate", json={**body, "cache_salt": salt})
         assert answer["meta_info"]["cached_tokens"] == 0
 

@@ -51,13 +51,13 @@ def test_equals_merged_weights(tmp_path: Path, tiny_model: Tiny, serve: Serve, f
 def test_loading_and_unloading(tmp_path: Path, tiny_model: Tiny, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks hold what requests may have, and no more."""
     ranks: list[WorkerRankLora] = []
-    follow = WorkerRankLora.follow_command
+    follow = WorkerRankLora.handle_command
 
     def noted(self: WorkerRankLora, command: bytes) -> None:
         ranks.append(self)
         follow(self, command)
 
-    monkeypatch.setattr(WorkerRankLora, "follow_command", noted)
+    monkeypatch.setattr(WorkerRankLora, "handle_command", noted)
     model = tiny_model("llama-3.2-1b")
     adapters = loras(tmp_path, model, FAMILIES["llama-3.2-1b"])
     references = expected(model, adapters)

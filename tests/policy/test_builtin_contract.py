@@ -59,7 +59,7 @@ def test_groups_of_engines_import_only_public_names(sources: list[Source]) -> No
 
 def test_an_import_below_the_package_is_reported(sources: list[Source]) -> None:
     declaring = next(source for source in sources if source.folder.endswith("sglang_plug_backends/lora"))
-    text = "from sglang_plug import Model, config\nfrom sglang_plug.layers import Row\nimport sglang_plug.ops"
+    text = "from sglang_plug import Model, config\nfrom sglang_plug.layers import Router\nimport sglang_plug.ops"
     assert non_public([Source(declaring.path, declaring.module, text)]) == {
         "sglang_plug.config",
         "sglang_plug.ops",

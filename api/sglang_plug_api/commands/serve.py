@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 from sglang_plug import Plugins
-from sglang_plug.system.gc_control import collecting_later
+from sglang_plug.system.gc_control import gc_paused
 from sglang_plug_api.lifecycle.plugin_table import slow_plugins
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.options.parsing import add_arguments, misspelt_variables, server_config
@@ -38,7 +38,7 @@ class ServeCommand:
         plugins.check_settings()
         if self._run_server is not None:
             return self._run_server(config, plugins)
-        with collecting_later():
+        with gc_paused():
             from sglang_plug_api.lifecycle.server import serve  # the web framework is not needed for --help
 
         return serve(config, plugins)

@@ -33,7 +33,7 @@ from sglang_plug_api.text.text_engine import TextEngine
 from .auth import guard
 from .errors import ApiError, error_response, from_exception
 from .hosts import CheckHost, HostPolicy
-from .middleware import REQUEST_ID, AnswerHead, BodyLimit, CatchAllErrors, Gate, GateState, RequestIds, failure
+from .middleware import REQUEST_ID, BodyLimit, CatchAllErrors, Gate, GateState, HeadAsGet, RequestIds, failure
 from .origins import CheckOrigin, reading_with_effects
 from .plugin_routes import PluginRoute, RouteOwner, include_routes, plugin_routes, refuse_clashes, route_owners
 from .request_body import Endpoint
@@ -78,7 +78,7 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
             Middleware(CheckOrigin, allowed=config.allow_origins, policy=hosts, effects=effects),
             Middleware(Gate, state=gate),
             Middleware(BodyLimit, limit=config.max_request_bytes, timeout=config.body_timeout, larger=limits),
-            Middleware(AnswerHead, owners=heads),
+            Middleware(HeadAsGet, owners=heads),
         ],
     )
     for kind in (Exception, ApiError, HTTPException, RequestValidationError, RequestError, EngineError):

@@ -26,21 +26,21 @@ class Caller:
 
     owner: str = ""
     """Id of the API key: it reveals nothing about the key and is the same after a restart. Empty without a key."""
-    sees_all: bool = True
+    can_access_all: bool = True
     """True if the caller may use files and batches of other owners."""
 
     @property
     def scope(self) -> str | None:
         """The owner whose files and batches the caller may use; ``None``: any owner."""
-        return None if self.sees_all else self.owner
+        return None if self.can_access_all else self.owner
 
     def may_use(self, owner: str) -> bool:
         """Return True if the caller may use files and batches of ``owner``."""
-        return self.sees_all or self.owner == owner
+        return self.can_access_all or self.owner == owner
 
 
-EVERYBODY = Caller()
-_current: ContextVar[Caller] = ContextVar("caller", default=EVERYBODY)
+ANONYMOUS = Caller()
+_current: ContextVar[Caller] = ContextVar("caller", default=ANONYMOUS)
 
 
 def current_caller() -> Caller:
@@ -69,9 +69,9 @@ class Callers:
     def __init__(self, config: ServerConfig) -> None:
         self._one_tenant = not config.api_keys
         self._all_see_all = self._one_tenant or config.shared_storage
-        self._admin = owner_of(config.admin_api_key) if config.admin_api_key else None
+        self._admin = owner_id(config.admin_api_key) if config.admin_api_key else None
         self._keys = (*config.api_keys, *((config.admin_api_key,) if config.admin_api_key else ()))
-        self._callers = {key: self.of_owner(owner_of(key)) for key in self._keys}
+        self._callers = {key: self.of_owner(owner_id(key)) for key in self._keys}
 
     @property
     def scoped(self) -> bool:
@@ -91,9 +91,9 @@ class Callers:
         """Return the caller with this owner id, for example the one that a batch runs for."""
         if self._one_tenant:
             return Caller(owner)
-        return Caller(owner, sees_all=self._all_see_all or owner == self._admin)
+        return Caller(owner, can_access_all=self._all_see_all or owner == self._admin)
 
 
-def owner_of(key: str) -> str:
+def owner_id(key: str) -> str:
     """Return the owner id that an API key's files and batches are stored under."""
     return hashlib.sha256(OWNER_PREFIX + key.encode()).hexdigest()[:OWNER_DIGITS]

@@ -235,7 +235,7 @@ class BodyLimit:
         return ApiError(f"the body is larger than {limit} bytes, the limit of {option}", 413)
 
 
-class AnswerHead:
+class HeadAsGet:
     """Answers HEAD as GET, and leaves out the body.
 
     Args:

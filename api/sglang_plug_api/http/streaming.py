@@ -36,7 +36,7 @@ class ClientDisconnected(ApiError):
         super().__init__("the client left", CLIENT_CLOSED_REQUEST)
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, Item]) -> Item:
+async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, Item]) -> Item:
     """Await ``work``, or cancel it and raise ``ClientDisconnected`` when the client disconnects.
 
     Call it after the body was read, for any work that takes time before a response begins.
@@ -52,10 +52,10 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Item]) -> 
         await _stop(task, disconnect)
 
 
-async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+async def response_unless_disconnected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """Await ``work``, or cancel it when the client disconnects."""
     try:
-        return await while_connected(request, work)
+        return await cancel_on_disconnect(request, work)
     except ClientDisconnected:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
@@ -146,13 +146,13 @@ async def respond(
     ``JsonLines``.
     """
     if streamed:
-        begun = await while_connected(request, first_of(events()))
+        begun = await cancel_on_disconnect(request, first_of(events()))
         return JsonLines(begun, headers) if lines else EventStream(begun, headers, done=done)
 
     async def whole() -> Response:
         return json_response(await answer(), headers=headers)
 
-    return await unless_disconnected(request, whole())
+    return await response_unless_disconnected(request, whole())
 
 
 async def first_of(events: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:

@@ -11,7 +11,7 @@ from typing import Any
 from sglang_plug import AUTO, ConfigError, Facts, Plugins, Tokenizer, TokenizerSource
 from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.plugins.registry import Component
-from sglang_plug.system.gc_control import collecting_later
+from sglang_plug.system.gc_control import gc_paused
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.text.guarded_tokenizer import GuardedTokenizer
 
@@ -67,7 +67,7 @@ class EarlyTokenizer:
         if source is None:
             return
         try:
-            with collecting_later():
+            with gc_paused():
                 self._loaded = component, source, _make(component, source)
         except ConfigError as error:
             self._error = error

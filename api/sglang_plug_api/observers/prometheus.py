@@ -148,7 +148,7 @@ class PrometheusObserver(Observer):
         self._add("num_retracted_reqs_total", stats.retracted, replica)
         self._record_speculation(stats, totals)
         rank = replica if self._has_replicas else None
-        self._extension_counters.record(stats.totals, self._label, rank)
+        self._extension_counters.record(stats.counters, self._label, rank)
         self._extension_gauges.record(stats.gauges, self._label, rank)
         for seconds in stats.queue_seconds:
             self._observe("queue_time_seconds", seconds, replica)

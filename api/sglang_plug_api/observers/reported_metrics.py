@@ -1,4 +1,4 @@
-"""Prometheus metrics that are created when they are first reported: totals and gauges of step extensions."""
+"""Prometheus metrics that are created when they are first reported: counters and gauges of step extensions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from sglang_plug import MetricGauge, MetricTotal
+from sglang_plug import MetricCounter, MetricGauge
 
 from .engine_labels import engine_labels
 
@@ -23,16 +23,16 @@ class ExtensionCounters:
         self._counters: dict[str, Counter] = {}
         self._values: dict[tuple[str, tuple[str, ...]], float] = {}
 
-    def record(self, totals: Iterable[MetricTotal], model: str, replica: int | None = None) -> None:
-        """Raise the counters to ``totals``, which an engine counts from 0 again after a restart.
+    def record(self, counters: Iterable[MetricCounter], model: str, replica: int | None = None) -> None:
+        """Raise the counters to ``counters``, which an engine counts from 0 again after a restart.
 
         Args:
-            totals: what the extensions of one engine have counted.
+            counters: what the extensions of one engine have counted.
             model: value of the label ``model_name``.
             replica: value of the label ``dp_rank``; ``None``: there is one engine, and no such label.
         """
         own = engine_labels(model, replica)
-        for total in totals:
+        for total in counters:
             labels = {**own, **dict(total.labels)}
             if total.name not in self._counters:
                 self._counters[total.name] = Counter(

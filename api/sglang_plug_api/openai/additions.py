@@ -14,7 +14,7 @@ from sglang_plug_api.text.meta_info import OutputSoFar, cached_tokens_details, m
 from sglang_plug_api.text.text_engine import TextEngine
 
 
-class Additions:
+class ExtraResponseFields:
     """The additions that one request asks for: token ids, ``meta_info``, log-probabilities of the prompt."""
 
     def __init__(self, engine: TextEngine, body: GenerationBody, jobs: Sequence[Job]) -> None:
@@ -26,15 +26,15 @@ class Additions:
         self.prompt = self.tokens or bool(body.return_prompt_token_ids)
         """True if outputs come with the token ids of their prompts."""
 
-    def of_piece(self, index: int, piece: Piece) -> dict[str, Any]:
+    def for_piece(self, index: int, piece: Piece) -> dict[str, Any]:
         """Return the fields of a choice that every piece of output ``index`` has."""
         return {"token_ids": list(piece.tokens)} if self.tokens else {}
 
-    def of_start(self, index: int) -> dict[str, Any]:
+    def for_start(self, index: int) -> dict[str, Any]:
         """Return the fields of a choice that output ``index`` has once, first in a stream."""
         return {"prompt_token_ids": list(self._jobs[index].tokens)} if self.prompt else {}
 
-    def of_end(self, index: int, piece: Piece) -> dict[str, Any]:
+    def for_end(self, index: int, piece: Piece) -> dict[str, Any]:
         """Return the fields of a choice that output ``index`` has once, last in a stream."""
         if not self._body.return_meta_info:
             return {}
@@ -50,7 +50,7 @@ class Additions:
         else:
             self._records[index] = OutputSoFar(piece)
 
-    def of_answer(self, piece: Piece) -> dict[str, Any]:
+    def for_answer(self, piece: Piece) -> dict[str, Any]:
         """Return the fields next to ``choices``; ``piece`` is the end of the first output, or of one in a stream."""
         if not self._body.return_cached_tokens_details:
             return {}

@@ -15,8 +15,8 @@ TOOL_CALLS = "tool_calls"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """Parsers and options for reading the outputs of one request.
+class ParsingOptions:
+    """Parsers of the outputs of one request, and their options.
 
     ``separate`` splits reasoning from the answer; ``stream_reasoning`` sends it as it is generated, not all at once.
     """
@@ -45,12 +45,12 @@ class Reading:
 class Choice:
     """One output while it is generated: takes text, returns deltas or a message."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        self._reasoning = _reasoning_parser(reading)
-        if self._reasoning is not None and reading.lead:
-            self._reasoning.feed(reading.lead)
-        self._tools = reading.tools.for_functions(reading.functions) if reading.tools else None
+    def __init__(self, parsing: ParsingOptions) -> None:
+        self._parsing = parsing
+        self._reasoning = _reasoning_parser(parsing)
+        if self._reasoning is not None and parsing.lead:
+            self._reasoning.feed(parsing.lead)
+        self._tools = parsing.tools.for_functions(parsing.functions) if parsing.tools else None
         self._calls = 0
         self._thoughts: list[str] = []
         self._reasoning_texts: list[str] = []
@@ -129,15 +129,15 @@ class Choice:
     def _is_allowed(self, event: Event) -> bool:
         """Return False for calls but the first without ``parallel_tool_calls``, and for reasoning that is left out."""
         if isinstance(event, Reasoning):
-            return self._reading.include_reasoning
+            return self._parsing.include_reasoning
         if not isinstance(event, CallStart | CallArguments | CallEnd):
             return True
-        return self._reading.parallel or event.index == 0
+        return self._parsing.parallel or event.index == 0
 
     def _reordered(self, events: Iterable[Event]) -> Iterator[Event]:
         """Yield ``events``; reasoning that is not to be streamed comes at once, before the event after it."""
         for event in events:
-            if isinstance(event, Reasoning) and not self._reading.stream_reasoning:
+            if isinstance(event, Reasoning) and not self._parsing.stream_reasoning:
                 self._thoughts.append(event.text)
                 continue
             if self._thoughts:
@@ -149,10 +149,10 @@ class Choice:
         return thoughts
 
 
-def _reasoning_parser(reading: Reading) -> OutputParser | None:
-    if reading.reasoning is None or not reading.separate:
+def _reasoning_parser(parsing: ParsingOptions) -> OutputParser | None:
+    if parsing.reasoning is None or not parsing.separate:
         return None
-    return reading.reasoning.for_functions(reading.functions if reading.calls_end_reasoning else {})
+    return parsing.reasoning.for_functions(parsing.functions if parsing.calls_end_reasoning else {})
 
 
 def new_call_id() -> str:

@@ -1,4 +1,4 @@
-"""Preparation of a chat request: from a conversation with tools and images to a job and the reading of its outputs."""
+"""Preparation of a chat request: from a conversation with tools and images to a job and the parsing of its outputs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sglang_plug_api.text.reasoning import apply_reasoning
 from sglang_plug_api.text.template_variables import template_variables
 from sglang_plug_api.text.text_engine import TextEngine
 
-from .chat_events import Reading
+from .chat_events import ParsingOptions
 from .choices import generation_truncation
-from .tools import SCHEMA, tooling
+from .tools import SCHEMA, tool_setup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def truncated_chat(engine: TextEngine, body: ChatBody, job: Job) -> Job:
     return replace(job, tokens=truncation.cut(job.tokens))
 
 
-async def prepare_chat(engine: TextEngine, request: ChatRequest) -> tuple[Job, Reading]:
+async def prepare_chat(engine: TextEngine, request: ChatRequest) -> tuple[Job, ParsingOptions]:
     """Check, render and tokenize a chat request. Raises ``ApiError``.
 
     Returns a job with the prompt and its constraint, which lacks everything that the conversation does not determine
@@ -73,7 +73,7 @@ async def prepare_chat(engine: TextEngine, request: ChatRequest) -> tuple[Job, R
     has_format = request.constraint is not None
     if request.constraint is not None:
         check_writable(request.constraint, request.constraint_field or request.constraint.kind)
-    tools = tooling(
+    tools = tool_setup(
         engine.parsers,
         request.tools,
         request.tool_choice,
@@ -105,11 +105,11 @@ async def prepare_chat(engine: TextEngine, request: ChatRequest) -> tuple[Job, R
         constraint=with_backend(constraint, request.grammar_backend),
         constraint_field="tools" if tools.constraint else request.constraint_field,
     )
-    reading = replace(
-        tools.reading,
+    parsing = replace(
+        tools.parsing,
         separate=request.separate_reasoning or not request.include_reasoning,
         stream_reasoning=request.stream_reasoning,
         include_reasoning=request.include_reasoning,
     )
     parser = None if request.continue_final_message else engine.parsers.reasoning
-    return apply_reasoning(job, reading, parser, engine.tokenizer, variables, calls=tools.constraint is not None)
+    return apply_reasoning(job, parsing, parser, engine.tokenizer, variables, calls=tools.constraint is not None)

@@ -118,7 +118,7 @@ class Usage:
         return usage
 
 
-class Envelope:
+class ResponseBuilder:
     """Builds responses and chunks of one request from the keys that they share."""
 
     def __init__(self, engine: TextEngine, body: GenerationBody, id: str, kind: str) -> None:

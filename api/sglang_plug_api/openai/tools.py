@@ -12,14 +12,14 @@ from sglang_plug_api.http.errors import SHOWN, ApiError
 from sglang_plug_api.protocol.tools import AllowedToolsChoice, NamedTool, Tool, ToolChoice
 from sglang_plug_api.text.parsers import Parsers
 
-from .chat_events import Reading
+from .chat_events import ParsingOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Tooling:
+class ToolSetup:
     """The tools of one request, and how it may use them."""
 
-    reading: Reading
+    parsing: ParsingOptions
     """How outputs are parsed, unless the prompt says that constrained outputs have reasoning, too."""
     template_tools: Sequence[Mapping[str, Any]] | None = None
     """For the chat template."""
@@ -33,7 +33,7 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 """Arguments of a tool that is not strict, together with strict ones."""
 
 
-def tooling(
+def tool_setup(
     parsers: Parsers,
     tools: Sequence[Tool] | None,
     choice: ToolChoice | None,
@@ -41,7 +41,7 @@ def tooling(
     *,
     has_format: bool,
     schema_field: str = SCHEMA,
-) -> Tooling:
+) -> ToolSetup:
     """Check and decide. Raises ``ApiError``.
 
     Args:
@@ -53,18 +53,18 @@ def tooling(
         tools, choice = _allowed(tools or (), choice), choice.allowed_tools.mode
     named = choice.function.name if isinstance(choice, NamedTool) else None
     required = choice == "required" or named is not None
-    without_calls = Reading(reasoning=None if has_format else parsers.reasoning)
+    without_calls = ParsingOptions(reasoning=None if has_format else parsers.reasoning)
     if not tools:
         if required:
             choice_text = choice if named is None else "a named tool"
             raise ApiError(f"Tools cannot be empty if tool choice is set to {choice_text}.", param="tool_choice")
-        return Tooling(without_calls)
+        return ToolSetup(without_calls)
     _check_unique(tools)
     chosen = [tool for tool in tools if named in (None, tool.function.name)]
     if not chosen:
         raise _not_found(str(named))
     if choice == "none":
-        return Tooling(without_calls)
+        return ToolSetup(without_calls)
     if required and has_format:
         raise ApiError(
             "tool_choice 'required' or a named tool cannot be combined with a format of the output; remove one of them",
@@ -80,8 +80,8 @@ def tooling(
     template_tools = [tool.model_dump(exclude_unset=True) for tool in tools]
     functions = {tool.function.name: tool.function.parameters or {} for tool in tools}
     reasoning = None if constraint is not None or has_format else parsers.reasoning
-    reading = Reading(tools=parser, functions=functions, reasoning=reasoning, parallel=parallel_calls)
-    return Tooling(reading, template_tools, constraint)
+    parsing = ParsingOptions(tools=parser, functions=functions, reasoning=reasoning, parallel=parallel_calls)
+    return ToolSetup(parsing, template_tools, constraint)
 
 
 def _allowed(tools: Sequence[Tool], choice: AllowedToolsChoice) -> list[Tool]:

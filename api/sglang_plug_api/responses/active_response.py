@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.http.streaming import NamedEvent
-from sglang_plug_api.openai.chat_events import Choice, Reading
+from sglang_plug_api.openai.chat_events import Choice, ParsingOptions
 from sglang_plug_api.protocol.items import Item, messages_of
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.text.job import Ending, Job, Piece
@@ -35,7 +35,7 @@ class ActiveResponse:
         body: the request.
         messages: the conversation without instructions.
         job: the sequence to generate; its id is the response's id.
-        reading: parsers and options for reading the output.
+        parsing: parsers and options for parsing the output.
         keep: True to store the response.
     """
 
@@ -45,7 +45,7 @@ class ActiveResponse:
         body: ResponsesBody,
         messages: Sequence[Mapping[str, Any]],
         job: Job,
-        reading: Reading,
+        parsing: ParsingOptions,
         *,
         keep: bool,
     ) -> None:
@@ -53,7 +53,7 @@ class ActiveResponse:
         self.items = full_items(body.input)
         """The items of the request's own input."""
         self._engine, self._body, self._messages = engine, body, messages
-        self._choice, self._output = Choice(reading), Output()
+        self._choice, self._output = Choice(parsing), Output()
         self._last_events: list[NamedEvent] = []
         self._created = int(time.time())
         self._completed: int | None = None

@@ -16,7 +16,7 @@ from sglang_plug.system.library_panics import is_error
 from sglang_plug_api.http.callers import current_caller
 from sglang_plug_api.http.errors import RETRY_AFTER, SHOWN, ApiError, from_exception
 from sglang_plug_api.http.streaming import NamedEvent
-from sglang_plug_api.openai.tools import Tooling, tooling
+from sglang_plug_api.openai.tools import ToolSetup, tool_setup
 from sglang_plug_api.protocol.items import check_outputs
 from sglang_plug_api.protocol.openai import MAX_MESSAGES
 from sglang_plug_api.protocol.responses import ResponsesBody
@@ -49,7 +49,7 @@ class _PreparedRequest:
     """The constraint that the request itself sets."""
     constraint_field: str
     """The field that sets it."""
-    tools: Tooling
+    tools: ToolSetup
     variables: Mapping[str, Any]
     """Variables of the chat template."""
 
@@ -101,17 +101,17 @@ class ResponsesService:
             salt=body.salt,
             adapter=engine.adapters.resolve(body.model),
         )
-        job, reading = apply_reasoning(
+        job, parsing = apply_reasoning(
             job,
-            prepared.tools.reading,
+            prepared.tools.parsing,
             engine.parsers.reasoning,
             engine.tokenizer,
             prepared.variables,
             calls=calls is not None,
         )
-        job = replace(job, sampling=_sampling(engine, reading.sampling(body.sampling()), len(tokens)))
+        job = replace(job, sampling=_sampling(engine, parsing.sampling(body.sampling()), len(tokens)))
         keep = body.store is not False and self._stored.enabled
-        return ActiveResponse(engine, body, messages, job, reading, keep=keep)
+        return ActiveResponse(engine, body, messages, job, parsing, keep=keep)
 
     async def count(self, body: ResponsesBody) -> dict[str, Any]:
         """Count the tokens of the prompt that a response would have. Raises ``ApiError``."""
@@ -274,7 +274,7 @@ class ResponsesService:
             raise ApiError(f"a response in the background is stored until it is read, but {reason}", param="background")
         messages, template_messages = await self._conversation(body)
         constraint, field = _constraint(body)
-        tools = _tooling(self._engine, body, has_format=constraint is not None)
+        tools = _tool_setup(self._engine, body, has_format=constraint is not None)
         variables = _variables(self._engine, body, tools)
         prompt = await render(
             self._engine,
@@ -335,7 +335,7 @@ class ResponsesService:
             await self._stored.update(response)
 
 
-def _variables(engine: TextEngine, body: ResponsesBody, tools: Tooling) -> dict[str, Any]:
+def _variables(engine: TextEngine, body: ResponsesBody, tools: ToolSetup) -> dict[str, Any]:
     effort = body.reasoning.effort if body.reasoning else None
     return template_variables(
         engine, body.chat_template_kwargs, effort, tools=tools.template_tools is not None, field="reasoning.effort"
@@ -355,12 +355,12 @@ def _constraint(body: ResponsesBody) -> tuple[Constraint | None, str]:
     return constraint_from_fields(body, response_format, FIELDS, structured)
 
 
-def _tooling(engine: TextEngine, body: ResponsesBody, *, has_format: bool) -> Tooling:
+def _tool_setup(engine: TextEngine, body: ResponsesBody, *, has_format: bool) -> ToolSetup:
     tools = [tool.nested() for tool in body.tools or ()]
     choice = body.tool_choice
     nested = choice.nested() if isinstance(choice, FlatNamedTool | FlatAllowedTools) else choice
     try:
-        return tooling(
+        return tool_setup(
             engine.parsers, tools, nested, body.parallel_tool_calls, has_format=has_format, schema_field="parameters"
         )
     except ApiError as error:

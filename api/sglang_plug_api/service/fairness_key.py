@@ -9,7 +9,7 @@ from dataclasses import replace
 from pydantic import BaseModel
 
 from sglang_plug import ConfigError
-from sglang_plug_api.http.callers import Caller, owner_of
+from sglang_plug_api.http.callers import Caller, owner_id
 from sglang_plug_api.options.config import ServerConfig
 
 from .terms import ServiceTerms, deadline_of
@@ -51,8 +51,8 @@ class FairnessKey:
         if self._kind == API_KEY:
             if unknown := [key for key in weights if key not in api_keys]:
                 raise ConfigError(f"--key-weight has {len(unknown)} keys that are not among those of --api-key")
-            return {owner_of(key): weight for key, weight in weights.items()}
-        owners = ["", *map(owner_of, api_keys)]
+            return {owner_id(key): weight for key, weight in weights.items()}
+        owners = ["", *map(owner_id, api_keys)]
         return {_id(owner, key): weight for key, weight in weights.items() for owner in owners}
 
     def terms(self, caller: Caller, headers: Mapping[str, str], body: BaseModel, *, batch: bool) -> ServiceTerms:

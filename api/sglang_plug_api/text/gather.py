@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-async def uninterrupted(work: Coroutine[Any, Any, Result]) -> Result:
+async def shielded(work: Coroutine[Any, Any, Result]) -> Result:
     """Await ``work``; a cancellation takes effect only once it is done."""
     task = asyncio.ensure_future(work)
     try:

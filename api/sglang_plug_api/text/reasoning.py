@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from sglang_plug import OutputParser, ReasoningBlock, ReasoningMarks, ReasoningPrefix, Tokenizer
-from sglang_plug_api.openai.chat_events import Choice, Reading
+from sglang_plug_api.openai.chat_events import Choice, ParsingOptions
 
 from .job import Job
 from .text_engine import TextEngine
@@ -22,36 +22,36 @@ NO_REASONING = ReasoningBlock(())
 
 def apply_reasoning(
     job: Job,
-    reading: Reading,
+    parsing: ParsingOptions,
     parser: type[OutputParser] | None,
     tokenizer: Tokenizer,
     variables: Mapping[str, Any],
     *,
     calls: bool,
-) -> tuple[Job, Reading]:
+) -> tuple[Job, ParsingOptions]:
     """Return ``job`` with the marks around the reasoning of its outputs, and how these are read.
 
     Args:
         job: its prompt was rendered by a chat template.
-        reading: the part that does not depend on the prompt.
+        parsing: the part that does not depend on the prompt.
         parser: parser of the server's reasoning format.
         tokenizer: tokenizer of the prompt.
         variables: variables of the chat template.
         calls: True if outputs are constrained to tool calls, alone or between texts.
     """
     if parser is None:
-        return job, reading
+        return job, parsing
     disabled = any(variables.get(name) is False for name in SWITCHES)
     marks = None if disabled else _marks(parser, tokenizer, job.tokens, calls=calls)
     if marks is None:
-        return replace(job, reasoning=NO_REASONING), reading
+        return replace(job, reasoning=NO_REASONING), parsing
     is_constrained = job.constraint is not None
-    reading = replace(reading, reasoning=parser, lead=marks.opened, calls_end_reasoning=not is_constrained)
+    parsing = replace(parsing, reasoning=parser, lead=marks.opened, calls_end_reasoning=not is_constrained)
     prefix = None
     if is_constrained:
         ends = tuple(_tokens(tokenizer, text) for text in marks.ends)
         prefix = ReasoningPrefix(ends, _tokens(tokenizer, marks.opening))
-    return replace(job, reasoning_prefix=prefix, reasoning=_block(tokenizer, marks)), reading
+    return replace(job, reasoning_prefix=prefix, reasoning=_block(tokenizer, marks)), parsing
 
 
 def with_reasoning(engine: TextEngine, jobs: Sequence[Job]) -> list[Job]:

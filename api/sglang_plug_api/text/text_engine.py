@@ -38,7 +38,7 @@ from sglang_plug_api.service.terms import DEADLINE_STATUS, ServiceTerms, current
 from .adapter_names import AdapterNames
 from .constraints import constraint_refusal
 from .detokenizing import Detokenizer
-from .gather import uninterrupted
+from .gather import shielded
 from .job import Job, Piece, RunningJob, check_prompt_logprobs, joined, output_job
 from .parsers import Parsers
 from .sampling import SamplingDefaults
@@ -287,7 +287,7 @@ class TextEngine:
         weights stay in use then, as when the call is cancelled before the update has begun.
         """
         async with self._admission_gate.closed_and_idle(lambda: self.in_flight, self.config.drain_timeout):
-            await uninterrupted(self._replace_weights(source, revision, version))
+            await shielded(self._replace_weights(source, revision, version))
 
     async def _replace_weights(self, source: str, revision: str | None, version: str | None) -> None:
         await self.client.control("update_weights", source=source, revision=revision)
@@ -300,7 +300,7 @@ class TextEngine:
         Raises ``ApiError`` or ``RequestError`` if it cannot be loaded.
         """
         self.adapters.check_free(name)
-        await uninterrupted(self._load_adapter(name, path))
+        await shielded(self._load_adapter(name, path))
 
     async def _load_adapter(self, name: str, path: str) -> None:
         await self.client.control("load_adapter", adapter=name, path=path)
@@ -309,7 +309,7 @@ class TextEngine:
     async def unload_adapter(self, name: str) -> None:
         """Unload an adapter; requests in flight keep it until they end. Raises ``ApiError`` if it is not loaded."""
         self.adapters.require_loaded(name)
-        await uninterrupted(self._unload_adapter(name))
+        await shielded(self._unload_adapter(name))
 
     async def _unload_adapter(self, name: str) -> None:
         await self.client.control("unload_adapter", adapter=name)

@@ -7,7 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from sglang_plug import Kernels, Runs
+from sglang_plug import Kernels, SequenceSpans
 
 from .calls import ConvolutionCall, RecurrenceCall, SelectiveScanCall, dense
 from .library import load
@@ -19,7 +19,7 @@ LONGEST_TAPS, LONGEST_KEY, LARGEST_STATE = 8, 512, 16
 NUMBERS = (torch.bfloat16, torch.float32)
 
 
-def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, runs: Runs) -> Tensor:
+def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, runs: SequenceSpans) -> Tensor:
     """Compute the definition with a single rounding."""
     inputs = (x, weight, states) if bias is None else (x, weight, states, bias)
     known = all(item.dtype == torch.bfloat16 for item in inputs) and weight.shape[1] <= LONGEST_TAPS
@@ -44,7 +44,7 @@ def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, 
     return out
 
 
-def linear_attention(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor, runs: Runs) -> Tensor:
+def linear_attention(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor, runs: SequenceSpans) -> Tensor:
     """Compute the definition token by token with a single rounding."""
     if not _fits(q, k, v, decay, states):
         return DEFINITIONS.linear_attention(q, k, v, decay, states, runs)
@@ -52,7 +52,7 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Ten
 
 
 def gated_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, states: Tensor, runs: Runs
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, states: Tensor, runs: SequenceSpans
 ) -> Tensor:
     """Compute the definition token by token with a single rounding."""
     if not _fits(q, k, v, decay, states):
@@ -60,7 +60,9 @@ def gated_delta_rule(
     return _recur(q, k, v, decay, beta.float().contiguous(), states, runs)
 
 
-def selective_scan(x: Tensor, step: Tensor, rates: Tensor, b: Tensor, c: Tensor, states: Tensor, runs: Runs) -> Tensor:
+def selective_scan(
+    x: Tensor, step: Tensor, rates: Tensor, b: Tensor, c: Tensor, states: Tensor, runs: SequenceSpans
+) -> Tensor:
     """Compute the definition token by token with a single rounding."""
     wide = step.dtype == rates.dtype == states.dtype == torch.float32 and states.is_contiguous()
     known = all(item.dtype in NUMBERS and item.stride(-1) == 1 for item in (x, b, c))
@@ -97,7 +99,9 @@ def _fits(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor) -> boo
     return known and decay.dtype == states.dtype == torch.float32 and decay.dim() == 2 and q.shape[-1] <= LONGEST_KEY
 
 
-def _recur(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, rate: Tensor | None, states: Tensor, runs: Runs) -> Tensor:
+def _recur(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, rate: Tensor | None, states: Tensor, runs: SequenceSpans
+) -> Tensor:
     q, k, v, decay = dense(q), dense(k), dense(v), decay.contiguous()
     out = torch.empty(v.shape, dtype=v.dtype)
     call = RecurrenceCall(

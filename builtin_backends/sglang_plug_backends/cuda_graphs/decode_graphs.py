@@ -201,7 +201,7 @@ class DecodeGraphs(StepExecutor):
             if self.collectives.size == 1 or is_out_of_memory(error):
                 raise
             problem = error
-        if self.ranks is not None and not self.ranks.agreed(problem is None):
+        if self.ranks is not None and not self.ranks.all_ranks_succeeded(problem is None):
             raise problem or CannotCaptureError("another rank could not capture its part")
 
     def _capture_sizes(self, model: Model, sizes: Ordered[int], progress: ProgressLine | None) -> None:
@@ -246,7 +246,7 @@ class DecodeGraphs(StepExecutor):
         assert self._logits is not None
         return Decoded(rows, self._likeliest[:size], self._logits[:size])
 
-    def follow(self, model: Model, command: bytes) -> None:
+    def run_command(self, model: Model, command: bytes) -> None:
         """Capture or replay, on a worker rank, what rank 0 does.
 
         Graphs are captured if every rank can capture them; rank 0 logs the reason otherwise.

@@ -44,7 +44,7 @@ def check_replay(
     used = torch.tensor(sorted(set(chain(*contexts))), device=batch.slots.device)
     borrowed = [(part, used) for part in batch.kv.parts]
     if (states := batch.recurrent) is not None:
-        borrowed += [(state, states.runs.rows) for state in states.pool.states]
+        borrowed += [(state, states.spans.rows) for state in states.pool.states]
     with _borrowed(borrowed) as refill:
         refill()
         backend.plan(eager)
@@ -89,7 +89,7 @@ def _fill(batch: ForwardBatch, contexts: list[list[int]], vocabulary: int) -> No
     if (states := batch.recurrent) is not None:
         first, end = StatePool.RESERVED, StatePool.RESERVED + len(contexts)
         rows = torch.arange(first, end)
-        states.runs.rows.copy_(rows if states.pool.rows >= end else torch.zeros_like(rows))
+        states.spans.rows.copy_(rows if states.pool.rows >= end else torch.zeros_like(rows))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug import Attention, CannotCaptureError, ForwardBatch, Model
-from sglang_plug_backends.wrapped_attention import Attend, attending_by
+from sglang_plug_backends.wrapped_attention import Attend, wrap_attention
 
 OutputShapes = tuple[tuple[torch.Size, torch.dtype], ...]
 """Shapes and dtypes of the results of one attention call."""
@@ -147,9 +147,9 @@ class Capture:
 
         Raises ``CannotCaptureError`` if the model reads these fields too, or whatever capturing raises.
         """
-        with attending_by(model, self._noted):
+        with wrap_attention(model, self._noted):
             model(real)
-        with attending_by(model, self._cut):
+        with wrap_attention(model, self._cut):
             self._graph = self._recorder.open()
             try:
                 hidden = model(static)

@@ -107,7 +107,7 @@ class ThreadRankGroup(RankGroup):
 
     def _follow(self, spec: LaunchSpec, rank: int, endpoint: RankEndpoint) -> None:
         try:
-            spec.follow(rank, endpoint)
+            spec.run_worker_rank(rank, endpoint)
         except BaseException as error:
             self._failed[rank] = error
             self._rendezvous.leave()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_plug import Fetched, ForwardBatch, RequestError
+from sglang_plug import AsyncHostCopy, ForwardBatch, RequestError
 from sglang_plug.layers import Router
 
 from .columns import COLUMNS
@@ -180,7 +180,7 @@ class TokenRecord:
         self._layers, self._max_bytes = layers, max_bytes
         self._steps: list[dict[str, Tensor]] = []
         self._open: dict[str, Tensor] | None = None
-        self._pending: deque[tuple[dict[str, Tensor], Fetched]] = deque()
+        self._pending: deque[tuple[dict[str, Tensor], AsyncHostCopy]] = deque()
         self._chosen: dict[int, Tensor] = {}
         self._bytes = self._dropped = self._number = 0
 
@@ -228,7 +228,7 @@ class TokenRecord:
         self._bytes += size
         step["experts"] = experts
         moved = {name: tensor for name, tensor in step.items() if name in ON_DEVICE}
-        self._pending.append((step, Fetched.of(*moved.values())))
+        self._pending.append((step, AsyncHostCopy.of(*moved.values())))
         self._keep(wait=False)
 
     def _keep(self, *, wait: bool) -> None:

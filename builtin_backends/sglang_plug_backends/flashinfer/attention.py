@@ -23,9 +23,9 @@ from sglang_plug import (
     AttentionShape,
     ConfigError,
     ForwardBatch,
+    FusedStoreCapable,
     GraphCapable,
     KVPool,
-    StoredCapable,
 )
 
 from .plan import Part, Role, make_part, parts_of
@@ -96,7 +96,7 @@ class Step:
     static: StaticBuffers | None = None
 
 
-class FlashInferAttention(AttentionBackend, GraphCapable, StoredCapable):
+class FlashInferAttention(AttentionBackend, GraphCapable, FusedStoreCapable):
     """Paged decoding (tensor cores for grouped heads), paged prefill, and ragged prefill where nothing is cached.
 
     Raises ``ConfigError`` for a shape that FlashInfer has no kernels for, and for float32 when the first step is run.
@@ -166,9 +166,9 @@ class FlashInferAttention(AttentionBackend, GraphCapable, StoredCapable):
     def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         if batch.kv is not None:
             batch.kv.store(layer.index, k, v, batch.slots)
-        return self.run_stored(layer, q, k, v, batch)
+        return self.run_after_store(layer, q, k, v, batch)
 
-    def run_stored(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+    def run_after_store(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         step: Step = batch.plan
         kind = Kind.of(layer, q.dtype)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)

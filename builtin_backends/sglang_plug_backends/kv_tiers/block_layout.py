@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sglang_plug import Fetched, KVBlockPart, KVPool, send, upload
+from sglang_plug import AsyncHostCopy, KVBlockPart, KVPool, send, upload
 
 BlockKeySequence = Sequence[bytes]
 
@@ -61,21 +61,23 @@ class BlockLayout:
         """Return a text that is equal for equal layouts."""
         return f"{self.tokens} {self.layers} {self.key_bytes} {self.value_bytes}"
 
-    def copy_out(self, kv: KVPool, slots: Sequence[int]) -> Fetched:
+    def copy_out(self, kv: KVPool, slots: Sequence[int]) -> AsyncHostCopy:
         """Queue copies of the rows of ``slots``, whole blocks, and return them: one tensor per layer and part."""
         with torch.inference_mode():
             index = upload(slots, torch.int64, kv.k[0].device)
-            return Fetched.of(*(rows.index_select(0, index) for rows in _parts(kv)))
+            return AsyncHostCopy.of(*(rows.index_select(0, index) for rows in _parts(kv)))
 
     def blocks(self, copies: Sequence[Tensor]) -> list[memoryview]:
         """Return the blocks, or their parts of one layer, in what was copied, each in memory of its own."""
         parts = [copy.view(torch.uint8).view(-1, self.tokens * self._row_bytes(n)) for n, copy in enumerate(copies)]
         return [torch.cat([part[number] for part in parts]).numpy().data for number in range(parts[0].shape[0])]
 
-    def copy_layer(self, kv: KVPool, slots: Tensor, layer: int) -> Fetched:
+    def copy_layer(self, kv: KVPool, slots: Tensor, layer: int) -> AsyncHostCopy:
         """Queue copies of the rows of ``slots`` int64 on the device, whole blocks, in one layer."""
         count = self._parts_per_layer
-        return Fetched.of(*(rows.index_select(0, slots) for rows in _parts(kv)[layer * count : (layer + 1) * count]))
+        return AsyncHostCopy.of(
+            *(rows.index_select(0, slots) for rows in _parts(kv)[layer * count : (layer + 1) * count])
+        )
 
     def layer_parts(self, keys: BlockKeySequence, copies: Sequence[Tensor], layer: int) -> list[KVBlockPart]:
         """Return the parts of the blocks with ``keys`` in what ``copy_layer`` copied."""

@@ -23,7 +23,7 @@ from sglang_plug import (
     Kernels,
     MemoryPhase,
     MemoryRequest,
-    MetricTotal,
+    MetricCounter,
     Model,
     ModelPhase,
     Output,
@@ -123,9 +123,9 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
         """Report contents, hits and times of the tiers."""
         return {"kv_stores": None if self._tiers is None else self._tiers.info()}
 
-    def totals(self) -> Iterable[MetricTotal]:
+    def counters(self) -> Iterable[MetricCounter]:
         """Report what the tiers did, as metrics."""
-        return () if self._tiers is None else self._tiers.engine.totals()
+        return () if self._tiers is None else self._tiers.engine.counters()
 
     # -- loading ---------------------------------------------------------------------------------------------------
 

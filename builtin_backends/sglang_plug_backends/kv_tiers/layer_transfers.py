@@ -11,8 +11,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sglang_plug import Attention, Fetched, ForwardBatch, KVBlockPart, KVPool, Model, upload
-from sglang_plug_backends.wrapped_attention import Attend, attending_by
+from sglang_plug import AsyncHostCopy, Attention, ForwardBatch, KVBlockPart, KVPool, Model, upload
+from sglang_plug_backends.wrapped_attention import Attend, wrap_attention
 
 from .tier_engine import TierEngine
 
@@ -74,7 +74,7 @@ class LayerTransfers:
             size = len(blocks.keys) * layout.layer_bytes
             self._engine.send_parts(partial(self._parts, blocks.keys, copies, layer), size, blocks.address)
 
-    def _parts(self, keys: Sequence[bytes], copies: Fetched, layer: int) -> list[KVBlockPart]:
+    def _parts(self, keys: Sequence[bytes], copies: AsyncHostCopy, layer: int) -> list[KVBlockPart]:
         return self._engine.layout.layer_parts(keys, copies.read(), layer)
 
 
@@ -94,4 +94,4 @@ def call_after_attention(model: Model, attended: Callable[[int, ForwardBatch], N
 
         return attend_and_call
 
-    return attending_by(model, around)
+    return wrap_attention(model, around)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sglang_plug import Fetched, KVBlock
+from sglang_plug import AsyncHostCopy, KVBlock
 from sglang_plug_backends.background_thread import background_thread
 
 from .tiers import Tiers
@@ -27,7 +27,7 @@ class _Copied:
     """Tensors that were copied from the device, and the keys of the blocks that they become."""
 
     keys: Sequence[bytes]
-    tensors: Fetched
+    tensors: AsyncHostCopy
     encode: Encode
 
 
@@ -76,7 +76,7 @@ class PrefixStores:
         self.dropped_blocks += max(0, len(numbers) - room)
         return numbers[: max(0, room)]
 
-    def put(self, keys: Sequence[bytes], tensors: Fetched, encode: Encode, size: int) -> None:
+    def put(self, keys: Sequence[bytes], tensors: AsyncHostCopy, encode: Encode, size: int) -> None:
         """Store the blocks with ``keys``, of ``size`` bytes each, that ``encode`` makes of ``tensors``."""
         self._put(_Copied(keys, tensors, encode), dict.fromkeys(keys, size))
 

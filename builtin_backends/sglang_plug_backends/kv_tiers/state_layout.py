@@ -10,7 +10,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from sglang_plug import Fetched, KVBlock, SequenceView, StatePhase, StateShape, pinned
+from sglang_plug import AsyncHostCopy, KVBlock, SequenceView, StatePhase, StateShape, pinned
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class StateLayout:
         """Return the key of the states after the block with the key ``block``."""
         return blake2b(self.description, digest_size=KVBlock.KEY_BYTES, key=block, person=b"state").digest()
 
-    def copy_out(self, sequence: SequenceView, length: int) -> Fetched | None:
+    def copy_out(self, sequence: SequenceView, length: int) -> AsyncHostCopy | None:
         """Queue copies of the states after ``length`` tokens; ``None`` if one of them is not saved."""
         parts = [owner.copy_state(sequence, length) for owner, _ in self.owners]
-        return Fetched.of(*(tensor for part in parts for tensor in part)) if all(parts) else None
+        return AsyncHostCopy.of(*(tensor for part in parts for tensor in part)) if all(parts) else None
 
     def encode(self, tensors: Sequence[Tensor]) -> memoryview:
         """Return the bytes of what ``copy_out`` copied."""

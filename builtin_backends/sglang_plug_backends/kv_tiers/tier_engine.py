@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from sglang_plug import KVBlockPart, KVStore, KVTransfer, MetricTotal, PrefixPool, StepStats
+from sglang_plug import KVBlockPart, KVStore, KVTransfer, MetricCounter, PrefixPool, StepStats
 
 from .block_layout import BlockLayout
 from .loading.prefix_loads import PrefixLoads
@@ -88,11 +88,11 @@ class TierEngine:
             "transfers": None if self.transfers is None else self.transfers.info(),
         }
 
-    def totals(self) -> Iterator[MetricTotal]:
+    def counters(self) -> Iterator[MetricCounter]:
         """Yield what was loaded, stored and transferred, as metrics."""
-        yield from self.tiers.totals()
+        yield from self.tiers.counters()
         if self.transfers is not None:
-            yield from self.transfers.totals()
+            yield from self.transfers.counters()
 
     def send(self, keys: Sequence[bytes], transfer: KVTransfer) -> None:
         """Send blocks of a prompt to another engine, after they are stored."""

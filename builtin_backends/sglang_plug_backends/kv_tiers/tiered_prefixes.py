@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sglang_plug import Fetched, KVTransfer, PendingTensor, PrefixPool, SequenceView, StepStats
+from sglang_plug import AsyncHostCopy, KVTransfer, PendingTensor, PrefixPool, SequenceView, StepStats
 
 from .block_keys import BlockKeys, described, namespace_digest
 from .loading.prefix_loads import PrefixLoad
@@ -268,7 +268,7 @@ class TieredPrefixes:
             return
         key, size = keys.content(sequence.salt, content), encoded_bytes(tensor)
         if stores.blocks_to_store([key], size):
-            stores.put([key], Fetched.of(tensor), encode, size)
+            stores.put([key], AsyncHostCopy.of(tensor), encode, size)
 
     def load_tensor(self, sequence: SequenceView, content: bytes, tokens: int) -> PendingTensor | None:
         """Begin to load a tensor, if a tier may have it."""

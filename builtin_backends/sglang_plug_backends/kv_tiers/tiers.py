@@ -9,7 +9,7 @@ from itertools import groupby, takewhile
 from threading import Lock
 from typing import Any
 
-from sglang_plug import KVBlock, MetricTotal
+from sglang_plug import KVBlock, MetricCounter
 
 from .tier import Tier
 
@@ -135,12 +135,12 @@ class Tiers:
         """Return contents and counts by tier."""
         return {tier.name: tier.info() for tier in self._tiers}
 
-    def totals(self) -> Iterator[MetricTotal]:
+    def counters(self) -> Iterator[MetricCounter]:
         """Yield the counts of each tier, as metrics."""
         for tier in self._tiers:
             for name, description in METRICS.items():
                 value = float(getattr(tier.counts, name))
-                yield MetricTotal(f"kv_store_{name}_total", description, (("store", tier.name),), value)
+                yield MetricCounter(f"kv_store_{name}_total", description, (("store", tier.name),), value)
 
     def close(self) -> None:
         """Close every store."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sglang_plug import KVBlockPart, KVStore, KVTransferStore, MetricTotal
+from sglang_plug import KVBlockPart, KVStore, KVTransferStore, MetricCounter
 
 from .tier import RETRY_SECONDS
 
@@ -110,10 +110,10 @@ class Transfers:
         """Return address and counts as plain data."""
         return {"address": self._store.address, **asdict(self._counts)}
 
-    def totals(self) -> Iterator[MetricTotal]:
+    def counters(self) -> Iterator[MetricCounter]:
         """Yield the counts, as metrics."""
         for name, description in METRICS.items():
-            yield MetricTotal(f"kv_transfers_{name}_total", description, (), float(getattr(self._counts, name)))
+            yield MetricCounter(f"kv_transfers_{name}_total", description, (), float(getattr(self._counts, name)))
 
     def _failed(self, address: str, error: Exception) -> None:
         with self._lock:

@@ -184,9 +184,9 @@ class Adapters:
         try:
             adapter = self.read(path)
         except Exception:
-            self.ranks.agreed(False)
+            self.ranks.all_ranks_succeeded(False)
             raise
-        if not self.ranks.agreed(True):
+        if not self.ranks.all_ranks_succeeded(True):
             raise ConfigError("another rank could not read its part of it; its lines in the log tell why")
         return adapter
 

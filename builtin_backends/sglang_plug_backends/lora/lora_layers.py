@@ -42,8 +42,8 @@ def _described(model: Model, name: str, layer: Linear) -> AdaptableLayer:
         size_in=layer.size_in,
         size_out=layer.size_out,
         parts={alias: whole if shard is None else layer.parts[shard] for alias, shard in shards.items()},
-        inputs=layer.own_inputs,
-        outputs={alias: own for alias, shard in shards.items() if (own := layer.own_outputs(shard)) is not None},
+        inputs=layer.input_shard,
+        outputs={alias: own for alias, shard in shards.items() if (own := layer.output_shard(shard)) is not None},
     )
 
 

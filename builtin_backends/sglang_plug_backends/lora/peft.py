@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from sglang_plug import AdaptableLayer, Adapter, AdapterRequest, ConfigError, OwnPart
+from sglang_plug import AdaptableLayer, Adapter, AdapterRequest, ConfigError, RankShard
 from sglang_plug_backends.checkpoint_files import MAX_CONFIG, read_file
 
 from .layer import LoraLayer, Pair
@@ -25,7 +25,7 @@ ROOTS = frozenset({"model", "language_model", "transformer"})
 """Names of the modules around a decoder's layers, which differ between classes of transformers."""
 SHOWN = 3
 Number = TypeVar("Number", int, float)
-Target = tuple[AdaptableLayer, slice, OwnPart | None, OwnPart | None]
+Target = tuple[AdaptableLayer, slice, RankShard | None, RankShard | None]
 """A layer, columns of its output, and this rank's slices of the matrix's input and output."""
 
 REFUSED: Mapping[str, str] = {

@@ -37,7 +37,7 @@ class WorkerRankLora(StepExtension, ModelPhase, RankPhase):
         """Attach the adapters to ``model``."""
         self._adapters.install(model)
 
-    def follow_command(self, command: bytes) -> None:
+    def handle_command(self, command: bytes) -> None:
         """Load or drop an adapter."""
         name, number, *path = json.loads(command)
         if name == LOAD:
@@ -45,7 +45,7 @@ class WorkerRankLora(StepExtension, ModelPhase, RankPhase):
         else:
             self._forget(number)
 
-    def follow_step(self, step: RankStep, batch: ForwardBatch) -> AbstractContextManager[None]:
+    def prepare_step(self, step: RankStep, batch: ForwardBatch) -> AbstractContextManager[None]:
         """Apply the adapters of the step's sequences."""
         owners = [self.held[number] if number else None for number in _decode_owners(step.data)]
         return self._adapters.computing(owners, batch.query_lens)
@@ -57,7 +57,7 @@ class WorkerRankLora(StepExtension, ModelPhase, RankPhase):
             adapter = self._adapters.read(path)
         except Exception as error:
             logger.error("rank %d: the adapter in %s: %s", ranks.rank, path, error)
-        if ranks.agreed(adapter is not None) and adapter is not None:
+        if ranks.all_ranks_succeeded(adapter is not None) and adapter is not None:
             self.held[number] = LoadedAdapter(str(number), path, "", adapter.layers, number=number)
 
     def _forget(self, number: int) -> None:

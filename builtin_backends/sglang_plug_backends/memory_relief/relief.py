@@ -17,7 +17,7 @@ from sglang_plug import (
     CachePhase,
     ExtensionContext,
     HostMemory,
-    MetricTotal,
+    MetricCounter,
     PrefixPool,
     ServicePhase,
     StepExtension,
@@ -138,10 +138,10 @@ class MemoryRelief(StepExtension, CachePhase, ServicePhase):
         if self.relief is not None:
             self.relief.check_memory()
 
-    def totals(self) -> Iterable[MetricTotal]:
+    def counters(self) -> Iterable[MetricCounter]:
         """Report the evicted tokens as a metric."""
         evicted = 0 if self.relief is None else self.relief.done.evicted_tokens
-        yield MetricTotal(EVICTED, EVICTED_TEXT, (), evicted)
+        yield MetricCounter(EVICTED, EVICTED_TEXT, (), evicted)
 
     def info(self) -> Mapping[str, Any]:
         """Report what was done for lack of memory."""

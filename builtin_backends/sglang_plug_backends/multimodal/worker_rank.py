@@ -10,7 +10,7 @@ from sglang_plug import BidirectionalImage, ForwardBatch, MultimodalInputs, Rank
 class WorkerRankMultimodal(StepExtension, RankPhase):
     """Sets the multimodal inputs that rank 0 has computed for a step."""
 
-    def follow_step(self, step: RankStep, batch: ForwardBatch) -> None:
+    def prepare_step(self, step: RankStep, batch: ForwardBatch) -> None:
         """Set the states of the images in the step."""
         batch.multimodal = decode_inputs(step)
 
@@ -18,7 +18,7 @@ class WorkerRankMultimodal(StepExtension, RankPhase):
 def encode_inputs(inputs: MultimodalInputs) -> RankStep:
     """Return ``inputs`` as data for the worker ranks."""
     tensors = (inputs.rows, inputs.states, inputs.mrope_positions)
-    images = [(image.sequence, image.row, image.position, image.count) for image in inputs.whole]
+    images = [(image.sequence, image.row, image.position, image.count) for image in inputs.bidirectional_images]
     return RankStep(json.dumps(images).encode(), tuple(tensor for tensor in tensors if tensor is not None))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_plug import CachedRun, EvictionPolicy, Match, NodeStats, PrefixCache
+from sglang_plug import CachedSegment, EvictionPolicy, Match, NodeStats, PrefixCache
 
 NODES_PER_RUN = 4
 """Nodes that an outline looks at for each one that it returns."""
@@ -124,9 +124,9 @@ class RadixCache(PrefixCache):
     def evictable(self) -> int:
         return self._evictable
 
-    def outline(self, max_runs: int) -> Sequence[CachedRun]:
+    def outline(self, max_runs: int) -> Sequence[CachedSegment]:
         """Return the runs used last: of the ones with very many siblings, the oldest and the newest are looked at."""
-        now, budget, runs = self.clock(), max_runs * NODES_PER_RUN, list[CachedRun]()
+        now, budget, runs = self.clock(), max_runs * NODES_PER_RUN, list[CachedSegment]()
         frontier: list[tuple[float, int, int | None, _Node]] = []
         parents: list[tuple[int | None, _Node]] = [
             (None, root) for root in itertools.islice(_ends(self._roots), max_runs)
@@ -141,7 +141,7 @@ class RadixCache(PrefixCache):
             _, _, index, node = heapq.heappop(frontier)
             stats = node.stats
             runs.append(
-                CachedRun(
+                CachedSegment(
                     index, stats.tokens, stats.hits, max(0.0, now - stats.used), node.locks > 0, len(node.children)
                 )
             )

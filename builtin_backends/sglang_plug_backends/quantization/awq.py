@@ -32,7 +32,7 @@ def build(request: QuantizationRequest, settings: object) -> Quantization:
     return Quantization(
         name="awq",
         scheme=lambda matrix: _scheme(matrix, group_size, request) if selection.holds(matrix) else None,
-        dispensable=lambda name, tensor: name.endswith(".bias") and not bool(tensor.any()),
+        is_ignored=lambda name, tensor: name.endswith(".bias") and not bool(tensor.any()),
     )
 
 

@@ -63,7 +63,7 @@ def build(request: QuantizationRequest, settings: object) -> Quantization:
     return Quantization(
         name="compressed-tensors",
         scheme=lambda matrix: _scheme(matrix, layout, request) if layout.selection.holds(matrix) else None,
-        dispensable=lambda name, tensor: name.endswith(WITHOUT),
+        is_ignored=lambda name, tensor: name.endswith(WITHOUT),
     )
 
 

@@ -58,7 +58,7 @@ def build(request: QuantizationRequest, settings: Fp8Settings) -> Quantization:
     return Quantization(
         name="fp8",
         scheme=lambda matrix: _stored(matrix, stored, request) if stored.holds(matrix) else None,
-        dispensable=lambda name, tensor: name.endswith(WITHOUT),
+        is_ignored=lambda name, tensor: name.endswith(WITHOUT),
     )
 
 

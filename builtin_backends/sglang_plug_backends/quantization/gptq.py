@@ -49,7 +49,7 @@ def build(request: QuantizationRequest, settings: object) -> Quantization:
     return Quantization(
         name="gptq",
         scheme=lambda matrix: _scheme(matrix, layout, request) if layout.selection.holds(matrix) else None,
-        dispensable=partial(_dispensable, layout),
+        is_ignored=partial(_is_ignored, layout),
     )
 
 
@@ -130,7 +130,7 @@ def _pieces(held: Mapping[str, Tensor], *, matrix: Matrix, layout: Layout) -> li
     )
 
 
-def _dispensable(layout: Layout, name: str, tensor: Tensor) -> bool:
+def _is_ignored(layout: Layout, name: str, tensor: Tensor) -> bool:
     """Return True for contiguous group indices and zero biases, which some writers add to every layer."""
     if name.endswith(".g_idx") and layout.ordered:
         return torch.equal(tensor.cpu().int(), in_order(len(tensor), layout.group(len(tensor))))

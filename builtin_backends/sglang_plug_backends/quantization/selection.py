@@ -30,7 +30,11 @@ class Selection:
 
     def holds(self, matrix: Matrix) -> bool:
         """Return whether a matrix is quantized. Raises ``ConfigError`` if only some of its parts are."""
-        if matrix.plain or (matrix.role == "head" and not self.head) or (matrix.role == "router" and not self.router):
+        if (
+            matrix.unquantized
+            or (matrix.role == "head" and not self.head)
+            or (matrix.role == "router" and not self.router)
+        ):
             return False
         if self._ignores(matrix.names_of(matrix.name)):
             return False  # checkpoints with fused parts

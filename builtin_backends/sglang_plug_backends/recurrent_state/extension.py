@@ -20,8 +20,8 @@ from sglang_plug import (
     InputPhase,
     MemoryPhase,
     MemoryRequest,
-    Recurrent,
-    Runs,
+    RecurrentInputs,
+    SequenceSpans,
     SequenceView,
     ServicePhase,
     StatePhase,
@@ -190,7 +190,7 @@ class RecurrentState(
         """Let the captured step use the states in the rows ``numbers``."""
         size = len(numbers)
         starts = torch.arange(size + 1, device=numbers.device)
-        batch.recurrent = Recurrent(self.pool, Runs(numbers, [1] * size, starts))
+        batch.recurrent = RecurrentInputs(self.pool, SequenceSpans(numbers, [1] * size, starts))
 
     def info(self) -> Mapping[str, Any]:
         """Report the number of rows by owner."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Ordered
 import torch
 from torch import Tensor
 
-from sglang_plug import ChunkView, Recurrent, Runs, StatePool, upload
+from sglang_plug import ChunkView, RecurrentInputs, SequenceSpans, StatePool, upload
 
 from .state_rows import HeldState, held_state
 
@@ -32,10 +32,10 @@ class StateSteps:
         for holder in held:
             holder.origin = None
 
-    def of(self, chunks: Ordered[ChunkView], lengths: list[int]) -> Recurrent:
+    def of(self, chunks: Ordered[ChunkView], lengths: list[int]) -> RecurrentInputs:
         """Return the states of ``chunks``, which compute ``lengths`` tokens."""
         rows = list(map(state_row, chunks))
-        return Recurrent(self.pool, Runs.of(rows, lengths, self.pool.device))
+        return RecurrentInputs(self.pool, SequenceSpans.of(rows, lengths, self.pool.device))
 
     def end(self, chunks: Ordered[ChunkView]) -> None:
         """Queue copies after a step: of the states at indices that are to be cached."""
@@ -70,4 +70,4 @@ class StateSteps:
 def state_row(chunk: ChunkView) -> int:
     """Return the row of the chunk's state; the spare one in the profiling run, where sequences own none."""
     held = held_state(chunk.sequence)
-    return StatePool.SPARE if held is None else held.row
+    return StatePool.PADDING if held is None else held.row

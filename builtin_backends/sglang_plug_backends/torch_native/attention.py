@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sglang_plug import Attention, AttentionBackend, ForwardBatch, KVPool, StoredCapable, WeighingCapable
+from sglang_plug import Attention, AttentionBackend, ForwardBatch, FusedStoreCapable, KVPool, LSECapable
 from sglang_plug.contracts.model.batch import narrowed, widened
 
 from .all_heads import attend_wide
@@ -21,7 +21,7 @@ WIDE_HEADS, WIDE_FROM = 2, 8
 """Maximum key heads, and minimum decodes, for multiplying all key heads at once."""
 
 
-class TorchAttention(AttentionBackend, StoredCapable, WeighingCapable):
+class TorchAttention(AttentionBackend, FusedStoreCapable, LSECapable):
     """Attention that gathers keys and values from the pool and uses torch's own functions.
 
     Values that are a slice of the keys are not cut out: whole keys are used as values, and the result is cut. Torch's
@@ -39,15 +39,15 @@ class TorchAttention(AttentionBackend, StoredCapable, WeighingCapable):
         """
         if batch.kv is not None:
             batch.kv.store(layer.index, k, v, batch.slots)
-        return self.run_stored(layer, q, k, v, batch)
+        return self.run_after_store(layer, q, k, v, batch)
 
-    def run_stored(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+    def run_after_store(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         """Attend like ``run`` if the pool already contains ``k`` and ``v``."""
         if batch.kv is not None and batch.kv.values_in_keys:
             return self._run(layer, q, k, k, batch)[..., : v.shape[-1]]
         return self._run(layer, q, k, v, batch)
 
-    def run_weighed(
+    def run_with_lse(
         self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch
     ) -> tuple[Tensor, Tensor]:
         """Attend like ``run`` and return the log-sum-exp of each query's logits too, ``[T, heads]``."""
@@ -61,12 +61,12 @@ class TorchAttention(AttentionBackend, StoredCapable, WeighingCapable):
         out, weights = q.new_empty(*q.shape[:2], v.shape[-1]), q.new_empty(q.shape[:2], dtype=torch.float32)
         for extend in result.extends:
             rows = slice(extend.start, extend.start + extend.count)
-            part = _extend_weighed(layer, q[rows], k[rows], v[rows], batch, extend)
+            part = _extend_with_lse(layer, q[rows], k[rows], v[rows], batch, extend)
             assert part.weight is not None
             out[rows], weights[rows] = part.out[0].transpose(0, 1), part.weight[0, ..., 0].T
         if result.decode is not None:
             decode_rows = slice(None) if result.decode.rows is None else result.decode.rows
-            part = _decode_weighed(layer, q[decode_rows], batch, result.decode)
+            part = _decode_with_lse(layer, q[decode_rows], batch, result.decode)
             assert part.weight is not None
             out[decode_rows] = part.out.reshape(-1, *out.shape[1:])
             weights[decode_rows] = part.weight.reshape(-1, weights.shape[1])
@@ -148,7 +148,7 @@ def _extend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBat
     return result.out[0].transpose(0, 1)
 
 
-def _decode_weighed(layer: Attention, q: Tensor, batch: ForwardBatch, part: DecodePlan) -> Partial:
+def _decode_with_lse(layer: Attention, q: Tensor, batch: ForwardBatch, part: DecodePlan) -> Partial:
     """Attend like ``_decode`` with log-sum-exp weights; ``[B, kv_heads, group, value_dim]``."""
     assert batch.kv is not None
     grouped = q.reshape(len(q), batch.kv.k[layer.index].shape[1], -1, q.shape[2])
@@ -165,7 +165,7 @@ def _decode_weighed(layer: Attention, q: Tensor, batch: ForwardBatch, part: Deco
     return attend(grouped, k, v, layer, mask=mask, weigh=True)
 
 
-def _extend_weighed(
+def _extend_with_lse(
     layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch, part: ExtendPlan
 ) -> Partial:
     """Attend like ``_extend`` with log-sum-exp weights; ``[1, heads, count, value_dim]``."""

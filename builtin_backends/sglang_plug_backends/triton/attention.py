@@ -15,9 +15,9 @@ from sglang_plug import (
     AttentionShape,
     ConfigError,
     ForwardBatch,
+    FusedStoreCapable,
     GraphCapable,
-    StoredCapable,
-    WeighingCapable,
+    LSECapable,
     pinned,
     send,
 )
@@ -53,7 +53,7 @@ WIDE_VALUES, MAX_MEMBERS = 256, 16
 STAGES = 2
 
 
-class TritonAttention(AttentionBackend, GraphCapable, StoredCapable, WeighingCapable):
+class TritonAttention(AttentionBackend, GraphCapable, FusedStoreCapable, LSECapable):
     """Split-KV decoding and paged prefill; rows of both kinds may come in one batch.
 
     Raises ``ConfigError`` on a device that Triton's compiler or interpreter does not serve.
@@ -111,12 +111,12 @@ class TritonAttention(AttentionBackend, GraphCapable, StoredCapable, WeighingCap
     def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         if batch.kv is not None:
             batch.kv.store(layer.index, k, v, batch.slots)
-        return self.run_stored(layer, q, k, v, batch)
+        return self.run_after_store(layer, q, k, v, batch)
 
-    def run_stored(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+    def run_after_store(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         return self._attend(layer, q, k, v, batch, None)
 
-    def run_weighed(
+    def run_with_lse(
         self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch
     ) -> tuple[Tensor, Tensor]:
         if batch.kv is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sglang_plug import Kernels, Runs, upload
+from sglang_plug import Kernels, SequenceSpans, upload
 from sglang_plug_backends.triton.kernels.recurrent import (
     conv_kernel,
     conv_state_kernel,
@@ -28,7 +28,7 @@ WIDEST_KEY = 256
 
 
 def causal_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, step: Runs, *, overlap: bool = False
+    x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, step: SequenceSpans, *, overlap: bool = False
 ) -> Tensor:
     """Compute the definition."""
     if not runs(x, weight, states) or x.stride(-1) != 1 or not weight.is_contiguous() or weight.shape[1] < 2:
@@ -69,7 +69,7 @@ def causal_conv(
 
 
 def linear_attention(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor, step: Runs, *, overlap: bool = False
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor, step: SequenceSpans, *, overlap: bool = False
 ) -> Tensor:
     """Compute the definition."""
     if not _fits(q, k, v, decay, states) or decay.dim() != 2:
@@ -78,7 +78,15 @@ def linear_attention(
 
 
 def gated_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, states: Tensor, step: Runs, *, overlap: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    beta: Tensor,
+    states: Tensor,
+    step: SequenceSpans,
+    *,
+    overlap: bool = False,
 ) -> Tensor:
     """Compute the definition."""
     if not _fits(q, k, v, decay, states):
@@ -93,7 +101,7 @@ def selective_scan(
     b: Tensor,
     c: Tensor,
     states: Tensor,
-    of: Runs,
+    of: SequenceSpans,
     *,
     overlap: bool = False,
 ) -> Tensor:
@@ -139,7 +147,7 @@ def _recur(
     decay: Tensor,
     rate: Tensor | None,
     states: Tensor,
-    step: Runs,
+    step: SequenceSpans,
     overlap: bool,
 ) -> Tensor:
     q, k, v, decay = _dense(q), _dense(k), _dense(v), decay.contiguous()
@@ -161,10 +169,10 @@ def _recur(
     return out
 
 
-def _alone(step: Runs, index: int) -> Runs:
+def _alone(step: SequenceSpans, index: int) -> SequenceSpans:
     """Return the runs of only the sequence at ``index``."""
     starts = step.starts[index : index + 2]
-    return Runs(step.rows[index : index + 1], [step.lengths[index]], starts - starts[:1])
+    return SequenceSpans(step.rows[index : index + 1], [step.lengths[index]], starts - starts[:1])
 
 
 def _short(
@@ -174,7 +182,7 @@ def _short(
     decay: Tensor,
     rate: Tensor | None,
     states: Tensor,
-    step: Runs,
+    step: SequenceSpans,
     indices: list[int],
     out: Tensor,
     overlap: bool,

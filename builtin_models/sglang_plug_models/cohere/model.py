@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sglang_plug import BuildEnv, ForwardBatch, own_slice
+from sglang_plug import BuildEnv, ForwardBatch, shard_slice
 from sglang_plug.layers import RMSNorm
 from sglang_plug.layers.linear import checked
 from sglang_plug_models.common.blocks import Angles, CausalLM, Decoder, GatedMLP, SelfAttention, window_of
@@ -39,7 +39,7 @@ class HeadNorm(CentredNorm):
     def __init__(self, heads: int, dim: int, eps: float, env: BuildEnv) -> None:
         super().__init__(dim, eps, env)
         self._whole = (heads, dim)
-        self._own = own_slice(heads, env.ranks, label="heads")
+        self._own = shard_slice(heads, env.ranks, label="heads")
         self.weight = nn.Parameter(torch.empty(self._own.stop - self._own.start, dim))
 
     def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug import Attention, BuildEnv, ForwardBatch, Model
-from sglang_plug.layers import Embedding, Gated, Head, Packed, RMSNorm, Rope, Row
+from sglang_plug.layers import (
+    Embedding,
+    GateUpLinear,
+    MergedColumnParallelLinear,
+    ParallelLMHead,
+    RMSNorm,
+    Rope,
+    RowParallelLinear,
+)
 
 Angles = tuple[Tensor, Tensor]
 """Cosines and sines of this step's positions."""
@@ -61,8 +69,8 @@ class SelfAttention(nn.Module):
         heads, kv_heads = config.num_attention_heads, getattr(config, "num_key_value_heads", config.num_attention_heads)
         of_parts = {"q": heads, "k": kv_heads, "v": kv_heads}
         parts = {name: count * self.dim for name, count in of_parts.items()}
-        self.qkv_proj = Packed(config.hidden_size, parts, env, bias=qkv_bias, heads=of_parts)
-        self.o_proj = Row(heads * self.dim, config.hidden_size, env, bias=out_bias)
+        self.qkv_proj = MergedColumnParallelLinear(config.hidden_size, parts, env, bias=qkv_bias, heads=of_parts)
+        self.o_proj = RowParallelLinear(heads * self.dim, config.hidden_size, env, bias=out_bias)
         self.heads, self.kv_heads = heads // env.ranks.size, max(1, kv_heads // env.ranks.size)
         self.q_norm = norm(self.dim, norm_epsilon(config), env) if qk_norm else None
         self.k_norm = norm(self.dim, norm_epsilon(config), env) if qk_norm else None
@@ -99,8 +107,8 @@ class GatedMLP(nn.Module):
         super().__init__()
         width = config.intermediate_size if width is None else width
         name = activation or config.hidden_act
-        self.gate_up_proj = Gated(config.hidden_size, width, env, activation_name=name, bias=bias)
-        self.down_proj = Row(width, config.hidden_size, env, bias=bias)
+        self.gate_up_proj = GateUpLinear(config.hidden_size, width, env, activation_name=name, bias=bias)
+        self.down_proj = RowParallelLinear(width, config.hidden_size, env, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[T, hidden]`` to ``[T, hidden]``."""
@@ -139,7 +147,7 @@ class Decoder(nn.Module):
         x, residual = self.embed(batch.input_ids), None
         positions = batch.positions
         if (multimodal := batch.multimodal) is not None:
-            x = multimodal.into(x)
+            x = multimodal.merge_embeddings(x)
             positions = positions if multimodal.mrope_positions is None else multimodal.mrope_positions
         angles = self.angles(positions, x.dtype)
         for layer in self.layers:
@@ -179,7 +187,7 @@ class CausalLM(Model):
         self.states_width = config.hidden_size
         tied = self.model.embed_tokens if config.tie_word_embeddings else None
         if "generate" in env.tasks:
-            self.lm_head = Head(config.hidden_size, config.vocab_size, env, tied=tied)
+            self.lm_head = ParallelLMHead(config.hidden_size, config.vocab_size, env, tied=tied)
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
         """Build the decoder without the head."""
@@ -236,7 +244,7 @@ class TransformerLM(Model):
         super().__init__(config, env)
         self.transformer = decoder
         tied = embedding if config.tie_word_embeddings else None
-        self.lm_head = Head(config.hidden_size, config.vocab_size, env, tied=tied, bias=bias)
+        self.lm_head = ParallelLMHead(config.hidden_size, config.vocab_size, env, tied=tied, bias=bias)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load weights like ``Model``; checkpoints may omit the prefix ``transformer.``."""

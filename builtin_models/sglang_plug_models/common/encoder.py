@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug import Attention, BuildEnv, ConfigError, ForwardBatch, Model, Pooling
-from sglang_plug.layers import Embedding, Linear, Packed, activation
+from sglang_plug.layers import Embedding, Linear, MergedColumnParallelLinear, activation
 
 
 class Embeddings(nn.Module):
@@ -54,7 +54,7 @@ class Heads(nn.Module):
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
         self.count, width = config.num_attention_heads, config.hidden_size
-        self.qkv = Packed(width, {"q": width, "k": width, "v": width}, env, bias=True)
+        self.qkv = MergedColumnParallelLinear(width, {"q": width, "k": width, "v": width}, env, bias=True)
         self.attention = Attention(env, index, scale=(width // self.count) ** -0.5, causal=False)
 
     def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:

@@ -115,7 +115,7 @@ class Mamba2(SSMDecay):
             wide * step[..., None],
             step * self.fading,
             states.pool.states[self.state],
-            states.runs,
+            states.spans,
         )
         result = (result + wide * self.D.float()[:, None]).flatten(1)
         gated = result * F.silu(gate.float()) if self.norm is None else self.norm(result, gate)
@@ -215,6 +215,6 @@ class Mamba(SSMDecay):
             self.b_layernorm(write),
             self.c_layernorm(read),
             states.pool.states[self.state],
-            states.runs,
+            states.spans,
         )
         return self.out_proj(((result + wide * self.D.float()) * F.silu(gate.float())).to(x.dtype))

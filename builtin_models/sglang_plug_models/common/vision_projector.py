@@ -100,9 +100,9 @@ class ProjectedVL(Model, SupportsImages):
         weight = next(self.vision_tower.parameters())
         return torch.cat([upload_array(image.arrays[PIXELS], weight.device) for image in media]).to(weight.dtype)
 
-    def attending_layer(self, path: str) -> int | None:
+    def attention_layer_index(self, path: str) -> int | None:
         """Return the attention layer of a tensor name like ``Model``, with the names of any version."""
-        return super().attending_layer(renamed(path, self.prefixes))
+        return super().attention_layer_index(renamed(path, self.prefixes))
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load weights like ``Model``, with the names of any version."""

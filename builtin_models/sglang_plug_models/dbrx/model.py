@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from sglang_plug import Attention, AttentionShape, BuildEnv, ConfigError, ForwardBatch
-from sglang_plug.layers import Embedding, Experts, Packed, Rope, Router, Row
+from sglang_plug.layers import Embedding, Experts, MergedColumnParallelLinear, Rope, Router, RowParallelLinear
 from sglang_plug_models.common.blocks import Angles, TransformerLM
 
 MATRICES = {"w1": "gate", "v1": "up", "w2": "down"}
@@ -25,8 +25,8 @@ class SelfAttention(nn.Module):
         self.dim, self.clip = width // heads, config.attn_config.clip_qkv
         of_parts = {"q": heads, "k": kv_heads, "v": kv_heads}
         parts = {name: count * self.dim for name, count in of_parts.items()}
-        self.Wqkv = Packed(width, parts, env, heads=of_parts)
-        self.out_proj = Row(width, width, env)
+        self.Wqkv = MergedColumnParallelLinear(width, parts, env, heads=of_parts)
+        self.out_proj = RowParallelLinear(width, width, env)
         self.heads, self.kv_heads = heads // env.ranks.size, max(1, kv_heads // env.ranks.size)
         self.attention = Attention(env, index, scale=self.dim**-0.5)
 

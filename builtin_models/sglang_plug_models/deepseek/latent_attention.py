@@ -24,9 +24,9 @@ from sglang_plug import (
     ForwardBatch,
     Matrix,
     Quantization,
-    own_slice,
+    shard_slice,
 )
-from sglang_plug.layers import Column, Linear, RMSNorm, Row, Unpacking
+from sglang_plug.layers import ColumnParallelLinear, Linear, RMSNorm, RowParallelLinear, Unpacking
 from sglang_plug_models.common.blocks import Angles
 
 EPSILON = 1e-6
@@ -63,7 +63,7 @@ class Expansion(nn.Module):
     def __init__(self, rank: int, heads: int, key_dim: int, value_dim: int, ranks: Collectives) -> None:
         super().__init__()
         width = key_dim + value_dim
-        self._own, self._rows = own_slice(heads * width, ranks, units=heads, label="heads"), heads * width
+        self._own, self._rows = shard_slice(heads * width, ranks, units=heads, label="heads"), heads * width
         self.heads, self.key_dim, self.value_dim = heads // ranks.size, key_dim, value_dim
         self.weight = nn.Parameter(torch.empty(self.heads * width, rank))
         self._unpacking: Unpacking | None = None
@@ -138,13 +138,13 @@ class LatentAttention(nn.Module):
         if self.q_lora:
             self.q_a_proj = Linear(hidden, config.q_lora_rank, env, bias=bias)
             self.q_a_layernorm = RMSNorm(config.q_lora_rank, EPSILON, env)
-            self.q_b_proj = Column(config.q_lora_rank, width, env, heads=heads)
+            self.q_b_proj = ColumnParallelLinear(config.q_lora_rank, width, env, heads=heads)
         else:
-            self.q_proj = Column(hidden, width, env, heads=heads)
+            self.q_proj = ColumnParallelLinear(hidden, width, env, heads=heads)
         self.kv_a_proj_with_mqa = Linear(hidden, self.rank + self.turned, env, bias=bias)
         self.kv_a_layernorm = RMSNorm(self.rank, EPSILON, env)
         self.kv_b_proj = Expansion(self.rank, heads, self.plain, config.v_head_dim, env.ranks)
-        self.o_proj = Row(heads * config.v_head_dim, hidden, env, bias=bias)
+        self.o_proj = RowParallelLinear(heads * config.v_head_dim, hidden, env, bias=bias)
         self.attention = Attention(env, index, scale=softmax_scale(config))
         self.interleaved = getattr(config, "rope_interleave", True)
         self._rope = env.kernels.apply_rope

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from sglang_plug import Attention, BuildEnv, ForwardBatch
-from sglang_plug.layers import Embedding, Linear, Packed, activation
+from sglang_plug.layers import Embedding, Linear, MergedColumnParallelLinear, activation
 from sglang_plug_models.common.blocks import TransformerLM
 
 
@@ -18,7 +18,7 @@ class SelfAttention(nn.Module):
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
         width, self.heads = config.hidden_size, config.num_heads
-        self.qkv_proj = Packed(width, {"q": width, "k": width, "v": width}, env)
+        self.qkv_proj = MergedColumnParallelLinear(width, {"q": width, "k": width, "v": width}, env)
         self.out_proj = Linear(width, width, env, bias=True)
         window = config.window_size if config.attention_layers[index] == "local" else None
         self.attention = Attention(env, index, scale=1.0, window=window)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from sglang_plug import Attention, BuildEnv, ForwardBatch
-from sglang_plug.layers import Embedding, Linear, Packed, Rope, activation
+from sglang_plug.layers import Embedding, Linear, MergedColumnParallelLinear, Rope, activation
 from sglang_plug_models.common.blocks import Angles, TransformerLM
 from sglang_plug_models.common.interleaved_rope import split_pairs
 
@@ -32,7 +32,7 @@ class SelfAttention(nn.Module):
 
     def projection(self, width: int, env: BuildEnv) -> Linear:
         """Build the matrix of queries, keys and values."""
-        return Packed(width, {"q": width, "k": width, "v": width}, env)
+        return MergedColumnParallelLinear(width, {"q": width, "k": width, "v": width}, env)
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project ``[T, hidden]`` to queries, keys and values, ``[T, heads, dim]`` each."""

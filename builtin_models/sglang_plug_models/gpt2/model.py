@@ -7,7 +7,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from sglang_plug import Attention, BuildEnv, ConfigError, ForwardBatch
-from sglang_plug.layers import Column, Embedding, Linear, Packed, Row, activation
+from sglang_plug.layers import (
+    ColumnParallelLinear,
+    Embedding,
+    Linear,
+    MergedColumnParallelLinear,
+    RowParallelLinear,
+    activation,
+)
 from sglang_plug.layers.linear import checked
 from sglang_plug_models.common.blocks import TransformerLM
 
@@ -15,7 +22,7 @@ from sglang_plug_models.common.blocks import TransformerLM
 class Transposed(Linear):
     """A matrix that the checkpoint stores transposed, as ``[in, out]``."""
 
-    plain = True
+    unquantized = True
 
     def load_shard(self, parameter: Tensor, tensor: Tensor, shard: str | None) -> None:
         """Load a shard like ``Linear``."""
@@ -28,15 +35,15 @@ class Transposed(Linear):
         return self._all_ranks(parameter)[::-1]
 
 
-class TransposedPacked(Transposed, Packed):
+class TransposedPacked(Transposed, MergedColumnParallelLinear):
     """Several transposed matrices with one input, concatenated in the checkpoint."""
 
 
-class TransposedColumn(Transposed, Column):
+class TransposedColumn(Transposed, ColumnParallelLinear):
     """A transposed matrix whose rows are split over ranks."""
 
 
-class TransposedRow(Transposed, Row):
+class TransposedRow(Transposed, RowParallelLinear):
     """A transposed matrix whose columns are split over ranks."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sglang_plug import BuildEnv, own_slice
+from sglang_plug import BuildEnv, shard_slice
 from sglang_plug.layers import Router
 from sglang_plug.layers.linear import checked
 from sglang_plug.layers.moe import Stacked
@@ -30,7 +30,7 @@ class StackedBias(nn.Module):
         super().__init__()
         self._whole, ranks = dict(parts), env.ranks
         whole = {name: slice(0, size) for name, size in parts.items()}
-        own = {name: own_slice(size, ranks, label="rows of experts") for name, size in parts.items()}
+        own = {name: shard_slice(size, ranks, label="rows of experts") for name, size in parts.items()}
         self._own, self._silent = own if shared else whole, not shared and ranks.rank > 0
         size = sum(rows.stop - rows.start for rows in self._own.values())
         self.weight = nn.Parameter(torch.empty(experts, size))

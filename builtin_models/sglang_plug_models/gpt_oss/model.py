@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, own_slice
+from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, shard_slice
 from sglang_plug.layers.linear import checked
 from sglang_plug_models.common.blocks import Angles, CausalLM, SelfAttention, window_of
 
@@ -28,7 +28,7 @@ class SinkAttention(SelfAttention):
         bias = config.attention_bias
         super().__init__(config, env, index, qkv_bias=bias, out_bias=bias, window=window_of(config, index))
         self._all = config.num_attention_heads
-        self._own = own_slice(self._all, env.ranks, label="heads")
+        self._own = shard_slice(self._all, env.ranks, label="heads")
         self.sinks = nn.Parameter(torch.empty(self.heads))
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:

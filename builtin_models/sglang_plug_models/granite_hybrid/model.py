@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sglang_plug import BuildEnv, ForwardBatch, StateShape
-from sglang_plug.layers import Gated, RMSNorm, Row
+from sglang_plug.layers import GateUpLinear, RMSNorm, RowParallelLinear
 from sglang_plug_models.common.blocks import Decoder, SelfAttention
 from sglang_plug_models.common.hybrid import Hybrid, NoRopeAttention, NoRopeDecoder
 from sglang_plug_models.common.state_space import mamba2_of, mamba2_shape
@@ -43,8 +43,8 @@ class SharedMLP(nn.Module):
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
         width = config.shared_intermediate_size
-        self.input_linear = Gated(config.hidden_size, width, env, activation_name=config.hidden_act)
-        self.output_linear = Row(width, config.hidden_size, env)
+        self.input_linear = GateUpLinear(config.hidden_size, width, env, activation_name=config.hidden_act)
+        self.output_linear = RowParallelLinear(width, config.hidden_size, env)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[T, hidden]`` to ``[T, hidden]``."""

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, StateShape
-from sglang_plug.layers import GatedRMSNorm, Linear, Packed, ShortConv, SSMDecay, activation, recurrent
+from sglang_plug.layers import (
+    GatedRMSNorm,
+    Linear,
+    MergedColumnParallelLinear,
+    ShortConv,
+    SSMDecay,
+    activation,
+    recurrent,
+)
 from sglang_plug.layers.moe import NAMES
 from sglang_plug_models.common.blocks import CausalLM, Decoder, GatedMLP
 from sglang_plug_models.common.hybrid import Hybrid, NoRopeDecoder
@@ -34,7 +42,9 @@ class DeltaAttention(SSMDecay):
         hidden, width = config.hidden_size, self.heads * self.dim
         channels = dict.fromkeys("qkv", width)
         self.sizes = (3 * width, self.heads, self.dim, self.dim)
-        self.in_proj = Packed(hidden, {**channels, "b": self.heads, "f_a": self.dim, "g_a": self.dim}, env)
+        self.in_proj = MergedColumnParallelLinear(
+            hidden, {**channels, "b": self.heads, "f_a": self.dim, "g_a": self.dim}, env
+        )
         self.conv1d = ShortConv(3 * width, config.linear_conv_kernel_dim, env, state, parts=channels)
         self.f_b_proj = Linear(self.dim, width, env)
         self.dt_bias = nn.Parameter(torch.empty(width))
@@ -67,7 +77,7 @@ class DeltaAttention(SSMDecay):
         q, k, v = (part.view(shape) for part in self._activate(self.conv1d(mixed, batch)).chunk(3, dim=-1))
         forget = F.softplus(self.f_b_proj(forget).float() + self.dt_bias.float()).view(shape)
         decay = self.fading[0] * forget
-        result = self._rule(q, k, v, decay, rate.sigmoid(), states.pool.states[self.state], states.runs)
+        result = self._rule(q, k, v, decay, rate.sigmoid(), states.pool.states[self.state], states.spans)
         return self.o_proj(self.o_norm(result, self.g_b_proj(gate).view(shape)).flatten(1))
 
 

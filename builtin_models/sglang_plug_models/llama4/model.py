@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug import Attention, AttentionShape, BuildEnv, ForwardBatch
-from sglang_plug.layers import Experts, Packed, Router, Row
+from sglang_plug.layers import Experts, MergedColumnParallelLinear, Router, RowParallelLinear
 from sglang_plug_models.common.blocks import CausalLM, Decoder, GatedMLP, head_dim
 from sglang_plug_models.common.chunked_attention import WIDTH, Parities, append_dims, parities, zero_parities
 from sglang_plug_models.common.interleaved_rope import split_pairs
@@ -54,8 +54,8 @@ class SelfAttention(nn.Module):
         self.dim, bias = head_dim(config), config.attention_bias
         heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads, "v": config.num_key_value_heads}
         parts = {name: count * self.dim for name, count in heads.items()}
-        self.qkv_proj = Packed(config.hidden_size, parts, env, bias=bias, heads=heads)
-        self.o_proj = Row(parts["q"], config.hidden_size, env, bias=bias)
+        self.qkv_proj = MergedColumnParallelLinear(config.hidden_size, parts, env, bias=bias, heads=heads)
+        self.o_proj = RowParallelLinear(parts["q"], config.hidden_size, env, bias=bias)
         self.heads, self.kv_heads = heads["q"] // env.ranks.size, max(1, heads["k"] // env.ranks.size)
         self.turned, self.eps = bool(config.no_rope_layers[index]), config.rms_norm_eps
         self.normalised = self.turned and config.use_qk_norm

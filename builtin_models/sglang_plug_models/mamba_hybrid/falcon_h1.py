@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug import BuildEnv, ForwardBatch, StateShape
-from sglang_plug.layers import GatedRMSNorm, Packed, RMSNorm, Row, activation
+from sglang_plug.layers import GatedRMSNorm, MergedColumnParallelLinear, RMSNorm, RowParallelLinear, activation
 from sglang_plug_models.common.blocks import Angles, CausalLM, Decoder, SelfAttention
 from sglang_plug_models.common.hybrid import Hybrid
 from sglang_plug_models.common.state_space import UNLIMITED, Mamba2, mamba2_shape
@@ -66,8 +66,8 @@ class ScaledMLP(nn.Module):
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
         width, bias = config.intermediate_size, config.mlp_bias
-        self.gate_up_proj = Packed(config.hidden_size, {"gate": width, "up": width}, env, bias=bias)
-        self.down_proj = Row(width, config.hidden_size, env, bias=bias)
+        self.gate_up_proj = MergedColumnParallelLinear(config.hidden_size, {"gate": width, "up": width}, env, bias=bias)
+        self.down_proj = RowParallelLinear(width, config.hidden_size, env, bias=bias)
         self.of_gate, self.of_all = config.mlp_multipliers
         self._activate = activation(config.hidden_act)
 

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug import Attention, BuildEnv, ConfigError, ForwardBatch, StateShape
-from sglang_plug.layers import GatedRMSNorm, Linear, Packed, RMSNorm, Rope, Row, gated_activation
+from sglang_plug.layers import (
+    GatedRMSNorm,
+    Linear,
+    MergedColumnParallelLinear,
+    RMSNorm,
+    Rope,
+    RowParallelLinear,
+    gated_activation,
+)
 from sglang_plug_models.common.blocks import Angles, CausalLM, Decoder
 from sglang_plug_models.common.hybrid import Hybrid
 from sglang_plug_models.common.state_space import Mamba2, Mamba2Shape
@@ -52,8 +60,8 @@ class SharedAttention(nn.Module):
         wide, self.dim = config.attention_hidden_size, config.attention_head_dim
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
         parts = {name: count * self.dim for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads))}
-        self.qkv_proj = Packed(wide, parts, env)
-        self.o_proj = Row(heads * self.dim, config.hidden_size, env)
+        self.qkv_proj = MergedColumnParallelLinear(wide, parts, env)
+        self.o_proj = RowParallelLinear(heads * self.dim, config.hidden_size, env)
         scale = (self.dim / 2) ** -0.5
         self.attentions = nn.ModuleDict(
             {str(kv_layer): Attention(env, kv_layer, scale=scale) for kv_layer in kv_layers}
@@ -83,9 +91,9 @@ class SharedMLP(nn.Module):
     def __init__(self, config: Any, env: BuildEnv, kv_layers: list[int]) -> None:
         super().__init__()
         width, bias = config.intermediate_size, config.add_bias_linear
-        self.gate_up_proj = Packed(config.hidden_size, {"gate": width, "up": width}, env, bias=bias)
+        self.gate_up_proj = MergedColumnParallelLinear(config.hidden_size, {"gate": width, "up": width}, env, bias=bias)
         self.gate_up_proj_adapter_list = adapters(config, env, kv_layers, config.hidden_size, 2 * width)
-        self.down_proj = Row(width, config.hidden_size, env, bias=bias)
+        self.down_proj = RowParallelLinear(width, config.hidden_size, env, bias=bias)
         self._activate = gated_activation(config.hidden_act, env)
 
     def forward(self, x: Tensor, kv_layer: str) -> Tensor:
@@ -166,7 +174,7 @@ class ZambaDecoder(Decoder):
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Return the hidden states of every new token, ``[T, hidden]``."""
         x = self.embed(batch.input_ids)
-        x = x if batch.multimodal is None else batch.multimodal.into(x)
+        x = x if batch.multimodal is None else batch.multimodal.merge_embeddings(x)
         first, angles = x, self.angles(batch.positions, x.dtype)
         for layer in self.layers:
             x = layer(x, first, angles, batch)

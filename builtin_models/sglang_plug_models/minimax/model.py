@@ -50,7 +50,7 @@ class LightningAttention(nn.Module):
         states = recurrent(batch)
         q, k, v = self._activate(self.qkv_proj(x)).view(-1, self.heads, 3 * self.dim).chunk(3, dim=-1)
         decay = self.decay.expand(len(x), -1)
-        result = self._attend(q, k, v, decay, states.pool.states[self.state], states.runs)
+        result = self._attend(q, k, v, decay, states.pool.states[self.state], states.spans)
         return self.out_proj(torch.sigmoid(self.output_gate(x)) * self.norm(result.flatten(1)))
 
 

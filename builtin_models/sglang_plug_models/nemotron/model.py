@@ -13,7 +13,15 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from sglang_plug import BuildEnv, ConfigError, StateShape
-from sglang_plug.layers import Experts, GatedRMSNorm, Linear, Packed, RMSNorm, Row, activation
+from sglang_plug.layers import (
+    Experts,
+    GatedRMSNorm,
+    Linear,
+    MergedColumnParallelLinear,
+    RMSNorm,
+    RowParallelLinear,
+    activation,
+)
 from sglang_plug_models.common.blocks import CausalLM, Decoder
 from sglang_plug_models.common.hybrid import Hybrid, NoRopeAttention, NoRopeDecoder, SingleLayer
 from sglang_plug_models.common.state_space import Mamba2, Mamba2Shape
@@ -39,8 +47,8 @@ class MLP(nn.Module):
     def __init__(self, config: Any, env: BuildEnv, width: int) -> None:
         super().__init__()
         bias = config.mlp_bias
-        self.up_proj = Packed(config.hidden_size, {"up": width}, env, bias=bias)
-        self.down_proj = Row(width, config.hidden_size, env, bias=bias)
+        self.up_proj = MergedColumnParallelLinear(config.hidden_size, {"up": width}, env, bias=bias)
+        self.down_proj = RowParallelLinear(width, config.hidden_size, env, bias=bias)
         self._activate = activation(config.mlp_hidden_act)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -19,10 +19,10 @@ from sglang_plug import Attention, BuildEnv, ForwardBatch, StateShape
 from sglang_plug.layers import (
     GatedRMSNorm,
     Linear,
-    Packed,
+    MergedColumnParallelLinear,
     RMSNorm,
     Rope,
-    Row,
+    RowParallelLinear,
     ShortConv,
     SSMDecay,
     activation,
@@ -46,8 +46,8 @@ class GatedAttention(nn.Module):
         self.heads, self.kv_heads, self.dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         parts = {"q": 2 * self.heads * self.dim, "k": self.kv_heads * self.dim, "v": self.kv_heads * self.dim}
         bias = config.attention_bias
-        self.qkv_proj = Packed(config.hidden_size, parts, env, bias=bias)
-        self.o_proj = Row(self.heads * self.dim, config.hidden_size, env, bias=bias)
+        self.qkv_proj = MergedColumnParallelLinear(config.hidden_size, parts, env, bias=bias)
+        self.o_proj = RowParallelLinear(self.heads * self.dim, config.hidden_size, env, bias=bias)
         self.q_norm = norm(self.dim, config.rms_norm_eps, env)
         self.k_norm = norm(self.dim, config.rms_norm_eps, env)
         self.attention = Attention(env, layer, scale=self.dim**-0.5)
@@ -73,8 +73,10 @@ class DeltaNet(SSMDecay):
         self.key_dim, self.dim = config.linear_key_head_dim, config.linear_value_head_dim
         self.keys, self.values = self.key_heads * self.key_dim, self.heads * self.dim
         channels = 2 * self.keys + self.values
-        self.in_proj = Packed(config.hidden_size, self.parts(), env)
-        self.rate_proj = Packed(config.hidden_size, self.rate_parts(), env)  # often in more bits than the others
+        self.in_proj = MergedColumnParallelLinear(config.hidden_size, self.parts(), env)
+        self.rate_proj = MergedColumnParallelLinear(
+            config.hidden_size, self.rate_parts(), env
+        )  # often in more bits than the others
         self.conv1d = ShortConv(channels, config.linear_conv_kernel_dim, env, state)
         self.dt_bias = nn.Parameter(torch.empty(self.heads))
         self.norm = GatedRMSNorm(self.dim, config.rms_norm_eps)
@@ -127,7 +129,7 @@ class DeltaNet(SSMDecay):
             self.fading * F.softplus(decay.float() + self.dt_bias.float()),
             self.rates(rate),
             states.pool.states[self.state],
-            states.runs,
+            states.spans,
         )
         return self.out_proj(self.norm(result, gate.view(-1, self.heads, self.dim)).flatten(1))
 

@@ -46,7 +46,7 @@ class DeepstackLayer(DecoderLayer):
         """Run the layer like ``DecoderLayer`` and add the further states."""
         x, residual = super().forward(x, residual, angles, batch)
         if batch.multimodal is not None and self.further:
-            x = batch.multimodal.onto(x, self.further)
+            x = batch.multimodal.add_deepstack(x, self.further)
         return x, residual
 
 

@@ -58,7 +58,7 @@ class GatedUnit(nn.Module):
         share = torch.where(batch.positions[:, None] == 0, 1.0, (-torch.expm1(-2 * step)).sqrt())
         ones = step.new_ones(len(x), 1)
         inputs = (x * gate).float() * share / step
-        result = self._scan(inputs, step, self.rates, ones, ones, states.pool.states[self.state], states.runs)
+        result = self._scan(inputs, step, self.rates, ones, ones, states.pool.states[self.state], states.spans)
         return result.to(x.dtype)
 
     @staticmethod

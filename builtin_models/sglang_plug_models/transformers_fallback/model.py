@@ -94,7 +94,7 @@ class TransformersModel(Model):
         """Return the geometry observed in a pass without weights, independent of the configuration's names."""
         return trace(config).shape()
 
-    def attending_layer(self, path: str) -> int | None:
+    def attention_layer_index(self, path: str) -> int | None:
         """Return the attention layer by transformers' module name."""
         layers = {layer.module: layer.index for layer in self._trace.layers}
         return layers.get(path.removeprefix(PREFIX))

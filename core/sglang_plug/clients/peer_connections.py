@@ -15,7 +15,7 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 from sglang_plug.contracts.serving.engine_client import EngineError
 from sglang_plug.engine.processes.messages import Failed, Ready
 
-from .remote_messages import VERSION, Alive, Hello, ToClient, ToServer, was_sent
+from .remote_messages import VERSION, Connect, Heartbeat, ToClient, ToServer, was_sent
 
 logger = logging.getLogger(__name__)
 
@@ -55,14 +55,14 @@ class PeerConnections:
         self,
         fingerprint: Iterable[tuple[str, str, str]],
         *,
-        greeting: Callable[[], Ready | Failed],
+        handshake_reply: Callable[[], Ready | Failed],
         handle: Callable[[Peer, ToServer], None],
         on_disconnect: Callable[[Peer], None],
         admits: Callable[[bytes], bool],
         heartbeat_age: Callable[[], float],
     ) -> None:
         self._fingerprint = set(fingerprint)
-        self._greeting, self._handle = greeting, handle
+        self._handshake_reply, self._handle = handshake_reply, handle
         self._on_disconnect, self._admits, self._heartbeat_age = on_disconnect, admits, heartbeat_age
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToServer)
@@ -104,7 +104,7 @@ class PeerConnections:
 
     def serve(self) -> None:
         """Begin to handle messages."""
-        works = (self._receive(), self._give_signs_of_life())
+        works = (self._receive(), self._send_heartbeats())
         self._tasks = [asyncio.create_task(work) for work in works]
 
     def send(self, peer: Peer, message: ToClient) -> None:
@@ -148,38 +148,38 @@ class PeerConnections:
 
     def _take(self, route: bytes, message: ToServer) -> None:
         peer = self._peers.get(route)
-        if isinstance(message, Hello):
+        if isinstance(message, Connect):
             if peer is None:
-                self._greet(route, message)
+                self._accept(route, message)
         elif peer is None:  # it was refused, or taken for lost
             self._refuse(route, "the engine's server does not know this connection any more")
         else:
             self._handle(peer, message)
 
-    def _greet(self, route: bytes, hello: Hello) -> None:
-        if hello.version != VERSION:
-            self._refuse(route, f"the engine's server has version {VERSION} of its messages, not {hello.version}")
+    def _accept(self, route: bytes, connect: Connect) -> None:
+        if connect.version != VERSION:
+            self._refuse(route, f"the engine's server has version {VERSION} of its messages, not {connect.version}")
             return
-        if differing := self._fingerprint ^ set(hello.fingerprint):
+        if differing := self._fingerprint ^ set(connect.fingerprint):
             names = ", ".join(sorted(" ".join(plugin) for plugin in differing))
             self._refuse(route, f"the engine has other plugins than its client: {names}")
             return
         self._numbers += 1
         peer = Peer(route, f"{self._numbers}:")
-        greeting = self._greeting()
-        if isinstance(greeting, Ready):
+        handshake_reply = self._handshake_reply()
+        if isinstance(handshake_reply, Ready):
             self._peers[route] = peer
-        self.send(peer, greeting)
+        self.send(peer, handshake_reply)
 
     def _refuse(self, route: bytes, reason: str) -> None:
         self.refuse(self._peers.get(route) or Peer(route, ""), Failed(reason, configuration=True))
 
-    async def _give_signs_of_life(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """Send a heartbeat to every client, which also shows which ones have disconnected."""
         while True:
             await asyncio.sleep(PERIOD)
             for peer in self.peers:
-                self.send(peer, Alive(self._heartbeat_age()))
+                self.send(peer, Heartbeat(self._heartbeat_age()))
 
 
 def in_brackets(host: str) -> str:

@@ -86,7 +86,7 @@ def merge(first: Output, second: Output) -> Output:
     )
 
 
-class Pending:
+class InFlightRequests:
     """Requests and control calls in flight, independent of how messages are sent. Used by one event loop."""
 
     def __init__(self, send: Callable[[ToEngine], None]) -> None:
@@ -211,14 +211,14 @@ class Pending:
         return self.failure or ""
 
 
-class PendingClient(EngineClient):
-    """A client that reaches its engine through a ``Pending``, made by its ``start``."""
+class MessageClient(EngineClient):
+    """A client that reaches its engine through ``InFlightRequests``, made by its ``start``."""
 
     def __init__(self) -> None:
-        self._pending: Pending | None = None
+        self._pending: InFlightRequests | None = None
 
     @property
-    def _link(self) -> Pending:
+    def _link(self) -> InFlightRequests:
         if self._pending is None:
             raise RuntimeError("the engine was not started: await client.start() first")
         return self._pending

@@ -9,10 +9,10 @@ from sglang_plug.config import EngineConfig
 from sglang_plug.plugins.registry import Plugins
 
 from .engine_process import EngineProcess
-from .pending import Pending, PendingClient
+from .pending import InFlightRequests, MessageClient
 
 
-class ProcessClient(PendingClient):
+class ProcessClient(MessageClient):
     """An engine in a spawned process, which ends when this one does.
 
     Args:
@@ -29,7 +29,7 @@ class ProcessClient(PendingClient):
     async def start(self) -> Mapping[str, Any]:
         """Spawn the engine and wait until it can serve; return its ``info``."""
         try:
-            self._pending = pending = Pending(lambda message: process.send(message))
+            self._pending = pending = InFlightRequests(lambda message: process.send(message))
             self._process = process = EngineProcess(
                 self._config, self._plugins, self._cores, dispatch=pending.dispatch, fail=pending.fail
             )

@@ -18,8 +18,8 @@ from sglang_plug.engine.processes.messages import Close
 from sglang_plug.plugins.registry import Plugins
 
 from .peer_connections import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, in_brackets
-from .pending import Pending, PendingClient
-from .remote_messages import Alive, Hello, Kill, ToClient, ToServer, was_sent
+from .pending import InFlightRequests, MessageClient
+from .remote_messages import Connect, Heartbeat, Kill, ToClient, ToServer, was_sent
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ async def _nothing() -> None:
     return None
 
 
-class RemoteClient(PendingClient):
+class RemoteClient(MessageClient):
     """An engine behind an ``EngineServer``. A connection that is lost counts as the engine's failure.
 
     Args:
@@ -93,10 +93,10 @@ class RemoteClient(PendingClient):
         """Wait until the engine serves, and connect; return its ``info``."""
         self._loop = asyncio.get_running_loop()
         public, secret = self._keys or zmq.curve_keypair()
-        self._pending = Pending(self._send)
+        self._pending = InFlightRequests(self._send)
         try:
             self._open(await self._connect(public), public, secret)
-            self._send(Hello(self._fingerprint))
+            self._send(Connect(self._fingerprint))
             return await self._pending.ready
         except BaseException:
             await self.close()
@@ -141,7 +141,7 @@ class RemoteClient(PendingClient):
             except msgspec.MsgspecError as error:
                 self._link.fail(EngineError(f"the engine's server sent what cannot be read: {error}"))
                 return
-            if isinstance(message, Alive):
+            if isinstance(message, Heartbeat):
                 self._engine_heartbeat_age = message.heartbeat_age
             else:
                 self._link.dispatch(message)

@@ -29,7 +29,7 @@ VERSION = 1
 Fingerprint = list[tuple[str, str, str]]
 
 
-class Hello(msgspec.Struct, tag="hello", frozen=True):
+class Connect(msgspec.Struct, tag="hello", frozen=True):
     """The first message of a client, answered by ``Ready`` or ``Failed``."""
 
     fingerprint: Fingerprint
@@ -40,15 +40,15 @@ class Kill(msgspec.Struct, tag="kill", frozen=True):
     """End the engine at once."""
 
 
-class Alive(msgspec.Struct, tag="alive", frozen=True):
+class Heartbeat(msgspec.Struct, tag="alive", frozen=True):
     """A heartbeat of the server, every second."""
 
     heartbeat_age: float
     """Seconds since the engine has given one."""
 
 
-ToServer = Hello | Submit | Abort | Pause | Resume | Control | Close | Kill
-ToClient = Ready | StepOutputs | Reply | Failed | Alive
+ToServer = Connect | Submit | Abort | Pause | Resume | Control | Close | Kill
+ToClient = Ready | StepOutputs | Reply | Failed | Heartbeat
 
 
 class _SentLaunch(msgspec.Struct, frozen=True):

@@ -53,7 +53,7 @@ class EngineServer:
         self._running: EngineProcess | None = None
         self._connections = PeerConnections(
             launch.plugins.fingerprint,
-            greeting=self._greeting,
+            handshake_reply=self._handshake_reply,
             handle=self._handle,
             on_disconnect=self._abort_all,
             admits=lambda key: key in self._admitted,
@@ -169,7 +169,7 @@ class EngineServer:
             await self._running.close()
         self._connections.close()
 
-    def _greeting(self) -> Ready | Failed:
+    def _handshake_reply(self) -> Ready | Failed:
         return Ready(dict(self._info)) if self._error is None else Failed(str(self._error))
 
     def _handle(self, peer: Peer, message: ToServer) -> None:

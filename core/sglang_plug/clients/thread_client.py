@@ -16,7 +16,7 @@ from sglang_plug.engine.processes.watchdog import Heartbeat, watch
 from sglang_plug.engine.startup.build import build_engine
 from sglang_plug.plugins.registry import Plugins
 
-from .pending import Pending, PendingClient
+from .pending import InFlightRequests, MessageClient
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class QueueInbox:
                 return
 
 
-class ThreadClient(PendingClient):
+class ThreadClient(MessageClient):
     """An engine in a thread."""
 
     def __init__(self, config: EngineConfig, plugins: Plugins) -> None:
@@ -61,7 +61,7 @@ class ThreadClient(PendingClient):
     async def start(self) -> Mapping[str, Any]:
         """Build the engine in its thread; return its ``info``."""
         self._loop = loop = asyncio.get_running_loop()
-        self._pending = pending = Pending(self._inbox.put)
+        self._pending = pending = InFlightRequests(self._inbox.put)
         heartbeat = Heartbeat()
 
         def send(message: FromEngine) -> None:

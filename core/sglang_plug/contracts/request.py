@@ -1,6 +1,7 @@
 """``Request`` and ``Output``: the messages to and from an engine. Both are frozen.
 
-The scheduler's own view of a request, ``engine.scheduling.sequence``, is not public; plugins read it as a ``SequenceView``.
+The scheduler's own view of a request, ``engine.scheduling.sequence``, is not public; plugins read it as a
+``SequenceView``.
 """
 
 from __future__ import annotations

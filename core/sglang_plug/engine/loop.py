@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
-from sglang_plug.contracts.serving.observer import MetricGauge, MetricTotal, StepStats
+from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge, StepStats
 from sglang_plug.engine.admission.activity import activity
 from sglang_plug.engine.admission.open_requests import OpenRequests, RequestChecks
 from sglang_plug.engine.admission.queue import Queue
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 Controls = Mapping[str, Callable[..., Any]]
 """Name of a control call -> function of keyword arguments that returns plain data."""
 TOTALS_PERIOD = 1.0
-"""Seconds between two reports of the totals of step extensions, and of what was learned about steps."""
+"""Seconds between two reports of the counters of step extensions, and of what was learned about steps."""
 POLL = 0.005
 """Seconds between two checks whether held requests are ready, while there is nothing else to do."""
 
@@ -239,7 +239,7 @@ class EngineLoop:
 
     def _refuse_waiting(self, sequence: Sequence, refusal: RequestError) -> None:
         """End a request that waits in the queue, or is held, with an error; do nothing if it has begun, or is over."""
-        if not sequence.is_untouched:
+        if not sequence.has_not_started:
             return
         if not self.held.abort(sequence.request.id):
             self.scheduler.abort(sequence.request.id)
@@ -332,9 +332,9 @@ class EngineLoop:
 
     def _stats(self, seconds: float) -> StepStats:
         """Return the statistics of the step that was committed last; ``seconds`` is 0 if nothing was computed."""
-        totals, gauges, now = tuple[MetricTotal, ...](), tuple[MetricGauge, ...](), time.monotonic()
+        metric_counters, gauges, now = tuple[MetricCounter, ...](), tuple[MetricGauge, ...](), time.monotonic()
         if now >= self._next_totals or not self.scheduler.busy:  # what is true of an idle engine stays
-            totals, gauges = self._metrics.totals(), self._metrics.gauges()
+            metric_counters, gauges = self._metrics.counters(), self._metrics.gauges()
             self._next_totals = now + TOTALS_PERIOD
         counters, pool = self.scheduler.counters, self.scheduler.pool
         free, cached = pool.free, self.scheduler.cache.size
@@ -356,7 +356,7 @@ class EngineLoop:
             drafted_tokens=counters.drafted_tokens,
             accepted_tokens=counters.accepted_tokens,
             queue_seconds=tuple(counters.queue_seconds),
-            totals=totals,
+            counters=metric_counters,
             gauges=gauges,
         )
 

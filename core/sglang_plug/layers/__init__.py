@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from .activation import activation, gated_activation
-from .embedding import Embedding, Head
-from .gated import Gated
-from .linear import Column, Linear, Packed, Row
+from .embedding import Embedding, ParallelLMHead
+from .gated import GateUpLinear
+from .linear import ColumnParallelLinear, Linear, MergedColumnParallelLinear, RowParallelLinear
 from .moe import Experts, Router
 from .norm import RMSNorm, SharedRMSNorm
 from .recurrent import GatedRMSNorm, ShortConv, SSMDecay, recurrent
@@ -13,18 +13,18 @@ from .rotary import Rope
 from .unpacked import Unpacking
 
 __all__ = [
-    "Column",
+    "ColumnParallelLinear",
     "Embedding",
     "Experts",
-    "Gated",
+    "GateUpLinear",
     "GatedRMSNorm",
-    "Head",
     "Linear",
-    "Packed",
+    "MergedColumnParallelLinear",
+    "ParallelLMHead",
     "RMSNorm",
     "Rope",
     "Router",
-    "Row",
+    "RowParallelLinear",
     "SSMDecay",
     "SharedRMSNorm",
     "ShortConv",

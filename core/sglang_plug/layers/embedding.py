@@ -21,8 +21,8 @@ class Embedding(nn.Module):
     Args:
         size: number of tokens.
         hidden: width of a row.
-        env: the environment that the model is built in, if ranks share the tokens like those of a ``Head``; without it,
-            every rank has all of them.
+        env: the environment that the model is built in, if ranks share the tokens like those of a ``ParallelLMHead``;
+            without it, every rank has all of them.
     """
 
     def __init__(self, size: int, hidden: int, env: BuildEnv | None = None) -> None:
@@ -52,7 +52,7 @@ class Embedding(nn.Module):
         return (self._all, *parameter.shape[1:])
 
 
-class Head(Linear):
+class ParallelLMHead(Linear):
     """The matrix from hidden states to logits, ``[rows, hidden]`` to ``[rows, vocabulary]``.
 
     Ranks share the tokens, and each receives all logits.
@@ -76,7 +76,7 @@ class Head(Linear):
         self._gather = env.ranks.all_gather if env.ranks.size > 1 else None
         self._tied = tied is not None
         if tied is not None:
-            self.weight, self.plain, self.size_out = tied.weight, True, own
+            self.weight, self.unquantized, self.size_out = tied.weight, True, own
             self.bias = nn.Parameter(torch.empty(own)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:

@@ -8,10 +8,10 @@ from torch.nn import functional as F
 from sglang_plug.contracts.model.model import BuildEnv
 
 from .activation import activation, gated_activation
-from .linear import Packed
+from .linear import MergedColumnParallelLinear
 
 
-class Gated(Packed):
+class GateUpLinear(MergedColumnParallelLinear):
     """The function ``activation(gate(x)) * up(x)``, ``[T, in]`` to ``[T, width]``.
 
     A kernel set with ``pack_gated`` computes it in one operation if the activation is SiLU and nothing is quantized.

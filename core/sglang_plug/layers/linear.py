@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sglang_plug.config import ConfigError
-from sglang_plug.contracts.model.adapters import OwnPart
+from sglang_plug.contracts.model.adapters import RankShard
 from sglang_plug.contracts.model.kernels import LinearFunction
 from sglang_plug.contracts.model.model import BuildEnv
 from sglang_plug.contracts.model.quantization import LinearScheme, Matrix, MatrixRole, Quantization, StoredTensor
-from sglang_plug.contracts.serving.executor import own_slice
+from sglang_plug.contracts.serving.executor import shard_slice
 
 
 class Linear(nn.Module):
@@ -26,7 +26,7 @@ class Linear(nn.Module):
     """
 
     role: ClassVar[MatrixRole] = "linear"
-    plain: bool = False
+    unquantized: bool = False
     """True if checkpoints hold an ordinary weight whatever their format."""
     weight: Tensor | None
     bias: Tensor | None
@@ -64,11 +64,11 @@ class Linear(nn.Module):
                 size_out=self.size_out,
                 part_sizes=self._part_sizes if len(checkpoint_names) == len(self._part_sizes) else (),
                 dtype=self.weight.dtype,
-                plain=self.plain,
+                unquantized=self.unquantized,
             )
         )
         if self._scheme is not None and self._scheme.stored:
-            if self.plain:
+            if self.unquantized:
                 raise ConfigError(f"{quantization.name!r} expects stored tensors of {name!r}, which has none")
             self.weight = None
             for part, stored in self._scheme.stored.items():
@@ -86,7 +86,7 @@ class Linear(nn.Module):
     @property
     def converts(self) -> bool:
         """True if the loaded weight is only needed for packing: packing it early saves memory."""
-        return self._scheme is not None and not self._scheme.stored and not self.plain
+        return self._scheme is not None and not self._scheme.stored and not self.unquantized
 
     def make_room(self) -> None:
         """Allocate memory for the weight, unless it has some."""
@@ -176,11 +176,11 @@ class Linear(nn.Module):
         return {}
 
     @property
-    def own_inputs(self) -> OwnPart | None:
+    def input_shard(self) -> RankShard | None:
         """This rank's part of the checkpoint's columns; ``None``: all."""
         return None
 
-    def own_outputs(self, part: str | None) -> OwnPart | None:
+    def output_shard(self, part: str | None) -> RankShard | None:
         """Return this rank's part of the checkpoint's rows, or of those of one part; ``None``: all."""
         return None
 
@@ -227,10 +227,10 @@ def resized(parameter: Tensor, dimension: int | None, size: int) -> tuple[int, .
     return tuple(size if index == dimension else own for index, own in enumerate(parameter.shape))
 
 
-class Row(Linear):
+class RowParallelLinear(Linear):
     """A matrix whose columns the ranks share: each multiplies by its part of the input, and the products are summed.
 
-    The input is the output of a ``Packed``, divided in the same way. The bias is added by one rank.
+    The input is the output of a ``MergedColumnParallelLinear``, divided in the same way. The bias is added by one rank.
 
     Args:
         size_in: columns of all ranks. Raises ``ConfigError`` if the ranks cannot share them.
@@ -240,7 +240,7 @@ class Row(Linear):
     """
 
     def __init__(self, size_in: int, size_out: int, env: BuildEnv, *, bias: bool = False) -> None:
-        self._columns = own_slice(size_in, env.ranks)
+        self._columns = shard_slice(size_in, env.ranks)
         super().__init__(self._columns.stop - self._columns.start, size_out, env, bias=bias)
         self._whole_in = size_in
         self._reduce = env.ranks.all_reduce if env.ranks.size > 1 else None
@@ -257,9 +257,9 @@ class Row(Linear):
         return tuple(parameter.shape) if parameter.dim() == 1 else (parameter.shape[0], self._whole_in)
 
     @property
-    def own_inputs(self) -> OwnPart | None:
+    def input_shard(self) -> RankShard | None:
         """This rank's part of the checkpoint's columns; ``None``: all."""
-        return None if self._reduce is None else OwnPart((self._columns,), self._whole_in)
+        return None if self._reduce is None else RankShard((self._columns,), self._whole_in)
 
     def pack_weights(self) -> None:
         """Pack like ``Linear``; only rank 0 keeps the bias."""
@@ -274,10 +274,10 @@ class Row(Linear):
         return tensor if tensor.dim() == 1 else tensor[:, self._columns]
 
 
-class Packed(Linear):
+class MergedColumnParallelLinear(Linear):
     """Several matrices with the same input, stacked by rows and multiplied at once.
 
-    Ranks share the rows of each part; the output is the input of a ``Row``.
+    Ranks share the rows of each part; the output is the input of a ``RowParallelLinear``.
 
     Args:
         size_in: columns of every part.
@@ -300,7 +300,7 @@ class Packed(Linear):
         self._whole = dict(parts)
         units = {} if heads is None else heads
         self._own = {
-            name: own_slice(size, env.ranks, units=units.get(name), label="heads" if name in units else "rows")
+            name: shard_slice(size, env.ranks, units=units.get(name), label="heads" if name in units else "rows")
             for name, size in parts.items()
         }
         self._sizes = tuple(rows.stop - rows.start for rows in self._own.values())
@@ -316,17 +316,17 @@ class Packed(Linear):
         """Columns of the product that belong to each part."""
         return self._rows
 
-    def own_outputs(self, part: str | None) -> OwnPart | None:
+    def output_shard(self, part: str | None) -> RankShard | None:
         """Return this rank's part of the checkpoint's rows, or of those of one part; ``None``: all."""
         if self._ranks.size == 1:
             return None
         if part is not None:
-            return OwnPart((self._own[part],), self._whole[part])
+            return RankShard((self._own[part],), self._whole[part])
         pieces, start = [], 0
         for name, rows in self._own.items():
             pieces.append(slice(start + rows.start, start + rows.stop))
             start += self._whole[name]
-        return OwnPart(tuple(pieces), start)
+        return RankShard(tuple(pieces), start)
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """Call ``forward`` and return the parts of the result, as views."""
@@ -372,8 +372,8 @@ class Packed(Linear):
         return self._rows[shard] if stored is None else stored.part_index(self.shards.index(shard), self._sizes)
 
 
-class Column(Packed):
-    """A matrix whose rows the ranks share; the output is the input of a ``Row``.
+class ColumnParallelLinear(MergedColumnParallelLinear):
+    """A matrix whose rows the ranks share; the output is the input of a ``RowParallelLinear``.
 
     Args:
         size_in: columns.

@@ -16,7 +16,7 @@ from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.kernels import LinearFunction, each_expert, moe
 from sglang_plug.contracts.model.model import BuildEnv
 from sglang_plug.contracts.model.quantization import Matrix, MatrixRole, Quantization
-from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives, own_slice
+from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives, shard_slice
 
 from .activation import activation, gated_activation
 from .linear import Linear, checked
@@ -91,8 +91,8 @@ class Stacked(nn.Module):
         super().__init__()
         self._whole, self._whole_columns = dict(parts), columns
         of_rows = ranks if shared == "rows" else SINGLE_RANK
-        self._own = {name: own_slice(size, of_rows, label="rows of experts") for name, size in parts.items()}
-        self._columns = own_slice(columns, SINGLE_RANK if shared == "rows" else ranks, label="columns of experts")
+        self._own = {name: shard_slice(size, of_rows, label="rows of experts") for name, size in parts.items()}
+        self._columns = shard_slice(columns, SINGLE_RANK if shared == "rows" else ranks, label="columns of experts")
         sizes = {name: rows.stop - rows.start for name, rows in self._own.items()}
         width = self._columns.stop - self._columns.start
         self.weight = nn.Parameter(torch.empty(experts, sum(sizes.values()), width))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug.contracts.model.model import BuildEnv
-from sglang_plug.contracts.serving.executor import own_slice
+from sglang_plug.contracts.serving.executor import shard_slice
 
 
 class RMSNorm(nn.Module):
@@ -64,7 +64,7 @@ class SharedRMSNorm(RMSNorm):
     """
 
     def __init__(self, heads: int, dim: int, eps: float, env: BuildEnv, *, wide: bool = False) -> None:
-        self._own = own_slice(heads * dim, env.ranks, units=heads, label="heads")
+        self._own = shard_slice(heads * dim, env.ranks, units=heads, label="heads")
         super().__init__(self._own.stop - self._own.start, eps, env, wide=wide)
         self._whole = heads * dim
         self._counted = self._whole * max(1, env.ranks.size // heads)

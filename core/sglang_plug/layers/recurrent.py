@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sglang_plug.contracts.model.batch import ForwardBatch
 from sglang_plug.contracts.model.model import BuildEnv
-from sglang_plug.contracts.model.recurrent_state import Recurrent, StateShape
+from sglang_plug.contracts.model.recurrent_state import RecurrentInputs, StateShape
 
 from .activation import activation
 from .linear import checked
@@ -100,7 +100,7 @@ class ShortConv(nn.Module):
     def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
         """Convolve ``[T, channels]``; return the same shape."""
         states = recurrent(batch)
-        return self._convolve(x, self.weight[:, 0], self.bias, states.pool.states[self.state], states.runs)
+        return self._convolve(x, self.weight[:, 0], self.bias, states.pool.states[self.state], states.spans)
 
 
 def _rows_of(sizes: Mapping[str, int]) -> dict[str, slice]:
@@ -150,7 +150,7 @@ class GatedRMSNorm(nn.Module):
         return (parts * torch.rsqrt(parts.pow(2).mean(-1, keepdim=True) + self.eps)).view(wide.shape)
 
 
-def recurrent(batch: ForwardBatch) -> Recurrent:
+def recurrent(batch: ForwardBatch) -> RecurrentInputs:
     """Return the step's recurrent states."""
     assert batch.recurrent is not None, "the model's state_shapes does not say that it has recurrent states"
     return batch.recurrent

@@ -39,14 +39,14 @@ def pinned(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class AsyncHostCopy:
     """Host copies of a device's tensors, queued after the work that computes them and before any later work."""
 
     tensors: tuple[Tensor, ...]
     event: torch.cuda.Event | None
 
     @classmethod
-    def of(cls, *tensors: Tensor) -> Fetched:
+    def of(cls, *tensors: Tensor) -> AsyncHostCopy:
         """Queue the copies; a CPU's tensors are used as they are. All tensors are on one device."""
         if not tensors or not tensors[0].is_cuda:
             return cls(tensors, None)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug.contracts.model.recurrent_state import Runs
+from sglang_plug.contracts.model.recurrent_state import SequenceSpans
 
 from .host_device_copy import upload
 
@@ -30,7 +30,7 @@ At = Tensor | slice
 """The indices of some of the step's tokens."""
 
 
-def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, runs: Runs) -> Tensor:
+def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, runs: SequenceSpans) -> Tensor:
     """Convolve each channel over its last tokens; return the result in ``x``'s dtype.
 
     Args:
@@ -70,7 +70,7 @@ def _weighted_sum(wide: Tensor, taps: Tensor, bias: Tensor | None) -> Tensor:
     return total if bias is None else total + bias.float()
 
 
-def linear_attention(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor, runs: Runs) -> Tensor:
+def linear_attention(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Tensor, runs: SequenceSpans) -> Tensor:
     """Compute ``S = exp(decay) * S + k v`` and return ``q @ S`` for each token (Mamba-2; Dao and Gu, 2024), in ``v``'s
     dtype.
 
@@ -107,7 +107,7 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, states: Ten
 
 
 def gated_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, states: Tensor, runs: Runs
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, states: Tensor, runs: SequenceSpans
 ) -> Tensor:
     """Compute ``linear_attention`` with the gated delta rule (gated DeltaNet; Yang et al., 2024).
 
@@ -160,7 +160,9 @@ def gated_delta_rule(
     return _over_runs(v, states, runs, one_token, many_tokens)
 
 
-def selective_scan(x: Tensor, step: Tensor, rates: Tensor, b: Tensor, c: Tensor, states: Tensor, runs: Runs) -> Tensor:
+def selective_scan(
+    x: Tensor, step: Tensor, rates: Tensor, b: Tensor, c: Tensor, states: Tensor, runs: SequenceSpans
+) -> Tensor:
     """Compute ``S = exp(step * rates) * S + step * x b`` and return ``S @ c`` for each token and channel (Mamba; Gu and
     Dao, 2023).
 
@@ -210,7 +212,7 @@ def _scan(factor: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
 def _over_runs(
     like: Tensor,
     states: Tensor,
-    runs: Runs,
+    runs: SequenceSpans,
     one_token: Callable[[Tensor, At], tuple[Tensor, Tensor]],
     many_tokens: Callable[[Tensor, int, int], tuple[Tensor, Tensor]],
 ) -> Tensor:

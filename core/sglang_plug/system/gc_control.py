@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collecting_later() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Pause the garbage collector inside the context, which is meant for imports.
 
     They make hundreds of thousands of lasting objects; traversing these repeatedly takes a quarter of the time of

@@ -13,18 +13,18 @@ from typing import NoReturn
 
 TIME_TO_CLOSE = 2.0
 """Seconds that an orderly shutdown may still take once the parent has ended."""
-TIME_TO_LEAVE = 10.0
+EXIT_TIMEOUT = 10.0
 """Seconds that other threads and ``atexit`` functions may take, some of which may never end."""
 
 
 def leave(status: int) -> NoReturn:
     """End this process with ``status`` once other threads and ``atexit`` functions are done.
 
-    If they take longer than ``TIME_TO_LEAVE`` seconds, their stacks are written to standard error and the status is 1.
+    If they take longer than ``EXIT_TIMEOUT`` seconds, their stacks are written to standard error and the status is 1.
     The interpreter is not finalized object by object, which takes about a second once torch is loaded and has no effect
     outside. ``multiprocessing`` ends its children in the same way.
     """
-    faulthandler.dump_traceback_later(TIME_TO_LEAVE, exit=True, file=sys.__stderr__ or sys.stderr)
+    faulthandler.dump_traceback_later(EXIT_TIMEOUT, exit=True, file=sys.__stderr__ or sys.stderr)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     logging.shutdown()

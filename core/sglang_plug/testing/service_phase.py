@@ -1,4 +1,4 @@
-"""Checks of what a step extension reports to operators: totals, facts and plain data."""
+"""Checks of what a step extension reports to operators: counters, facts and plain data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from sglang_plug.contracts.serving.observer import MetricGauge, MetricTotal, StepStats
+from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge, StepStats
 from sglang_plug.engine.extensions.metrics import check_metric
 from sglang_plug.engine.extensions.points import ExtensionPoints
 
@@ -31,7 +31,7 @@ STATS = StepStats(
 
 
 class ServiceReports:
-    """The reports of extensions; totals are compared with earlier ones.
+    """The reports of extensions; counters are compared with earlier ones.
 
     Args:
         points: of the extensions.
@@ -47,7 +47,9 @@ class ServiceReports:
             stats = replace(STATS)
             step_done(stats)
             assert stats == STATS, "step_done() changed the statistics that others get, too"
-        self._check_totals([total for totals in self._points.totals for total in _checked(totals(), MetricTotal)])
+        self._check_totals(
+            [total for counters in self._points.counters for total in _checked(counters(), MetricCounter)]
+        )
         for gauge in [gauge for gauges in self._points.gauges for gauge in _checked(gauges(), MetricGauge)]:
             assert not gauge.name.endswith("_total"), f"gauges(): the name {gauge.name!r} must not end with _total"
             assert math.isfinite(gauge.value), f"gauges(): {gauge.name} is {gauge.value}, and must be finite"
@@ -60,15 +62,15 @@ class ServiceReports:
             odd = [call for call, function in controls().items() if not isinstance(call, str) or not callable(function)]
             assert not odd, f"controls() of {name} must be functions by name: {odd[0]!r}"
 
-    def _check_totals(self, totals: Iterable[MetricTotal]) -> None:
+    def _check_totals(self, counters: Iterable[MetricCounter]) -> None:
         keys = set[tuple[str, Labels]]()
-        for total in totals:
+        for total in counters:
             key = total.name, total.labels
-            assert total.name.endswith("_total"), f"totals(): the name {total.name!r} must end with _total"
-            assert key not in keys, f"totals() returned {total.name!r} twice with the labels {total.labels}"
+            assert total.name.endswith("_total"), f"counters(): the name {total.name!r} must end with _total"
+            assert key not in keys, f"counters() returned {total.name!r} twice with the labels {total.labels}"
             before = self._totals.get(key, 0.0)
             assert math.isfinite(total.value) and total.value >= before, (
-                f"totals(): {total.name} is {total.value} after {before}; it counts since the start"
+                f"counters(): {total.name} is {total.value} after {before}; it counts since the start"
             )
             keys.add(key)
             self._totals[key] = total.value
@@ -76,7 +78,7 @@ class ServiceReports:
 
 def _checked(metrics: Any, kind: type[Any]) -> list[Any]:
     """Return the metrics that a method returned. Raises ``AssertionError`` naming what is wrong with one."""
-    method = "totals()" if kind is MetricTotal else "gauges()"
+    method = "counters()" if kind is MetricCounter else "gauges()"
     assert isinstance(metrics, Iterable), f"{method} returned {type(metrics).__name__}, which is not a list of metrics"
     checked = list(metrics)
     for metric in checked:

@@ -12,16 +12,16 @@ from fastapi.routing import APIRoute
 from sglang_plug_api.plugin import (
     ApiError,
     ChatOutput,
-    ChatReading,
+    ChatParsingOptions,
     Job,
     TextEngine,
+    cancel_on_disconnect,
     json_response,
     new_id,
     prepare_chat,
     read_body,
     respond,
     takes,
-    while_connected,
 )
 
 from . import errors
@@ -39,20 +39,20 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/messages", AnthropicBody, summary="A message")
     async def create(request: Request) -> Response:
         body = await read_body(request, AnthropicBody)
-        prompt, reading = await while_connected(request, _prompt(engine, body))
+        prompt, parsing = await cancel_on_disconnect(request, _prompt(engine, body))
         job = replace(
             prompt,
             id=f"msg_{new_id()}",
-            sampling=engine.defaults.complete(reading.sampling(body.sampling()), len(prompt.tokens), None),
+            sampling=engine.defaults.complete(parsing.sampling(body.sampling()), len(prompt.tokens), None),
             adapter=engine.adapters.resolve(body.model),
         )
-        answer = Answer(engine, body, job, ChatOutput(reading), request.state.id)
+        answer = Answer(engine, body, job, ChatOutput(parsing), request.state.id)
         return await respond(request, body.stream, answer.events, answer.whole, done=False)
 
     @takes(router, "/v1/messages/count_tokens", AnthropicCountBody, summary="How many tokens a message would read")
     async def count_tokens(request: Request) -> Response:
         body = await read_body(request, AnthropicCountBody)
-        prompt, _ = await while_connected(request, _prompt(engine, body))
+        prompt, _ = await cancel_on_disconnect(request, _prompt(engine, body))
         return json_response({"input_tokens": len(prompt.tokens)})
 
     return router
@@ -79,7 +79,7 @@ class AnthropicRoute(APIRoute):
         return handle_in_dialect
 
 
-async def _prompt(engine: TextEngine, body: AnthropicCountBody) -> tuple[Job, ChatReading]:
+async def _prompt(engine: TextEngine, body: AnthropicCountBody) -> tuple[Job, ChatParsingOptions]:
     """Return the conversation with its tools and images, and how outputs are read. Raises ``ApiError``."""
     engine.check_model(body.model)
     if (body.model_extra or {}).get("thread"):

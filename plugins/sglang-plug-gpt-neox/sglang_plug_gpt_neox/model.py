@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sglang_plug import Attention, BuildEnv, ConfigError, ForwardBatch, Model
-from sglang_plug.layers import Embedding, Head, Linear, Rope
+from sglang_plug.layers import Embedding, Linear, ParallelLMHead, Rope
 
 tanh_gelu = partial(F.gelu, approximate="tanh")
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -103,7 +103,7 @@ class GPTNeoX(Model):
         super().__init__(config, env)
         self.gpt_neox = Decoder(config, env)
         tied = self.gpt_neox.embed_in if config.tie_word_embeddings else None
-        self.embed_out = Head(config.hidden_size, config.vocab_size, env, tied=tied)
+        self.embed_out = ParallelLMHead(config.hidden_size, config.vocab_size, env, tied=tied)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states of every new token: ``[T, hidden]``."""

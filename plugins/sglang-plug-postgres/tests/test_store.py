@@ -168,9 +168,9 @@ async def test_readers_are_notified(open_store: OpenStore, monkeypatch: pytest.M
     await first.put(ResponseRecord(id="a", answer={}, streams=True, running=True), LONG)
     events = second.read_events("a")
     for number in range(3):
-        reading = asyncio.create_task(anext(events))
+        parsing = asyncio.create_task(anext(events))
         await first.append_events("a", [{"sequence_number": number}])
-        assert await reading == {"sequence_number": number}
+        assert await parsing == {"sequence_number": number}
     ending = asyncio.create_task(anext(events, None))
     await first.put(ResponseRecord(id="a", answer={}, streams=True))
     assert await ending is None

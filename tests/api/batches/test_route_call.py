@@ -13,7 +13,7 @@ from sglang_plug_api.batches.route_call import EngineBusy, RouteAnswer, call_rou
 from sglang_plug_api.http.callers import Caller
 from sglang_plug_api.http.errors import ApiError, json_response
 from sglang_plug_api.http.request_body import Endpoint
-from sglang_plug_api.http.streaming import unless_disconnected
+from sglang_plug_api.http.streaming import response_unless_disconnected
 
 
 def app_with(endpoint: Endpoint) -> FastAPI:
@@ -43,7 +43,7 @@ async def test_the_client_inside_never_leaves() -> None:
                 await asyncio.sleep(0)
             return Response("done")
 
-        return await unless_disconnected(request, work())
+        return await response_unless_disconnected(request, work())
 
     answer = await answered(slow)
     assert (answer.status, answer.body) == (200, "done")

@@ -21,7 +21,7 @@ from sglang_plug_api.http.streaming import (
     first_of,
     merged,
     respond,
-    unless_disconnected,
+    response_unless_disconnected,
 )
 
 
@@ -132,7 +132,7 @@ async def test_plain_work_is_awaited() -> None:
         await asyncio.sleep(0)
         return Response("done")
 
-    assert (await unless_disconnected(request_of(Connection()), work())).body == b"done"
+    assert (await response_unless_disconnected(request_of(Connection()), work())).body == b"done"
 
 
 async def test_plain_work_fails_with_its_own_error() -> None:
@@ -140,7 +140,7 @@ async def test_plain_work_fails_with_its_own_error() -> None:
         raise ApiError("no")
 
     with pytest.raises(ApiError, match="no"):
-        await unless_disconnected(request_of(Connection()), work())
+        await response_unless_disconnected(request_of(Connection()), work())
 
 
 async def test_plain_work_is_cancelled_when_the_client_leaves() -> None:
@@ -154,7 +154,7 @@ async def test_plain_work_is_cancelled_when_the_client_leaves() -> None:
         raise AssertionError("never")
 
     connection = Connection()
-    task = asyncio.create_task(unless_disconnected(request_of(connection), work()))
+    task = asyncio.create_task(response_unless_disconnected(request_of(connection), work()))
     await asyncio.sleep(0)
     connection.gone.set()
     assert (await task).status_code == CLIENT_CLOSED_REQUEST

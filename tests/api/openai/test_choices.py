@@ -9,7 +9,7 @@ import pytest
 
 from sglang_plug import RequestError
 from sglang_plug_api.openai.choices import (
-    Envelope,
+    ResponseBuilder,
     Usage,
     complete_all,
     finish_reason,
@@ -113,12 +113,12 @@ def test_usage_counts_a_prompt_once(text_engine: Any) -> None:
 
 
 def test_envelope(text_engine: Any) -> None:
-    envelope = Envelope(text_engine(), body(model="asked"), "id", "kind")
+    envelope = ResponseBuilder(text_engine(), body(model="asked"), "id", "kind")
     answer = envelope([{"index": 0}])
     assert list(answer) == ["id", "object", "created", "model", "choices"]
     assert (answer["id"], answer["object"], answer["model"]) == ("id", "kind", "asked")
     assert envelope([], {"total_tokens": 1})["usage"] == {"total_tokens": 1}
-    assert Envelope(text_engine(), body(), "id", "kind").model == "org/letters"
+    assert ResponseBuilder(text_engine(), body(), "id", "kind").model == "org/letters"
 
 
 def test_endings() -> None:

@@ -30,8 +30,8 @@ async def test_an_image_of_another_key_is_unknown(tmp_path: Path) -> None:
     await content.write(b"png")
     await content.commit()
     await storage.store.add_file(FILE)
-    for caller in (Caller("a", sees_all=False), Caller("admin")):
+    for caller in (Caller("a", can_access_all=False), Caller("admin")):
         assert await read_as(storage, caller) == b"png"
     with pytest.raises(MediaError, match="there is no file 'picture' here"):
-        await read_as(storage, Caller("b", sees_all=False))
+        await read_as(storage, Caller("b", can_access_all=False))
     await storage.close()

@@ -135,10 +135,10 @@ async def test_a_response_whose_server_died_has_failed(
     await memory.put(ResponseRecord(id="resp_1", answer=answer, streams=True, running=True), 3600)
     await memory.append_events("resp_1", [{"type": "response.created", "sequence_number": 0}])
     assert (await second.retrieve("resp_1"))["status"] == "in_progress"
-    reading = asyncio.create_task(texts(second, "resp_1"))
+    parsing = asyncio.create_task(texts(second, "resp_1"))
     await asyncio.sleep(0)
     await memory.renew(["resp_1"], 0)
-    assert await reading == [("response.created", 0), ("response.failed", 1)]
+    assert await parsing == [("response.created", 0), ("response.failed", 1)]
     failed = await second.retrieve("resp_1")
     assert (failed["status"], failed["error"]) == ("failed", stored.ABANDONED)
     with pytest.raises(ApiError, match="failed"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, Plugins, RequestError
-from sglang_plug_api.http.callers import Caller, owner_of
+from sglang_plug_api.http.callers import Caller, owner_id
 from sglang_plug_api.options.parsing import server_config
 from sglang_plug_api.protocol.embeddings import EmbeddingsBody, RerankBody
 from sglang_plug_api.protocol.native import GenerateBody
@@ -19,7 +19,7 @@ from sglang_plug_api.service.fairness_key import FairnessKey, with_caller_weight
 from sglang_plug_api.service.terms import ServiceTerms, deadline_outcome, set_terms
 from sglang_plug_api.text.job import Job
 
-A, B = Caller(owner_of("a")), Caller(owner_of("b"))
+A, B = Caller(owner_id("a")), Caller(owner_id("b"))
 BODIES: list[Any] = [
     (GenerateBody, {"text": "x"}),
     (ChatBody, {"messages": [{"role": "user", "content": "x"}]}),

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sglang_plug_api.text.gather import gather, uninterrupted
+from sglang_plug_api.text.gather import gather, shielded
 
 
 async def test_results_come_in_order() -> None:
@@ -55,7 +55,7 @@ async def test_a_cancellation_waits_for_work_that_is_not_interrupted() -> None:
         done.append(1)
         return 7
 
-    task = asyncio.create_task(uninterrupted(work()))
+    task = asyncio.create_task(shielded(work()))
     await begun.wait()
     task.cancel()
     await asyncio.sleep(0)
@@ -64,4 +64,4 @@ async def test_a_cancellation_waits_for_work_that_is_not_interrupted() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert done == [1]
-    assert await uninterrupted(work()) == 7
+    assert await shielded(work()) == 7

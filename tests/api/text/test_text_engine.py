@@ -304,7 +304,7 @@ async def test_a_text_that_cannot_fit_is_not_tokenized(text_engine: Any, monkeyp
 @pytest.mark.parametrize(("isolated", "salt"), [(False, "tenant"), (True, "key:tenant")])
 async def test_what_the_engine_is_told_of_a_caller(text_engine: Any, scripted: Any, isolated: bool, salt: str) -> None:
     engine = text_engine(tenant_isolation=isolated)
-    await pieces(engine, replace(job(engine), salt="tenant", caller=Caller("key", sees_all=False)))
+    await pieces(engine, replace(job(engine), salt="tenant", caller=Caller("key", can_access_all=False)))
     assert [(request.id, request.salt) for request in scripted.requests] == [("key/one", salt)]
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug import Kernels, Runs
+from sglang_plug import Kernels, SequenceSpans
 from sglang_plug.ops import ssm
 from sglang_plug.testing import check_recurrence
 from sglang_plug.testing.model.recurrence import recurrence_cases
@@ -27,8 +27,8 @@ def seeded() -> None:
     torch.manual_seed(1)
 
 
-def runs(lengths: list[int]) -> Runs:
-    return Runs.of(list(range(2, 2 + len(lengths)))[::-1], lengths, CPU)
+def runs(lengths: list[int]) -> SequenceSpans:
+    return SequenceSpans.of(list(range(2, 2 + len(lengths)))[::-1], lengths, CPU)
 
 
 def close(actual: Tensor, expected: Tensor) -> None:

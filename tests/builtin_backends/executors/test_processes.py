@@ -61,7 +61,7 @@ def rank_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.
             device=torch.device("cpu"),
             command=(sys.executable, str(program)),
             line=lambda rank, rendezvous: f"{rank} {rendezvous}\n".encode(),
-            follow=lambda rank, endpoint: None,
+            run_worker_rank=lambda rank, endpoint: None,
         )
     )
     assert isinstance(result.collectives, SharedCollectives if request.param and is_offered() else GroupCollectives)

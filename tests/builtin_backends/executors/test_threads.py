@@ -19,7 +19,11 @@ BOUND = 60.0
 
 def launch_spec(follow: Callable[[int, RankEndpoint], None], size: int = 3) -> LaunchSpec:
     return LaunchSpec(
-        size=size, device=torch.device("cpu"), command=("false",), line=lambda rank, rendezvous: b"", follow=follow
+        size=size,
+        device=torch.device("cpu"),
+        command=("false",),
+        line=lambda rank, rendezvous: b"",
+        run_worker_rank=follow,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import torch
 
-from sglang_plug import Fetched, KVBlock
+from sglang_plug import AsyncHostCopy, KVBlock
 from sglang_plug_backends.kv_stores.host import HostStore
 from sglang_plug_backends.kv_stores.settings import HostSettings
 from sglang_plug_backends.kv_tiers.prefix_stores import PrefixStores
@@ -47,7 +47,7 @@ def test_needed_calls_outlive_a_clearing(stores: PrefixStores) -> None:
         called.append("stored")
         return [memoryview(bytes(4))]
 
-    stores.put([KEY], Fetched.of(torch.zeros(4)), encode, 4)
+    stores.put([KEY], AsyncHostCopy.of(torch.zeros(4)), encode, 4)
     stores.then(lambda: called.append("parts are sent"), 600)
     stores.then(lambda: called.append("complete"), needed=True)
     clearing = list[bool]()

@@ -141,7 +141,7 @@ def test_a_worker_rank_computes_with_no_adapter_that_it_lacks(tmp_path: Path, nu
     owners = [None if number == 0 else LoadedAdapter("", "", "", {}, number=number) for number in numbers]
     step, batch = RankStep(encode_owners(owners)), SimpleNamespace(query_lens=[1] * len(numbers))
     with pytest.raises(KeyError) if 8 in numbers else nullcontext():
-        rank.follow_step(step, batch)  # type: ignore[arg-type]
+        rank.prepare_step(step, batch)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("adapters", [(None,), ("x",), ("x", None, "y", "y")], ids=str)

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 from torch import nn
 
 from sglang_plug import BuildEnv, Model
-from sglang_plug.layers import Linear, Packed
+from sglang_plug.layers import Linear, MergedColumnParallelLinear
 from sglang_plug_backends.lora.lora_layers import described
 
 
@@ -27,7 +27,7 @@ class Small(Model):
     def __init__(self) -> None:
         env = BuildEnv(attention=Mock())
         super().__init__(SimpleNamespace(), env)
-        gate_up, down = Packed(8, {"gate": 4, "up": 4}, env), Linear(4, 8, env)
+        gate_up, down = MergedColumnParallelLinear(8, {"gate": 4, "up": 4}, env), Linear(4, 8, env)
         self.mlp = nn.ModuleDict({"gate_up_proj": gate_up, "down_proj": down})
 
 

@@ -169,7 +169,7 @@ def test_an_idle_engine_forgets_and_tells() -> None:
     updates = [message for message in served.sent if isinstance(message, StepOutputs)][-1]
     assert updates.stats is not None
     assert (updates.stats.cached_slots, updates.stats.free_slots) == (0, 64)
-    assert ("memory_relieved_tokens_total", cached) in {(total.name, total.value) for total in updates.stats.totals}
+    assert ("memory_relieved_tokens_total", cached) in {(total.name, total.value) for total in updates.stats.counters}
     served.box.messages.append(Control(7, "info", {}))
     served.loop.step()
     reply = next(message for message in served.sent if isinstance(message, Reply))

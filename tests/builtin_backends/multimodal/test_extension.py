@@ -22,7 +22,7 @@ from sglang_plug import (
     SupportsImages,
 )
 from sglang_plug.contracts.model.kernels import TORCH
-from sglang_plug.engine.execution.pipeline import FAILURES_IN_A_ROW
+from sglang_plug.engine.execution.pipeline import MAX_CONSECUTIVE_FAILURES
 from sglang_plug.engine.processes.messages import Abort, Control
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.multimodal.extension import MAX_BYTES, Multimodal
@@ -71,7 +71,7 @@ EVENTS = st.tuples(
 def test_the_bytes_of_images_are_those_of_the_requests_that_are_there(
     overlap: bool, events: list[tuple[tuple[str, str], int]]
 ) -> None:
-    extension, failures = installed(), iter([1] * (FAILURES_IN_A_ROW - 1))
+    extension, failures = installed(), iter([1] * (MAX_CONSECUTIVE_FAILURES - 1))
     bench = Bench(overlap=overlap, extensions={"multimodal": extension, "refuses": Refuses()})
     for (event, id), size in events:
         match event:

@@ -168,12 +168,12 @@ def test_bidirectional_images_have_their_positions() -> None:
         ],
         CPU,
     )
-    assert step is not None and step.whole == (
+    assert step is not None and step.bidirectional_images == (
         BidirectionalImage(sequence=1, row=5, position=4, count=3),
         BidirectionalImage(sequence=2, row=11, position=1, count=2),
     )
     step = multimodal_inputs(VisionModel(), [ScheduledChunk(admitted(VisionModel(), 3, (1, 2)), 3)], CPU)
-    assert step is not None and step.whole == ()
+    assert step is not None and step.bidirectional_images == ()
 
 
 def test_coordinates_of_the_whole_step() -> None:

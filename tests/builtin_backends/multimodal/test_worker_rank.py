@@ -32,8 +32,8 @@ def test_inputs_of_a_step_arrive(mrope_positions: Tensor | None, shape: tuple[in
     step = Multimodal(1 << 20).rank_step([], batch(inputs))
     assert isinstance(step, RankStep)
     followed = batch()
-    assert WorkerRankMultimodal().follow_step(step, followed) is None
-    assert followed.multimodal is not None and followed.multimodal.whole == images
+    assert WorkerRankMultimodal().prepare_step(step, followed) is None
+    assert followed.multimodal is not None and followed.multimodal.bidirectional_images == images
     assert torch.equal(followed.multimodal.rows, inputs.rows)
     assert torch.equal(followed.multimodal.states, inputs.states)
     assert (followed.multimodal.mrope_positions is None) == (mrope_positions is None)

@@ -172,19 +172,19 @@ def test_tensors_of_parts() -> None:
     assert result.stored["weight_g_idx"].part_index(1, fused.parts) == (1,)
 
 
-def dispensable(build: Callable[..., Any], config: Mapping[str, Any]) -> Callable[[str, torch.Tensor], bool]:
+def is_ignored(build: Callable[..., Any], config: Mapping[str, Any]) -> Callable[[str, torch.Tensor], bool]:
     request = QuantizationRequest(device=torch.device("cpu"), dtype=torch.float32, stored=config)
-    result: Callable[[str, torch.Tensor], bool] = build(request, None).dispensable
+    result: Callable[[str, torch.Tensor], bool] = build(request, None).is_ignored
     return result
 
 
 def test_what_says_nothing() -> None:
-    drop = dispensable(gptq.build, GPTQ)
+    drop = is_ignored(gptq.build, GPTQ)
     order = torch.arange(64) // 32
     assert drop("a.g_idx", order) and not drop("a.g_idx", order.flip(0)) and not drop("a.other", order)
     assert drop("a.bias", torch.zeros(3)) and not drop("a.bias", torch.ones(3))
-    assert not dispensable(gptq.build, {**GPTQ, "desc_act": True})("a.g_idx", order)
-    drop = dispensable(awq.build, AWQ)
+    assert not is_ignored(gptq.build, {**GPTQ, "desc_act": True})("a.g_idx", order)
+    drop = is_ignored(awq.build, AWQ)
     assert drop("a.bias", torch.zeros(3)) and not drop("a.bias", torch.ones(3)) and not drop("a.g_idx", order)
-    drop = dispensable(compressed_tensors.build, COMPRESSED)
+    drop = is_ignored(compressed_tensors.build, COMPRESSED)
     assert drop("a.weight_shape", order) and drop("a.input_scale", order) and not drop("a.weight_g_idx", order)

@@ -39,7 +39,7 @@ def test_compressed_tensors() -> None:
     assert not stored.holds(matrix("model.layers.0.self_attn.o_proj"))
     assert not stored.holds(matrix("model.layers.1.mlp.gate", role="router"))
     assert not stored.holds(matrix("lm_head", role="head"))
-    assert not stored.holds(matrix("transformer.h.1.attn.c_proj", plain=True))
+    assert not stored.holds(matrix("transformer.h.1.attn.c_proj", unquantized=True))
     weights = {**GROUP["weights"], "strategy": "tensor"}
     assert read({**COMPRESSED, "config_groups": {"group_0": {**GROUP, "weights": weights}}}).one_scale
 

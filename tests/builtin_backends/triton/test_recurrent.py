@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from sglang_plug import Kernels, Runs
+from sglang_plug import Kernels, SequenceSpans
 from sglang_plug.testing import check_recurrence
 from sglang_plug.testing.model.recurrence import SIZES, recurrence_cases
 from sglang_plug_backends.triton import launch, recurrent
@@ -41,7 +41,7 @@ def test_interpreted_kernels(kernel: str) -> None:
 def test_compiled_for_hopper(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In the shape of Qwen3-Next, and of a Mamba."""
     results = compile_only(monkeypatch, tmp_path, recurrent)
-    runs = Runs.of([2, 3], [1, 1], torch.device("cpu"))
+    runs = SequenceSpans.of([2, 3], [1, 1], torch.device("cpu"))
     x = torch.zeros(2, 8192, dtype=dtype)
     recurrent.causal_conv(
         x, torch.zeros(8192, 4, dtype=dtype), None, torch.zeros(4, 3, 8192, dtype=dtype), runs, overlap=True

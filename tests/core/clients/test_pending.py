@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from sglang_plug import Finish, Output, Request, RequestError, SamplingParams
-from sglang_plug.clients.pending import MAX_UNREAD_TOKENS, Pending
+from sglang_plug.clients.pending import MAX_UNREAD_TOKENS, InFlightRequests
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.serving.engine_client import EngineError
 from sglang_plug.engine.processes.messages import (
@@ -27,7 +27,7 @@ REQUEST = Request(id="a", tokens=(1,), params=SamplingParams())
 
 async def test_outputs_that_nobody_read_yet_are_merged() -> None:
     sent: list[ToEngine] = []
-    pending = Pending(sent.append)
+    pending = InFlightRequests(sent.append)
     stream = pending.submit(REQUEST)
     first = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
@@ -42,7 +42,7 @@ async def test_outputs_that_nobody_read_yet_are_merged() -> None:
 
 async def test_closing_the_stream_aborts() -> None:
     sent: list[ToEngine] = []
-    pending = Pending(sent.append)
+    pending = InFlightRequests(sent.append)
     stream = pending.submit(REQUEST)
     pending_first = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
@@ -54,7 +54,7 @@ async def test_closing_the_stream_aborts() -> None:
 
 async def test_cancelling_a_waiting_reader_aborts() -> None:
     sent: list[ToEngine] = []
-    pending = Pending(sent.append)
+    pending = InFlightRequests(sent.append)
 
     async def read() -> None:
         async for _ in pending.submit(REQUEST):
@@ -68,7 +68,7 @@ async def test_cancelling_a_waiting_reader_aborts() -> None:
     assert sent[-1] == Abort(("a",))
 
 
-async def left(pending: Pending, *outputs: Output) -> None:
+async def left(pending: InFlightRequests, *outputs: Output) -> None:
     """Submit a request, dispatch ``outputs`` to it, and leave after the first."""
     stream = pending.submit(REQUEST)
     first = asyncio.ensure_future(anext(stream))
@@ -81,7 +81,7 @@ async def left(pending: Pending, *outputs: Output) -> None:
 
 async def test_a_request_does_not_get_outputs_of_an_aborted_one_with_its_id() -> None:
     sent: list[ToEngine] = []
-    pending = Pending(sent.append)
+    pending = InFlightRequests(sent.append)
     await left(pending, Output(id="a", tokens=(1,)))
     again = pending.submit(REQUEST)
     first = asyncio.ensure_future(anext(again))
@@ -102,7 +102,7 @@ async def test_a_request_does_not_get_outputs_of_an_aborted_one_with_its_id() ->
 
 async def test_a_request_that_ended_before_its_reader_left_frees_its_id() -> None:
     sent: list[ToEngine] = []
-    pending = Pending(sent.append)
+    pending = InFlightRequests(sent.append)
     await left(pending, Output(id="a", tokens=(1,)), Output(id="a", tokens=(2,), finish=Finish("length")))
     stream = pending.submit(REQUEST)
     first = asyncio.ensure_future(anext(stream))
@@ -118,7 +118,7 @@ async def test_a_request_that_ended_before_its_reader_left_frees_its_id() -> Non
 
 async def test_an_id_that_looks_like_one_that_was_made_is_another_request() -> None:
     sent: list[ToEngine] = []
-    pending = Pending(sent.append)
+    pending = InFlightRequests(sent.append)
     await left(pending, Output(id="a", tokens=(1,)))
     streams = [pending.submit(replace(REQUEST, id=id)) for id in ("a", "a#1", "a#2")]
     for stream in streams:
@@ -135,7 +135,7 @@ async def test_a_cancellation_is_seen_though_the_engine_is_gone() -> None:
         if isinstance(message, Abort):
             raise EngineError("the engine process is gone")
 
-    pending = Pending(send)
+    pending = InFlightRequests(send)
 
     async def read() -> None:
         async for _ in pending.submit(REQUEST):
@@ -149,7 +149,7 @@ async def test_a_cancellation_is_seen_though_the_engine_is_gone() -> None:
 
 
 async def test_a_request_that_cannot_be_sent_leaves_nothing_behind() -> None:
-    pending = Pending(lambda message: None)
+    pending = InFlightRequests(lambda message: None)
 
     def send(message: ToEngine) -> None:
         raise EngineError("the engine process is gone")
@@ -161,7 +161,7 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_behind() -> None:
 
 
 async def test_a_refusal_is_an_error_with_a_status() -> None:
-    pending = Pending(lambda message: None)
+    pending = InFlightRequests(lambda message: None)
     stream = pending.submit(REQUEST)
     task = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
@@ -173,7 +173,7 @@ async def test_a_refusal_is_an_error_with_a_status() -> None:
 
 async def test_control_calls_are_told_apart() -> None:
     sent: list[ToEngine] = []
-    pending = Pending(sent.append)
+    pending = InFlightRequests(sent.append)
     calls = [asyncio.ensure_future(pending.control(name, {})) for name in ("one", "two")]
     await asyncio.sleep(0)
     numbers = {message.name: message.number for message in sent if isinstance(message, Control)}
@@ -185,7 +185,7 @@ async def test_control_calls_are_told_apart() -> None:
 
 
 async def test_a_dead_engine_fails_everybody() -> None:
-    pending = Pending(lambda message: None)
+    pending = InFlightRequests(lambda message: None)
     stream = asyncio.ensure_future(anext(pending.submit(REQUEST)))
     control = asyncio.ensure_future(pending.control("info", {}))
     waiter = asyncio.ensure_future(pending.wait_failed())
@@ -201,7 +201,7 @@ async def test_a_dead_engine_fails_everybody() -> None:
 
 
 async def test_a_configuration_error_keeps_its_kind() -> None:
-    pending = Pending(lambda message: None)
+    pending = InFlightRequests(lambda message: None)
     pending.dispatch(Failed("no such model", configuration=True))
     with pytest.raises(ConfigError, match="no such model"):
         await pending.ready
@@ -209,7 +209,7 @@ async def test_a_configuration_error_keeps_its_kind() -> None:
 
 async def test_a_request_whose_reader_falls_behind_is_paused_until_it_has_caught_up() -> None:
     sent: list[ToEngine] = []
-    pending = Pending(sent.append)
+    pending = InFlightRequests(sent.append)
     stream = pending.submit(REQUEST)
     first = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
@@ -227,7 +227,7 @@ async def test_a_request_whose_reader_falls_behind_is_paused_until_it_has_caught
 
 async def test_a_reader_that_keeps_up_and_a_request_that_is_over_are_never_paused() -> None:
     sent: list[ToEngine] = []
-    pending = Pending(sent.append)
+    pending = InFlightRequests(sent.append)
     stream = pending.submit(REQUEST)
     reading = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)

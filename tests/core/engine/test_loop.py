@@ -29,7 +29,7 @@ from sglang_plug import (
 )
 from sglang_plug.config import ConfigError
 from sglang_plug.engine.execution.in_flight_step import LaunchedStep
-from sglang_plug.engine.execution.pipeline import FAILURES_IN_A_ROW
+from sglang_plug.engine.execution.pipeline import MAX_CONSECUTIVE_FAILURES
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_slots import SlotPool
@@ -190,7 +190,7 @@ def test_steps_that_keep_failing_end_the_engine(make: Make) -> None:
     bench = make()
     bench.device.failures = 100
     with pytest.raises(MemoryError):
-        for index in range(FAILURES_IN_A_ROW):
+        for index in range(MAX_CONSECUTIVE_FAILURES):
             bench.submit(str(index))
             bench.loop.step()
 

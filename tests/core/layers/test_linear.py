@@ -9,13 +9,13 @@ import torch
 from torch.nn import functional as F
 
 from sglang_plug import BuildEnv, Kernels
-from sglang_plug.layers import Embedding, Head, Linear, Packed
+from sglang_plug.layers import Embedding, Linear, MergedColumnParallelLinear, ParallelLMHead
 
 ENV = BuildEnv(attention=Mock())
 
 
 def test_packed_parts_are_the_parts_multiplied_alone() -> None:
-    layer = Packed(8, {"q": 6, "k": 2, "v": 4}, ENV, bias=True)
+    layer = MergedColumnParallelLinear(8, {"q": 6, "k": 2, "v": 4}, ENV, bias=True)
     weights = {name: (torch.randn(size, 8), torch.randn(size)) for name, size in (("q", 6), ("k", 2), ("v", 4))}
     for name, (weight, bias) in weights.items():
         layer.load_shard(layer.weight.data, weight, name)
@@ -29,7 +29,7 @@ def test_packed_parts_are_the_parts_multiplied_alone() -> None:
 
 
 def test_a_shard_of_another_shape_is_refused() -> None:
-    layer = Packed(8, {"gate": 6, "up": 6}, ENV)
+    layer = MergedColumnParallelLinear(8, {"gate": 6, "up": 6}, ENV)
     with pytest.raises(ValueError, match=r"expected shape \(6, 8\), found \(5, 8\)"):
         layer.load_shard(layer.weight.data, torch.zeros(5, 8), "gate")
     with pytest.raises(ValueError, match="expected shape"):
@@ -51,7 +51,7 @@ def test_packing_hands_the_weight_over_once() -> None:
 def test_a_tied_head_uses_the_embedding_and_leaves_it() -> None:
     embedding = Embedding(10, 4)
     torch.nn.init.normal_(embedding.weight)
-    head = Head(4, 10, ENV, tied=embedding)
+    head = ParallelLMHead(4, 10, ENV, tied=embedding)
     assert head.weight is embedding.weight
     head.pack_weights()
     x = torch.randn(2, 4)

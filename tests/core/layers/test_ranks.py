@@ -13,8 +13,18 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sglang_plug import AttentionBackend, AttentionShape, BuildEnv, Collectives, ConfigError
-from sglang_plug.contracts.serving.executor import SINGLE_RANK, own_slice
-from sglang_plug.layers import Column, Embedding, Experts, Gated, Head, Packed, RMSNorm, Row, SharedRMSNorm
+from sglang_plug.contracts.serving.executor import SINGLE_RANK, shard_slice
+from sglang_plug.layers import (
+    ColumnParallelLinear,
+    Embedding,
+    Experts,
+    GateUpLinear,
+    MergedColumnParallelLinear,
+    ParallelLMHead,
+    RMSNorm,
+    RowParallelLinear,
+    SharedRMSNorm,
+)
 from sglang_plug_backends.torch_native.attention import TorchAttention
 
 HIDDEN, WIDTH, TOKENS = 12, 24, 5
@@ -77,8 +87,8 @@ def test_gated_and_row_make_an_mlp(size: int, bias: bool, apart: bool) -> None:
     x = random_tensor(TOKENS, HIDDEN, seed=6)
     wide = nn.functional.silu(x @ gate.T + (biases[0][0] if bias else 0)) * (x @ up.T + (biases[0][1] if bias else 0))
     expected = wide @ down.T + (biases[1] if bias else 0)
-    gated = filled(lambda env: Gated(HIDDEN, WIDTH, env, activation_name="silu", bias=bias), first, size)
-    rows = filled(lambda env: Row(WIDTH, HIDDEN, env, bias=bias), second, size)
+    gated = filled(lambda env: GateUpLinear(HIDDEN, WIDTH, env, activation_name="silu", bias=bias), first, size)
+    rows = filled(lambda env: RowParallelLinear(WIDTH, HIDDEN, env, bias=bias), second, size)
     parts = [row(half(x)) for half, row in zip(gated, rows, strict=True)]
     torch.testing.assert_close(torch.stack(parts).sum(0), expected)
 
@@ -89,7 +99,7 @@ def test_heads_are_not_cut(size: int) -> None:
     parts = {name: count * 3 for name, count in heads.items()}
     weights = {name: random_tensor(rows, HIDDEN, seed=seed) for seed, (name, rows) in enumerate(parts.items())}
     layers: list[Any] = filled(
-        lambda env: Packed(HIDDEN, parts, env, heads=heads),
+        lambda env: MergedColumnParallelLinear(HIDDEN, parts, env, heads=heads),
         {f"weight:{name}": weight for name, weight in weights.items()},
         size,
     )
@@ -109,14 +119,14 @@ def test_a_column_and_a_row(size: int) -> None:
         random_tensor(HIDDEN, WIDTH, seed=2),
         random_tensor(TOKENS, HIDDEN, seed=3),
     )
-    columns: list[Any] = filled(lambda env: Column(HIDDEN, WIDTH, env, heads=8), {"weight": up}, size)
-    rows = filled(lambda env: Row(WIDTH, HIDDEN, env), {"weight": down}, size)
+    columns: list[Any] = filled(lambda env: ColumnParallelLinear(HIDDEN, WIDTH, env, heads=8), {"weight": up}, size)
+    rows = filled(lambda env: RowParallelLinear(WIDTH, HIDDEN, env), {"weight": down}, size)
     assert all(column.parts == {} and column.size_out == WIDTH // size for column in columns)
     parts = [row(column(x)) for column, row in zip(columns, rows, strict=True)]
     torch.testing.assert_close(torch.stack(parts).sum(0), x @ up.T @ down.T)
     if size == 2:
         with pytest.raises(ConfigError, match="3 heads cannot be shared by 2 ranks"):
-            Column(HIDDEN, WIDTH, env(0, 2), heads=3)
+            ColumnParallelLinear(HIDDEN, WIDTH, env(0, 2), heads=3)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
@@ -154,7 +164,7 @@ def test_a_head_gathers_all_tokens(size: int, tied: bool, bias: bool) -> None:
     for rank in range(size):
         surroundings = env(rank, size)
         embedding = Embedding(vocabulary, HIDDEN) if tied else None
-        head = Head(HIDDEN, vocabulary, surroundings, tied=embedding, bias=bias)
+        head = ParallelLMHead(HIDDEN, vocabulary, surroundings, tied=embedding, bias=bias)
         with torch.no_grad():
             assert head.weight is not None
             head.load_shard(head.weight, weight, None)
@@ -177,7 +187,7 @@ def test_an_embedding_that_ranks_share_with_the_head(size: int, vocabulary: int)
     for rank in range(size):
         surroundings = env(rank, size)
         embedding = Embedding(vocabulary, HIDDEN, surroundings)
-        head = Head(HIDDEN, vocabulary, surroundings, tied=embedding)
+        head = ParallelLMHead(HIDDEN, vocabulary, surroundings, tied=embedding)
         with torch.no_grad():
             embedding.load_shard(embedding.weight, weight, None)
         assert head.weight is embedding.weight and len(embedding.weight) <= each
@@ -216,9 +226,13 @@ def test_experts(size: int, apart: bool) -> None:
 @pytest.mark.parametrize(
     ("build", "tensor", "shapes"),
     [
-        (lambda env: Row(WIDTH, HIDDEN, env), (HIDDEN, WIDTH // 2), r"\(12, 24\), found \(12, 12\)"),
-        (lambda env: Packed(HIDDEN, {"a": 4, "b": 8}, env), (6, HIDDEN), r"\(12, 12\), found \(6, 12\)"),
-        (lambda env: Head(HIDDEN, 16, env), (8, HIDDEN), r"\(16, 12\), found \(8, 12\)"),
+        (lambda env: RowParallelLinear(WIDTH, HIDDEN, env), (HIDDEN, WIDTH // 2), r"\(12, 24\), found \(12, 12\)"),
+        (
+            lambda env: MergedColumnParallelLinear(HIDDEN, {"a": 4, "b": 8}, env),
+            (6, HIDDEN),
+            r"\(12, 12\), found \(6, 12\)",
+        ),
+        (lambda env: ParallelLMHead(HIDDEN, 16, env), (8, HIDDEN), r"\(16, 12\), found \(8, 12\)"),
     ],
     ids=["Row", "Packed", "Head"],
 )
@@ -237,9 +251,9 @@ def test_slices_cover_everything_evenly(units: int, size: int, each: int) -> Non
         with pytest.raises(
             ConfigError, match=f"{units} heads cannot be shared by {size} ranks; choose another --tp-size"
         ):
-            own_slice(units * each, ranks[0], units=units, label="heads")
+            shard_slice(units * each, ranks[0], units=units, label="heads")
         return
-    slices = [own_slice(units * each, rank, units=units) for rank in ranks]
+    slices = [shard_slice(units * each, rank, units=units) for rank in ranks]
     assert len({part.stop - part.start for part in slices}) == 1
     covered = [row for part in slices for row in range(part.start, part.stop)]
     assert sorted(set(covered)) == list(range(units * each))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug.contracts.model.recurrent_state import Runs, StatePool, StateShape
+from sglang_plug.contracts.model.recurrent_state import SequenceSpans, StatePool, StateShape
 from sglang_plug.ops.ssm import causal_conv, gated_delta_rule, linear_attention, selective_scan
 
 CPU = torch.device("cpu")
@@ -109,7 +109,7 @@ def test_each_token_as_the_definition_says(name: str, length: int) -> None:
     case, inputs = CASES[name], CASES[name].inputs(length)
     expected, state = one_by_one(name, inputs)
     states = case.states(4)
-    actual = case.scan(*inputs, states, Runs.of([2], [length], CPU))
+    actual = case.scan(*inputs, states, SequenceSpans.of([2], [length], CPU))
     torch.testing.assert_close(actual.double(), expected, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(states[2].double(), state, atol=1e-5, rtol=1e-4)
     assert not states[[0, 1, 3]].any(), "another sequence's state was written"
@@ -132,7 +132,7 @@ def test_sequences_may_be_cut_anywhere_and_computed_together(name: str, steps: l
         if not active:
             continue
         parts = [[part[done[index] : done[index] + step[index]] for part in inputs[index]] for index in active]
-        runs = Runs.of([rows[index] for index in active], [step[index] for index in active], CPU)
+        runs = SequenceSpans.of([rows[index] for index in active], [step[index] for index in active], CPU)
         actual = case.scan(*map(torch.cat, zip(*parts, strict=True)), states, runs)
         for index, piece in zip(active, actual.split_with_sizes(runs.lengths), strict=True):
             pieces[index].append(piece)
@@ -154,7 +154,7 @@ def test_half_precision_inputs_give_half_precision_outputs(name: str) -> None:
     case = CASES[name]
     inputs = [part if is_wide(name, part) else part.bfloat16() for part in case.inputs(70)]
     expected, _ = one_by_one(name, [part.float() for part in inputs])
-    actual = case.scan(*inputs, case.states(3), Runs.of([2], [70], CPU))
+    actual = case.scan(*inputs, case.states(3), SequenceSpans.of([2], [70], CPU))
     assert actual.dtype == inputs[0].dtype
     torch.testing.assert_close(actual.double(), expected, atol=0.1, rtol=0.05)
 

@@ -45,7 +45,7 @@ def test_a_thread_that_never_ends_is_no_reason_to_stay() -> None:
         import threading
         from sglang_plug.system import process_exit as leaving
 
-        leaving.TIME_TO_LEAVE = 0.2
+        leaving.EXIT_TIMEOUT = 0.2
         threading.Thread(target=threading.Event().wait).start()
         leaving.leave(7)
     """

@@ -9,8 +9,8 @@ import pytest
 
 from sglang_plug import (
     AdmissionPhase,
+    MetricCounter,
     MetricGauge,
-    MetricTotal,
     Request,
     RequestError,
     SequenceView,
@@ -36,8 +36,8 @@ class Counts(StepExtension, AdmissionPhase, ServicePhase):
     def finished(self, sequence: SequenceView) -> None:
         self.count += 1
 
-    def totals(self) -> Iterable[MetricTotal]:
-        return [MetricTotal("counted_total", "requests", (), self.count)]
+    def counters(self) -> Iterable[MetricCounter]:
+        return [MetricCounter("counted_total", "requests", (), self.count)]
 
     def info(self) -> Mapping[str, Any]:
         return {"counted": self.count}
@@ -53,14 +53,14 @@ class ReportsASet(Counts):
 
 
 class CountsDown(Counts):
-    def totals(self) -> Iterable[MetricTotal]:
+    def counters(self) -> Iterable[MetricCounter]:
         self.count -= 1
-        return [MetricTotal("counted_total", "requests", (), self.count)]
+        return [MetricCounter("counted_total", "requests", (), self.count)]
 
 
 class OtherName(Counts):
-    def totals(self) -> Iterable[MetricTotal]:
-        return [MetricTotal("counted", "requests", (), self.count)]
+    def counters(self) -> Iterable[MetricCounter]:
+        return [MetricCounter("counted", "requests", (), self.count)]
 
 
 class GaugeWithTheNameOfATotal(Counts):

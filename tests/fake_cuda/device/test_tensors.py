@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sglang_plug.ops.host_device_copy import Fetched
+from sglang_plug.ops.host_device_copy import AsyncHostCopy
 from tests.fake_cuda.device.runtime import without_synchronization
 from tests.fake_cuda.device.tensors import CUDA, SynchronizationError, clock
 
@@ -81,7 +81,7 @@ def test_operations_without_synchronisation_are_right(x: Tensor) -> None:
         y[:, 0] = 7
         y.index_put_((index.clamp(max=1), index), x[:2])
         assert y.is_cuda and y.device == CUDA and type(y[0].softmax(-1)) is type(x)
-        result = Fetched.of(y, x[:2].repeat_interleave(index, output_size=3))
+        result = AsyncHostCopy.of(y, x[:2].repeat_interleave(index, output_size=3))
     assert result.tensors[0][0, 0] > 1e38, "the copy has not arrived yet"
     assert [item.tolist() for item in result.read()] == [[[1, 0, 0, 0], [7, 2, 4, 0]], [0, 0, 0]]
 

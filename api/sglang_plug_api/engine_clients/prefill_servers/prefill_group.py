@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from typing import Any
 
 from sglang_plug import EngineClient, Output, Request, RequestError
-from sglang_plug.clients.prompt_server import PromptServer
+from sglang_plug.clients.prefill_server import PrefillServer
 from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouting
 from sglang_plug_api.engine_clients.replicas.group import ReplicaGroup
 from sglang_plug_api.engine_clients.replicas.prefilled_client import generates, transfers_of
@@ -24,10 +24,10 @@ class PrefillGroup(ReplicaGroup):
     Args:
         makes: see ``ReplicaGroup``.
         routing: see ``ReplicaGroup``.
-        fingerprint: see ``PromptServer``.
-        host: see ``PromptServer``.
-        port: see ``PromptServer``.
-        keys: see ``PromptServer``.
+        fingerprint: see ``PrefillServer``.
+        host: see ``PrefillServer``.
+        port: see ``PrefillServer``.
+        keys: see ``PrefillServer``.
         max_restarts: see ``ReplicaGroup``.
         window: see ``ReplicaGroup``.
     """
@@ -45,7 +45,7 @@ class PrefillGroup(ReplicaGroup):
         window: float,
     ) -> None:
         super().__init__(makes, routing, max_restarts=max_restarts, window=window)
-        self._prompts = PromptServer(self, fingerprint, host=host, port=port, keys=keys)
+        self._prompts = PrefillServer(self, fingerprint, host=host, port=port, keys=keys)
 
     async def start(self) -> Mapping[str, Any]:
         """Start all engines, then let decode servers connect. Raises ``ConfigError`` if nothing can be transferred."""

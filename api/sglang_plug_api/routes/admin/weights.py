@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from sglang_plug import RequestError
 from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.http.request_body import read_body, takes
-from sglang_plug_api.http.streaming import while_connected
+from sglang_plug_api.http.streaming import cancel_on_disconnect
 from sglang_plug_api.protocol.weights import UpdateWeightsBody, WeightVersionBody
 from sglang_plug_api.text.text_engine import TextEngine
 
@@ -29,7 +29,9 @@ def build(engine: TextEngine) -> APIRouter:
             _check_source(body.model_path, engine.config.allow_update_from)
             if body.abort_all_requests:
                 engine.abort(None)
-            await while_connected(request, engine.update_weights(body.model_path, body.revision, body.weight_version))
+            await cancel_on_disconnect(
+                request, engine.update_weights(body.model_path, body.revision, body.weight_version)
+            )
         except (RequestError, TimeoutError) as error:
             text = str(error) or f"requests in flight did not end within {engine.config.drain_timeout:g} seconds"
             logger.warning("the weights were not updated: %s", text)

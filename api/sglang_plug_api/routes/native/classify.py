@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.http.request_body import read_body, takes
-from sglang_plug_api.http.streaming import unless_disconnected
+from sglang_plug_api.http.streaming import response_unless_disconnected
 from sglang_plug_api.pooling.native_pooling import pool_response
 from sglang_plug_api.pooling.pooling import pool_inputs, prompt_usage, sigmoid, softmax
 from sglang_plug_api.protocol.embeddings import ClassifyBody
@@ -25,12 +25,12 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/classify", PoolBody, methods=["POST", "PUT"], summary="Scores of each text, e.g. its reward")
     async def classify(request: Request) -> Response:
         body = await read_body(request, PoolBody)
-        return await unless_disconnected(request, pool_response(engine, body, "classify"))
+        return await response_unless_disconnected(request, pool_response(engine, body, "classify"))
 
     @takes(router, "/v1/classify", ClassifyBody, summary="The likeliest label of each text, and all probabilities")
     async def labels(request: Request) -> Response:
         body = await read_body(request, ClassifyBody)
-        return await unless_disconnected(request, _labelled(engine, body))
+        return await response_unless_disconnected(request, _labelled(engine, body))
 
     return router
 

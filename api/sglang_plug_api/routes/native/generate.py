@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.http.request_body import read_body, takes
-from sglang_plug_api.http.streaming import respond, while_connected
+from sglang_plug_api.http.streaming import cancel_on_disconnect, respond
 from sglang_plug_api.native.generate import Generation
 from sglang_plug_api.protocol.native import GenerateBody
 from sglang_plug_api.text.text_engine import TextEngine
@@ -18,7 +18,7 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/generate", GenerateBody, methods=["POST", "PUT"], summary="Generate from text or token ids")
     async def generate(request: Request) -> Response:
         body = await read_body(request, GenerateBody)
-        generation = await while_connected(request, Generation.prepare(engine, body))
+        generation = await cancel_on_disconnect(request, Generation.prepare(engine, body))
         return await respond(request, body.stream, generation.events, generation.answer)
 
     return router

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.http.errors import ApiError, json_response
 from sglang_plug_api.http.request_body import read_body, takes
-from sglang_plug_api.http.streaming import unless_disconnected
+from sglang_plug_api.http.streaming import response_unless_disconnected
 from sglang_plug_api.pooling.pair_scoring import score_pairs
 from sglang_plug_api.pooling.pooling import PoolingRequest, meta_info, prompt_usage
 from sglang_plug_api.protocol.base import refuse
@@ -38,13 +38,15 @@ def build(engine: TextEngine) -> APIRouter:
         form = request.query_params.get("format") or _default_form(request, body)
         if form not in FORMATS:
             raise ApiError(f"format {form[:40]!r} is unknown; known: {', '.join(FORMATS)}", param="format")
-        return await unless_disconnected(request, _rerank(engine, body, form))
+        return await response_unless_disconnected(request, _rerank(engine, body, form))
 
     takes(router, "/rerank", RerankBody, summary="As /v1/rerank")(rerank)
 
     @takes(router, "/v2/rerank", RerankBody, summary="As /v1/rerank, in the form of Cohere's and Jina's APIs")
     async def rerank_v2(request: Request) -> Response:
-        return await unless_disconnected(request, _rerank(engine, await read_body(request, RerankBody), "jina"))
+        return await response_unless_disconnected(
+            request, _rerank(engine, await read_body(request, RerankBody), "jina")
+        )
 
     return router
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from sglang_plug import LogprobOptions
 from sglang_plug_api.http.errors import ApiError, json_response
 from sglang_plug_api.http.request_body import read_body, takes
-from sglang_plug_api.http.streaming import unless_disconnected
+from sglang_plug_api.http.streaming import response_unless_disconnected
 from sglang_plug_api.openai.choices import complete_all
 from sglang_plug_api.pooling.generative_scoring import ScoringUnsupported
 from sglang_plug_api.pooling.pair_scoring import cosine_scores, score_pairs
@@ -41,7 +41,7 @@ def build(engine: TextEngine) -> APIRouter:
     async def score(request: Request) -> Response:
         body = await read_body(request, ScoreBody)
         engine.check_model(body.model)
-        return await unless_disconnected(request, (_pairs if body.has_texts else _labels)(engine, body))
+        return await response_unless_disconnected(request, (_pairs if body.has_texts else _labels)(engine, body))
 
     takes(router, "/score", ScoreBody, summary="As /v1/score")(score)
     return router

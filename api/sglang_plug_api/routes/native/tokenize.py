@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.http.errors import ApiError, json_response
 from sglang_plug_api.http.request_body import read_body, takes
-from sglang_plug_api.http.streaming import while_connected
+from sglang_plug_api.http.streaming import cancel_on_disconnect
 from sglang_plug_api.multimodal.images import images_of_messages
 from sglang_plug_api.openai.chat_request import ChatRequest, prepare_chat
 from sglang_plug_api.protocol.openai import Message
@@ -30,7 +30,7 @@ def build(engine: TextEngine) -> APIRouter:
     async def tokenize(request: Request) -> Response:
         body = await read_body(request, TokenizeBody)
         engine.check_model(body.model)
-        return json_response(await while_connected(request, _tokenized(engine, body)))
+        return json_response(await cancel_on_disconnect(request, _tokenized(engine, body)))
 
     @takes(router, "/detokenize", DetokenizeBody, summary="Text of tokens")
     @takes(router, "/v1/detokenize", DetokenizeBody, summary="As /detokenize")

@@ -9,13 +9,13 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.http.request_body import read_body, takes
-from sglang_plug_api.http.streaming import respond, while_connected
+from sglang_plug_api.http.streaming import cancel_on_disconnect, respond
 from sglang_plug_api.multimodal.images import images_of_messages
-from sglang_plug_api.openai.additions import Additions, logprob_options
-from sglang_plug_api.openai.chat_events import Choice, Reading
+from sglang_plug_api.openai.additions import ExtraResponseFields, logprob_options
+from sglang_plug_api.openai.chat_events import Choice, ParsingOptions
 from sglang_plug_api.openai.chat_request import ChatRequest, prepare_chat, truncated_chat
 from sglang_plug_api.openai.choices import (
-    Envelope,
+    ResponseBuilder,
     Usage,
     complete_all,
     id_header,
@@ -39,7 +39,7 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/chat/completions", ChatBody, summary="Chat completion")
     async def chat(request: Request) -> Response:
         body = await read_body(request, ChatBody)
-        call = await while_connected(request, _ChatCall.prepare(engine, body))
+        call = await cancel_on_disconnect(request, _ChatCall.prepare(engine, body))
         return await respond(request, body.stream, call.events, call.answer, id_header(call.id))
 
     return router
@@ -48,12 +48,12 @@ def build(engine: TextEngine) -> APIRouter:
 class _ChatCall:
     """One chat request and its outputs."""
 
-    def __init__(self, engine: TextEngine, body: ChatBody, id: str, jobs: list[Job], reading: Reading) -> None:
+    def __init__(self, engine: TextEngine, body: ChatBody, id: str, jobs: list[Job], parsing: ParsingOptions) -> None:
         self.id = id
-        self._choices = [Choice(reading) for _ in jobs]
+        self._choices = [Choice(parsing) for _ in jobs]
         self._engine, self._body, self._jobs = engine, body, jobs
         self._usage = Usage(engine, [jobs[0].tokens], len(jobs))
-        self._additions = Additions(engine, body, jobs)
+        self._additions = ExtraResponseFields(engine, body, jobs)
 
     @classmethod
     async def prepare(cls, engine: TextEngine, body: ChatBody) -> _ChatCall:
@@ -78,11 +78,11 @@ class _ChatCall:
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
         )
-        job, reading = await prepare_chat(engine, chat_request)
+        job, parsing = await prepare_chat(engine, chat_request)
         job = truncated_chat(engine, body, job)
-        sampling = engine.defaults.complete(reading.sampling(body.sampling()), len(job.tokens), None)
+        sampling = engine.defaults.complete(parsing.sampling(body.sampling()), len(job.tokens), None)
         logprobs = logprob_options(body, (body.top_logprobs or 0) if body.logprobs else None)
-        return cls(engine, body, id, make_jobs(engine, body, [job], [sampling], logprobs, id), reading)
+        return cls(engine, body, id, make_jobs(engine, body, [job], [sampling], logprobs, id), parsing)
 
     async def answer(self) -> dict[str, Any]:
         """Generate and return the whole response."""
@@ -92,31 +92,31 @@ class _ChatCall:
             self._usage.add(index, piece)
             self._additions.add(index, piece)
             message = self._choices[index].message(piece)
-            ending = {**self._ending(index, piece), **self._additions.of_start(index)}
-            tokens = self._additions.of_piece(index, piece)
+            ending = {**self._ending(index, piece), **self._additions.for_start(index)}
+            tokens = self._additions.for_piece(index, piece)
             choices.append({"index": index, "message": message, **ending, **tokens})
-        envelope = Envelope(self._engine, self._body, self.id, "chat.completion")
+        envelope = ResponseBuilder(self._engine, self._body, self.id, "chat.completion")
         self._usage.reasoning = await reasoning_tokens(self._engine, self._choices)
-        more = {**self._additions.of_start(0), **self._additions.prompt_logprobs(pieces[0])}
-        return envelope(choices, self._usage.report(), **more, **self._additions.of_answer(pieces[0]))
+        more = {**self._additions.for_start(0), **self._additions.prompt_logprobs(pieces[0])}
+        return envelope(choices, self._usage.report(), **more, **self._additions.for_answer(pieces[0]))
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield chunks: the role, text as it arrives, the ending, and the usage if requested."""
-        envelope = Envelope(self._engine, self._body, self.id, "chat.completion.chunk")
+        envelope = ResponseBuilder(self._engine, self._body, self.id, "chat.completion.chunk")
         started = set[int]()
         async with contextlib.aclosing(stream_all(self._engine, self._jobs)) as pieces:
             async for index, piece in pieces:
                 if index not in started:
                     started.add(index)
                     self._usage.start(index, piece)
-                    begin = self._additions.of_start(index)
+                    begin = self._additions.for_start(index)
                     role = {**_chunk(index, {"role": "assistant", "content": ""}), **begin}
                     yield envelope([role], self._usage_so_far(), **begin)
                 self._usage.add(index, piece)
                 self._additions.add(index, piece)
                 usage = self._usage_so_far()
                 for chunk in self._chunks(index, piece):
-                    more = self._additions.of_answer(piece) if chunk["finish_reason"] else {}
+                    more = self._additions.for_answer(piece) if chunk["finish_reason"] else {}
                     yield envelope([chunk], usage, **more)
         if self._body.usage_in_stream:
             self._usage.reasoning = await reasoning_tokens(self._engine, self._choices)
@@ -129,7 +129,7 @@ class _ChatCall:
         """Yield the chunks of a piece, the first one with its log-probabilities and tokens, then the ending."""
         logprobs = self._logprobs(piece) if piece.logprobs else None
         deltas = list(self._choices[index].deltas(piece))
-        tokens = self._additions.of_piece(index, piece) if piece.tokens else {}
+        tokens = self._additions.for_piece(index, piece) if piece.tokens else {}
         for position, delta in enumerate(deltas or ([{"content": ""}] if piece.logprobs or tokens else [])):
             chunk = _chunk(index, delta, logprobs if position == 0 else None)
             yield {**chunk, **tokens} if position == 0 else chunk
@@ -141,7 +141,7 @@ class _ChatCall:
             "logprobs": self._logprobs(piece),
             "finish_reason": self._choices[index].finish_reason(piece),
             "matched_stop": matched_stop(piece),
-            **(self._additions.of_end(index, piece) if piece.ending is not None else {}),
+            **(self._additions.for_end(index, piece) if piece.ending is not None else {}),
         }
 
     def _logprobs(self, piece: Piece) -> dict[str, Any] | None:

@@ -11,10 +11,10 @@ from fastapi import APIRouter, Request, Response
 
 from sglang_plug import TokenLogprob
 from sglang_plug_api.http.request_body import read_body, takes
-from sglang_plug_api.http.streaming import respond, while_connected
-from sglang_plug_api.openai.additions import Additions, logprob_options
+from sglang_plug_api.http.streaming import cancel_on_disconnect, respond
+from sglang_plug_api.openai.additions import ExtraResponseFields, logprob_options
 from sglang_plug_api.openai.choices import (
-    Envelope,
+    ResponseBuilder,
     Usage,
     complete_all,
     finish_reason,
@@ -43,7 +43,7 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/completions", CompletionBody, summary="Text completion")
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody)
-        call = await while_connected(request, _CompletionCall.prepare(engine, body))
+        call = await cancel_on_disconnect(request, _CompletionCall.prepare(engine, body))
         return await respond(request, body.stream, call.events, call.answer, id_header(call.id))
 
     return router
@@ -65,7 +65,7 @@ class _CompletionCall:
         self._engine, self._body, self._echoes, self._jobs = engine, body, echoes, jobs
         self._offsets: dict[int, TextOffsets] = {}
         self._usage = Usage(engine, prompts, len(jobs))
-        self._additions = Additions(engine, body, jobs)
+        self._additions = ExtraResponseFields(engine, body, jobs)
 
     @classmethod
     async def prepare(cls, engine: TextEngine, body: CompletionBody) -> _CompletionCall:
@@ -90,14 +90,14 @@ class _CompletionCall:
             self._usage.add(index, piece)
             self._additions.add(index, piece)
             choice = self._choice(index, self._echo(index) + piece.text, piece, is_first=True)
-            begin = {**self._additions.of_start(index), **self._additions.prompt_logprobs(piece)}
+            begin = {**self._additions.for_start(index), **self._additions.prompt_logprobs(piece)}
             choices.append({**choice, **begin})
-        envelope = Envelope(self._engine, self._body, self.id, "text_completion")
-        return envelope(choices, self._usage.report(), **self._additions.of_answer(pieces[0]))
+        envelope = ResponseBuilder(self._engine, self._body, self.id, "text_completion")
+        return envelope(choices, self._usage.report(), **self._additions.for_answer(pieces[0]))
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield chunks with the text as it arrives."""
-        envelope = Envelope(self._engine, self._body, self.id, "text_completion")
+        envelope = ResponseBuilder(self._engine, self._body, self.id, "text_completion")
         begun = set[int]()
         async with contextlib.aclosing(stream_all(self._engine, self._jobs)) as pieces:
             async for index, piece in pieces:
@@ -106,12 +106,12 @@ class _CompletionCall:
                 text, begin = piece.text, {}
                 if is_first := index not in begun:
                     begun.add(index)
-                    text, begin = self._echo(index) + text, self._additions.of_start(index)
+                    text, begin = self._echo(index) + text, self._additions.for_start(index)
                 has_logprobs = piece.logprobs or (is_first and self._echoed_logprobs(piece))
                 if not (text or has_logprobs or piece.ending or begin or (self._additions.tokens and piece.tokens)):
                     continue
                 usage = self._usage.report() if self._body.usage_in_chunks else None
-                more = self._additions.of_answer(piece) if piece.ending else {}
+                more = self._additions.for_answer(piece) if piece.ending else {}
                 yield envelope([{**self._choice(index, text, piece, is_first=is_first), **begin}], usage, **more)
         if self._body.usage_in_stream:
             yield envelope([], self._usage.report())
@@ -123,8 +123,8 @@ class _CompletionCall:
             "logprobs": self._logprobs(index, piece, is_first=is_first),
             "finish_reason": finish_reason(piece),
             "matched_stop": matched_stop(piece),
-            **self._additions.of_piece(index, piece),
-            **(self._additions.of_end(index, piece) if piece.ending is not None else {}),
+            **self._additions.for_piece(index, piece),
+            **(self._additions.for_end(index, piece) if piece.ending is not None else {}),
         }
 
     def _logprobs(self, index: int, piece: Piece, *, is_first: bool) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.http.request_body import read_body, takes
-from sglang_plug_api.http.streaming import unless_disconnected
+from sglang_plug_api.http.streaming import response_unless_disconnected
 from sglang_plug_api.pooling.large_responses import large_object_response
 from sglang_plug_api.pooling.pooling import pool_inputs, pooling_task, prompt_usage, truncate_vector
 from sglang_plug_api.protocol.embeddings import EmbeddingsBody
@@ -30,7 +30,7 @@ def build(engine: TextEngine) -> APIRouter:
     )
     async def embeddings(request: Request) -> Response:
         body = await read_body(request, EmbeddingsBody)
-        return await unless_disconnected(request, _embed(engine, body))
+        return await response_unless_disconnected(request, _embed(engine, body))
 
     return router
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.http.middleware import client_request_id
 from sglang_plug_api.http.request_body import read_body, read_query, takes
-from sglang_plug_api.http.streaming import EventStream, respond, while_connected
+from sglang_plug_api.http.streaming import EventStream, cancel_on_disconnect, respond
 from sglang_plug_api.openai.choices import id_header
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.responses.input_items import ItemQuery, RetrieveQuery
@@ -26,7 +26,7 @@ def build(engine: TextEngine) -> APIRouter:
     async def create(request: Request) -> Response:
         body = await read_body(request, ResponsesBody)
         request_id = (client_request_id(request.scope) or b"").decode("ascii")
-        response = await while_connected(request, responses.prepare(body, request_id))
+        response = await cancel_on_disconnect(request, responses.prepare(body, request_id))
         if body.background:
             started = await responses.start(response)
             return (
@@ -40,7 +40,7 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/responses/input_tokens", ResponsesBody, summary="How many tokens a prompt has")
     async def count(request: Request) -> Response:
         body = await read_body(request, ResponsesBody)
-        return json_response(await while_connected(request, responses.count(body)))
+        return json_response(await cancel_on_disconnect(request, responses.count(body)))
 
     @router.get("/v1/responses/{response_id}/input_items", summary="List input items of a response")
     async def input_items(request: Request, response_id: str) -> Response:

@@ -97,7 +97,7 @@ class StepExecutor:
         """
         return None
 
-    def follow(self, model: Model, command: bytes) -> None:
+    def run_command(self, model: Model, command: bytes) -> None:
         """Follow, on a worker rank, a command that rank 0 has sent with ``ExtensionRanks.send``.
 
         An exception ends the worker rank.

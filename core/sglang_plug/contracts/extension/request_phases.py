@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sglang_plug.contracts.request import Output
-    from sglang_plug.contracts.serving.observer import MetricGauge, MetricTotal, StepStats
+    from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge, StepStats
 
     from .views import ChunkView, PromptLayout, SequenceView, StepPlan
 
@@ -102,7 +102,7 @@ class ServicePhase:
         It delays the step, so it should return at once unless there is something to do.
         """
 
-    def totals(self) -> Iterable[MetricTotal]:
+    def counters(self) -> Iterable[MetricCounter]:
         """Return numbers that observers report as metrics.
 
         Called about once per second while steps are computed, and when the engine becomes idle.
@@ -110,7 +110,7 @@ class ServicePhase:
         return ()
 
     def gauges(self) -> Iterable[MetricGauge]:
-        """Return gauges that observers report as metrics; called when ``totals`` is."""
+        """Return gauges that observers report as metrics; called when ``counters`` is."""
         return ()
 
     def controls(self) -> Mapping[str, Callable[..., Any]]:

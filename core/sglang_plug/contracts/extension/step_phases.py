@@ -124,7 +124,7 @@ class RankPhase:
         """
         return None
 
-    def follow_step(self, step: RankStep, batch: ForwardBatch) -> AbstractContextManager[None] | None:
+    def prepare_step(self, step: RankStep, batch: ForwardBatch) -> AbstractContextManager[None] | None:
         """Prepare ``batch`` on this worker rank, and return what surrounds its forward pass; ``None``: nothing does.
 
         ``step`` is what ``rank_step`` returned on rank 0. Called before the attention backend plans the step, in place
@@ -132,5 +132,5 @@ class RankPhase:
         """
         raise NotImplementedError
 
-    def follow_command(self, command: bytes) -> None:
+    def handle_command(self, command: bytes) -> None:
         """Follow a command that rank 0 has sent with ``ExtensionRanks.send``. An exception ends the worker rank."""

@@ -254,7 +254,7 @@ class ExtensionRanks(Protocol):
         """Number of ranks."""
 
     def send(self, command: bytes) -> None:
-        """Let every worker rank call ``follow_command`` of this extension; only rank 0 may send, between two steps."""
+        """Let every worker rank call ``handle_command`` of this extension; only rank 0 may send, between two steps."""
 
-    def agreed(self, done: bool) -> bool:
+    def all_ranks_succeeded(self, done: bool) -> bool:
         """Return True if ``done`` is true on every rank. All ranks must call it, after the same command."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnPart:
+class RankShard:
     """The part of a dimension that belongs to this rank, if several ranks share a model."""
 
     pieces: tuple[slice, ...]
@@ -48,10 +48,10 @@ class AdaptableLayer:
     parts: Mapping[str, slice]
     """Name of the layer, or of one of its parts, in checkpoints -> its columns of the product:
     ``{"model.layers.0.self_attn.q_proj": slice(0, 896), …}``."""
-    inputs: OwnPart | None = None
+    inputs: RankShard | None = None
     """This rank's part of the input columns that checkpoints have; ``None``: all. The products of the ranks are
     summed."""
-    outputs: Mapping[str, OwnPart] = field(default_factory=dict)
+    outputs: Mapping[str, RankShard] = field(default_factory=dict)
     """Name of ``parts`` -> this rank's part of the rows that checkpoints have for it; missing: all."""
 
 

@@ -37,7 +37,7 @@ class AttentionShape:
     """The dtype of the KV pool; ``None``: the model's. Only backends that declare another dtype
     (``AttentionSpec.kv_dtypes``) receive one."""
     sinks: bool = False
-    """True if some layers have attention sinks, which need a backend that is ``WeighingCapable``."""
+    """True if some layers have attention sinks, which need a backend that is ``LSECapable``."""
 
     def of_rank(self, size: int) -> AttentionShape:
         """Return the shape of each rank if ``size`` ranks share the heads of this model.
@@ -52,15 +52,15 @@ class AttentionShape:
         return replace(self, heads=self.heads // size, kv_heads=max(1, self.kv_heads // size))
 
     @property
-    def pooled(self) -> int:
+    def kv_numel_per_token(self) -> int:
         """Numbers that one layer stores for one token."""
         values = 0 if self.values_in_keys else self.value_dim or self.dim
         return self.kv_heads * (self.dim + values)
 
 
-Weighed = tuple[Tensor, Tensor]
-"""Attention ``[T, heads, value_dim]`` and its weights ``[T, heads]`` float32: for each query the logarithm of the sum
-of the exponentials of its scaled and capped logits."""
+AttentionWithLSE = tuple[Tensor, Tensor]
+"""Attention ``[T, heads, value_dim]`` and its log-sum-exp (LSE) ``[T, heads]`` float32: for each query the logarithm of
+the sum of the exponentials of its scaled and capped logits."""
 
 
 class AttentionBackend(ABC):
@@ -89,20 +89,20 @@ class AttentionBackend(ABC):
         """
 
 
-class StoredCapable(ABC):
+class FusedStoreCapable(ABC):
     """Optional second base of a backend that can leave storing to the kernel that rotates (``Kernels.rope_store``)."""
 
     @abstractmethod
-    def run_stored(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+    def run_after_store(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         """Compute the same as ``AttentionBackend.run``, with this step's ``k`` and ``v`` already in ``batch.kv``."""
 
 
-class WeighingCapable(ABC):
-    """Optional second base of a backend that also returns the weights of attention, which sinks need."""
+class LSECapable(ABC):
+    """Optional second base of a backend that also returns the log-sum-exp (LSE) of attention, which sinks need."""
 
     @abstractmethod
-    def run_weighed(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Weighed:
-        """Compute the same as ``AttentionBackend.run``, and return the weights too."""
+    def run_with_lse(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> AttentionWithLSE:
+        """Compute the same as ``AttentionBackend.run``, and return the log-sum-exp, too."""
 
 
 class GraphCapable(ABC):
@@ -258,32 +258,34 @@ class Attention(nn.Module):
         self.window, self.softcap = window, softcap
         self._run: Callable[..., Any] = env.attention.run  # resolved once: no lookup per token
         self._rope = env.kernels.apply_rope
-        self._rope_store = self._run_stored = None
-        run_stored = (
-            None if env.attention.shape.values_in_keys else _own_method(env.attention, StoredCapable, "run_stored")
+        self._rope_store = self._run_after_store = None
+        run_after_store = (
+            None
+            if env.attention.shape.values_in_keys
+            else _own_method(env.attention, FusedStoreCapable, "run_after_store")
         )
-        if run_stored is not None:
-            self._rope_store, self._run_stored = env.kernels.rope_store, run_stored
+        if run_after_store is not None:
+            self._rope_store, self._run_after_store = env.kernels.rope_store, run_after_store
         self.fuses_rope = self._rope_store is not None
-        self._run_weighed = _own_method(env.attention, WeighingCapable, "run_weighed")
-        if self._run_weighed is None and env.attention.shape.sinks:
+        self._run_with_lse = _own_method(env.attention, LSECapable, "run_with_lse")
+        if self._run_with_lse is None and env.attention.shape.sinks:
             raise ConfigError(
                 f"the model has attention sinks, which {type(env.attention).__name__} does not do; "
                 "use --attention-backend torch or triton"
             )
 
     @contextmanager
-    def attending_by(self, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    def wrap_attention(self, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
         """Attend with ``around(run)`` inside the context; all ways of the backend to attend are wrapped."""
-        before = self._run, self._run_stored, self._run_weighed
-        run, stored, weighed = before
+        before = self._run, self._run_after_store, self._run_with_lse
+        run, stored, with_lse = before
         self._run = around(run)
-        self._run_stored = None if stored is None else around(stored)
-        self._run_weighed = None if weighed is None else around(weighed)
+        self._run_after_store = None if stored is None else around(stored)
+        self._run_with_lse = None if with_lse is None else around(with_lse)
         try:
             yield
         finally:
-            self._run, self._run_stored, self._run_weighed = before
+            self._run, self._run_after_store, self._run_with_lse = before
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         """Attend with ``q`` ``[T, heads, dim]``, ``k`` and ``v``; return ``[T, heads, value_dim]``."""
@@ -295,8 +297,8 @@ class Attention(nn.Module):
         Every query of a head also attends to a token without a value whose logit is the head's sink, which takes weight
         from the other tokens. The model's ``AttentionShape`` must have ``sinks``.
         """
-        assert self._run_weighed is not None, "the model's AttentionShape does not say that it has sinks"
-        attended, log_weights = self._run_weighed(self, q, k, v, batch)
+        assert self._run_with_lse is not None, "the model's AttentionShape does not say that it has sinks"
+        attended, log_weights = self._run_with_lse(self, q, k, v, batch)
         return attended * torch.sigmoid(log_weights - sinks.float())[..., None].to(attended.dtype)
 
     def rotary(self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, batch: ForwardBatch) -> Tensor:
@@ -304,16 +306,16 @@ class Attention(nn.Module):
 
         Not for models whose values are a part of their keys.
         """
-        if self._rope_store is None or self._run_stored is None or batch.kv is None:
+        if self._rope_store is None or self._run_after_store is None or batch.kv is None:
             q, k = self._rope(q, cos, sin).to(q.dtype), self._rope(k, cos, sin).to(k.dtype)
             return self.forward(q, k, v, batch)
         q, k = self._rope_store(q, k, v, cos, sin, batch.kv, self.index, batch.slots)
-        return self._add_image_attention(self._run_stored(self, q, k, v, batch), q, batch)
+        return self._add_image_attention(self._run_after_store(self, q, k, v, batch), q, batch)
 
     def _add_image_attention(self, attended: Tensor, q: Tensor, batch: ForwardBatch) -> Tensor:
         """Replace the rows of tokens that also attend to later tokens of their image."""
         if batch.multimodal is not None and batch.kv is not None:
-            for image in batch.multimodal.whole:
+            for image in batch.multimodal.bidirectional_images:
                 rows = slice(image.row, image.row + image.count)
                 attended[rows] = attend_bidirectional_images(self, q[rows], batch, batch.kv, image)
         return attended

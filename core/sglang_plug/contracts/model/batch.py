@@ -15,7 +15,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from .attention import AttentionShape
-    from .recurrent_state import Recurrent
+    from .recurrent_state import RecurrentInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +160,15 @@ class MultimodalInputs:
     mrope_positions: Tensor | None = None
     """``[R, T]`` int64: M-RoPE position ids of all the step's tokens, from ``SupportsImages.mrope_positions``; ``None``
     for models without M-RoPE."""
-    whole: tuple[BidirectionalImage, ...] = ()
+    bidirectional_images: tuple[BidirectionalImage, ...] = ()
     """Images whose tokens attend to each other."""
 
-    def into(self, embedded: Tensor) -> Tensor:
+    def merge_embeddings(self, embedded: Tensor) -> Tensor:
         """Return ``embedded`` ``[T, hidden]`` with these states in their rows; the first of several per row."""
         states = self.states if self.states.dim() == 2 else self.states[:, 0]
         return embedded.index_copy(0, self.rows, states.to(embedded.dtype))
 
-    def onto(self, hidden: Tensor, index: int) -> Tensor:
+    def add_deepstack(self, hidden: Tensor, index: int) -> Tensor:
         """Return ``hidden`` ``[T, hidden]`` with the further states ``index``, from 1 on, added to their rows."""
         return hidden.index_add(0, self.rows, self.states[:, index])
 
@@ -199,7 +199,7 @@ class ForwardBatch:
     kv: KVPool | None = None
     multimodal: MultimodalInputs | None = None
     """Set if the step computes tokens of images."""
-    recurrent: Recurrent | None = None
+    recurrent: RecurrentInputs | None = None
     """Set if the model has recurrent states."""
     output_rows: list[int] | None = None
     """Ascending rows of ``T`` whose hidden states are read; the others may have any values. ``None``: all are read."""

@@ -19,7 +19,7 @@ from sglang_plug.ops.quantized_weight import QuantizedWeight
 from sglang_plug.ops.sampling import SamplingOptions, mask_logits, sample_tokens
 from sglang_plug.ops.ssm import causal_conv, gated_delta_rule, linear_attention, selective_scan
 
-from .recurrent_state import Runs
+from .recurrent_state import SequenceSpans
 
 if TYPE_CHECKING:
     from .batch import KVPool
@@ -177,15 +177,17 @@ class Kernels:
     silu_mul: Callable[[Tensor], Tensor] = silu_mul
     apply_rope: Callable[[Tensor, Tensor, Tensor], Tensor] = apply_rope
     rope_store: RopeStore | None = None
-    """``kernels.rope_store`` as one operation; used with a ``StoredCapable`` attention backend. ``None``:
+    """``kernels.rope_store`` as one operation; used with a ``FusedStoreCapable`` attention backend. ``None``:
     ``apply_rope`` rotates, and the backend stores."""
     moe: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] = moe
     biased_moe: BiasedMoe = biased_moe
-    causal_conv: Callable[[Tensor, Tensor, Tensor | None, Tensor, Runs], Tensor] = causal_conv
+    causal_conv: Callable[[Tensor, Tensor, Tensor | None, Tensor, SequenceSpans], Tensor] = causal_conv
     """See ``ops.ssm.causal_conv``; the next three functions are defined there, too."""
-    linear_attention: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Runs], Tensor] = linear_attention
-    gated_delta_rule: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Runs], Tensor] = gated_delta_rule
-    selective_scan: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Runs], Tensor] = selective_scan
+    linear_attention: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, SequenceSpans], Tensor] = linear_attention
+    gated_delta_rule: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, SequenceSpans], Tensor] = (
+        gated_delta_rule
+    )
+    selective_scan: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, SequenceSpans], Tensor] = selective_scan
     add_low_rank: AddLowRank | None = None
     """See ``ops.lora.add_low_rank``. ``None``: adapters compute their product themselves, and steps with adapters are
     not captured."""

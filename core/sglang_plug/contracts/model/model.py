@@ -191,7 +191,7 @@ class Model(nn.Module):
                 continue
             target, shard = self._map_name(name)
             if target not in keys:
-                if self.env.quantization is not None and self.env.quantization.dispensable(name, tensor):
+                if self.env.quantization is not None and self.env.quantization.is_ignored(name, tensor):
                     continue
                 raise WeightError(f"checkpoint has {name!r} but {type(self).__name__} has no {target!r}")
             if target not in parameters:
@@ -224,7 +224,7 @@ class Model(nn.Module):
             shapes[name] = tuple(parameter.shape) if whole_shape is None else whole_shape(parameter)
         return shapes
 
-    def attending_layer(self, path: str) -> int | None:
+    def attention_layer_index(self, path: str) -> int | None:
         """Return the index in the KV pool of the module that checkpoints call ``path``.
 
         ``None`` if there is no such module, or not exactly one ``Attention`` in it.
@@ -359,9 +359,9 @@ class SupportsImages(ABC):
     def encode_images(self, media: Sequence[Media]) -> Sequence[Tensor]:
         """Return the embeddings of each of ``media``: ``[count, hidden]`` in the model's dtype.
 
-        A model that adds further embeddings between its layers (``MultimodalInputs.onto``) returns ``[count, n,
-        hidden]``, with these after the first. Called once for each image that a step needs and whose embeddings are not
-        cached from an earlier step; the model then finds them in ``ForwardBatch.multimodal``.
+        A model that adds further embeddings between its layers (``MultimodalInputs.add_deepstack``) returns
+        ``[count, n, hidden]``, with these after the first. Called once for each image that a step needs and whose
+        embeddings are not cached from an earlier step; the model then finds them in ``ForwardBatch.multimodal``.
         """
 
     def example(self, tokens: int) -> Media | None:

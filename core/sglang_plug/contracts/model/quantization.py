@@ -45,7 +45,7 @@ class Matrix:
     """Rows of each of ``checkpoint_names``; empty if there is only one."""
     dtype: torch.dtype
     """The dtype that the model computes in."""
-    plain: bool = False
+    unquantized: bool = False
     """True if the checkpoint holds an ordinary weight whatever its format, because the embedding shares it or it is
     stored transposed. It can be converted once loaded; ``LinearScheme.stored`` must be empty."""
 
@@ -171,7 +171,7 @@ class Quantization:
     scheme: Callable[[Matrix], LinearScheme | None]
     """Return the scheme of a matrix; ``None`` leaves the matrix as it is. Raises ``ConfigError`` for a matrix that the
     checkpoint holds in an unsupported form."""
-    dispensable: Callable[[str, Tensor], bool] = _never
+    is_ignored: Callable[[str, Tensor], bool] = _never
     """Return True for a tensor of the checkpoint that has no parameter in the model and is not needed."""
 
 

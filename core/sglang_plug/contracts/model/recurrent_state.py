@@ -37,7 +37,7 @@ class StateShape:
 class StatePool:
     """The recurrent states of every sequence: ``states[i]`` is ``[rows, *shape]``, in the order of ``shapes``.
 
-    Row ``SPARE`` is for padding; row ``ZEROS`` stays zero.
+    Row ``PADDING`` is for padding; row ``ZEROS`` stays zero.
 
     Args:
         shapes: the result of ``Model.state_shapes``.
@@ -46,7 +46,7 @@ class StatePool:
         device: the device of the tensors.
     """
 
-    SPARE: ClassVar[int] = 0
+    PADDING: ClassVar[int] = 0
     """The row that padding reads and writes."""
     ZEROS: ClassVar[int] = 1
     """The row of zeros that every sequence starts from; nothing writes to it."""
@@ -64,8 +64,8 @@ class StatePool:
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
-    """The sequences of a step as runs of consecutive tokens, and the rows of their states."""
+class SequenceSpans:
+    """The spans of consecutive tokens of the sequences of a step, and the rows of their states."""
 
     rows: Tensor
     """``[B]`` int64, each sequence's row of the pool. A layer reads the state before the step there, and writes the
@@ -78,14 +78,14 @@ class Runs:
 
     @classmethod
     def of(cls, rows: Sequence[int], lengths: list[int], device: torch.device) -> Self:
-        """Build the runs of sequences that lie one after the other and have their states in ``rows``."""
+        """Build the spans of sequences that lie one after the other and have their states in ``rows``."""
         starts = upload([0, *accumulate(lengths)], torch.int64, device)
         return cls(upload(rows, torch.int64, device), lengths, starts)
 
 
 @dataclass(frozen=True, slots=True)
-class Recurrent:
-    """The recurrent states of a step: the pool and the runs of the sequences."""
+class RecurrentInputs:
+    """The recurrent states of a step: the pool and the spans of the sequences."""
 
     pool: StatePool
-    runs: Runs
+    spans: SequenceSpans

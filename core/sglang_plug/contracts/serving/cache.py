@@ -48,7 +48,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class CachedRun:
+class CachedSegment:
     """A cached run of tokens as an operator sees it: how many, how used, not which."""
 
     parent: int | None
@@ -120,7 +120,7 @@ class PrefixCache(ABC):
     def evictable(self) -> int:
         """Number of slots that the cache owns and no sequence has locked."""
 
-    def outline(self, max_runs: int) -> Sequence[CachedRun]:
+    def outline(self, max_runs: int) -> Sequence[CachedSegment]:
         """Return at most ``max_runs`` cached runs for the operator's view, each after the run that it continues.
 
         Called between two steps, now and then: look at a number of runs in proportion to ``max_runs``, however many are

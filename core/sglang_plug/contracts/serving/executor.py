@@ -1,8 +1,8 @@
 """The contract of executors: running one model on several ranks by tensor parallelism.
 
-Rank 0 is the engine: it schedules, holds the prefix cache and samples. Every other rank, a *worker rank*, holds its part of
-each layer (tensor parallelism; Shoeybi et al., 2019) and of the KV pool, and computes the steps that rank 0 sends. An
-executor decides where worker ranks run and how they are reached; it handles neither models nor requests.
+Rank 0 is the engine: it schedules, holds the prefix cache and samples. Every other rank, a *worker rank*, holds its
+part of each layer (tensor parallelism; Shoeybi et al., 2019) and of the KV pool, and computes the steps that rank 0
+sends. An executor decides where worker ranks run and how they are reached; it handles neither models nor requests.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _copy_into(result: Tensor, target: Tensor) -> None:
         target.copy_(result)
 
 
-def own_slice(size: int, ranks: Collectives, *, units: int | None = None, label: str = "columns") -> slice:
+def shard_slice(size: int, ranks: Collectives, *, units: int | None = None, label: str = "columns") -> slice:
     """Return the slice of ``size`` rows or columns that belongs to this rank.
 
     ``units`` pieces of equal size are never split (attention heads); if there are fewer of them than ranks, several
@@ -150,7 +150,8 @@ class LaunchSpec:
     """The arguments of an executor: how to launch workers of the ranks from 1 to ``size - 1``, in one of two ways.
 
     As a process: run ``command``, which reads ``line(rank, rendezvous)`` from its standard input, asks
-    ``Executor.join`` for its endpoint, and ends when its standard input is closed. As a thread: call ``follow``.
+    ``Executor.join`` for its endpoint, and ends when its standard input is closed. As a thread: call
+    ``run_worker_rank``.
     """
 
     size: int
@@ -160,7 +161,7 @@ class LaunchSpec:
     line: Callable[[int, str], bytes]
     """Return the line for a worker's standard input, its end included, from a rank and the executor's rendezvous
     address."""
-    follow: Callable[[int, RankEndpoint], None]
+    run_worker_rank: Callable[[int, RankEndpoint], None]
     """Build the rank's part of the model and compute the steps that rank 0 sends; return when the engine ends."""
 
 

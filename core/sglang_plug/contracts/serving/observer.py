@@ -10,7 +10,7 @@ DeadlineOutcome = Literal["", "met", "missed", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
-class MetricTotal:
+class MetricCounter:
     """A number that a step extension counts since the start."""
 
     name: str
@@ -67,10 +67,10 @@ class StepStats:
     replica: int = 0
     """Number of the replica whose step it was."""
 
-    totals: tuple[MetricTotal, ...] = ()
-    """Totals of step extensions; empty if they were reported less than a second ago."""
+    counters: tuple[MetricCounter, ...] = ()
+    """Counters of step extensions; empty if they were reported less than a second ago."""
     gauges: tuple[MetricGauge, ...] = ()
-    """Gauges of step extensions; they come with the totals."""
+    """Gauges of step extensions; they come with the counters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from itertools import chain, islice
 from typing import Any
 
-from sglang_plug.contracts.serving.cache import CachedRun, PrefixCache
+from sglang_plug.contracts.serving.cache import CachedSegment, PrefixCache
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
 
@@ -85,7 +85,7 @@ def _cached(cache: PrefixCache) -> dict[str, Any]:
     return {"tokens": cache.size, "runs": [_run(run) for run in runs]}
 
 
-def _run(run: CachedRun) -> dict[str, Any]:
+def _run(run: CachedSegment) -> dict[str, Any]:
     return {
         "parent": run.parent,
         "tokens": run.tokens,

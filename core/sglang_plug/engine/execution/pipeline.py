@@ -26,7 +26,7 @@ from .runner import Runner
 
 logger = logging.getLogger(__name__)
 
-FAILURES_IN_A_ROW = 3
+MAX_CONSECUTIVE_FAILURES = 3
 """Number of consecutive failed steps after which the engine gives up."""
 
 
@@ -154,7 +154,7 @@ class Pipeline:
                 logger.error("a step of %d sequences failed: %s", len(flight.chunks), shortage)
                 return [StepResult(error=shortage)] * len(flight.chunks)
             self._failures += 1
-            if self._failures >= FAILURES_IN_A_ROW:
+            if self._failures >= MAX_CONSECUTIVE_FAILURES:
                 raise
             logger.exception("a step of %d sequences failed", len(flight.chunks))
             return [StepResult(error=f"the step failed: {self._describe(error)}")] * len(flight.chunks)

@@ -25,7 +25,7 @@ from sglang_plug.engine.sampling.sampler import NOT_FINITE, Sampler, all_greedy,
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
-from sglang_plug.ops.host_device_copy import Fetched, send, upload
+from sglang_plug.ops.host_device_copy import AsyncHostCopy, send, upload
 
 from .executors import StepExecutors
 from .in_flight_step import DeferredSampling, LaunchedStep
@@ -212,7 +212,7 @@ class Runner:
         allowed = None if mask is None else mask.result()
         if not isinstance(output, Tensor) and allowed is None and all_greedy(sequences):
             tokens = output.tokens()
-            launched = LaunchedStep(sequences, tokens, partial(results_of, Fetched.of(tokens)))
+            launched = LaunchedStep(sequences, tokens, partial(results_of, AsyncHostCopy.of(tokens)))
         else:
             logits = output if isinstance(output, Tensor) else output.logits()
             launched = self.sampler.sample(logits, sequences, allowed, ahead=ahead)
@@ -265,7 +265,7 @@ class Runner:
         if len(done) < len(chunks):
             hidden = torch.cat([hidden[ends[index] - chunks[index].count : ends[index]] for index in done])
         pooled = self.parts.model.pool(hidden, counts)
-        values, finite = Fetched.of(pooled, pooled.isfinite().all(-1)).read()
+        values, finite = AsyncHostCopy.of(pooled, pooled.isfinite().all(-1)).read()
         for index, row, good in zip(done, values.tolist(), finite.tolist(), strict=True):
             results[index] = StepResult(values=tuple(row)) if good else StepResult(error=NOT_FINITE)
 

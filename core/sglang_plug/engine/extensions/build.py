@@ -17,7 +17,7 @@ from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
 from sglang_plug.engine.startup.checkpoint_formats import Choice
 from sglang_plug.engine.startup.resolve import Resolved
 from sglang_plug.engine.startup.vocabulary import VocabularyReader
-from sglang_plug.engine.tensor_parallel.rank_messages import agreed
+from sglang_plug.engine.tensor_parallel.rank_messages import all_ranks_succeeded
 from sglang_plug.plugins.attribution import attributed, described, make_with_settings
 from sglang_plug.plugins.registry import Component, PluginError, Plugins
 from sglang_plug.plugins.spec import EXTENSION_FIELDS
@@ -67,9 +67,9 @@ class RankLink:
         """Let every worker rank follow ``command``."""
         self.command(self.name, command)
 
-    def agreed(self, done: bool) -> bool:
+    def all_ranks_succeeded(self, done: bool) -> bool:
         """Return True if ``done`` is true on every rank."""
-        return done if self.size == 1 else agreed(done, self.collectives, self.device)
+        return done if self.size == 1 else all_ranks_succeeded(done, self.collectives, self.device)
 
 
 def send_nothing(name: str, command: bytes) -> None:

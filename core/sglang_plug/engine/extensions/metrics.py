@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from sglang_plug.contracts.serving.observer import MetricGauge, MetricTotal
+from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge
 
 from .points import ExtensionPoints
 
 logger = logging.getLogger(__name__)
 
-Metric = TypeVar("Metric", bound=MetricTotal | MetricGauge)
+Metric = TypeVar("Metric", bound=MetricCounter | MetricGauge)
 
 
 class ExtensionMetrics:
@@ -24,11 +24,11 @@ class ExtensionMetrics:
     """
 
     def __init__(self, points: ExtensionPoints, describe: Callable[[BaseException], str] = repr) -> None:
-        self._totals, self._gauges, self._describe = list(points.totals), list(points.gauges), describe
+        self._totals, self._gauges, self._describe = list(points.counters), list(points.gauges), describe
 
-    def totals(self) -> tuple[MetricTotal, ...]:
-        """Return the totals of all extensions."""
-        return self._collected(self._totals, MetricTotal)
+    def counters(self) -> tuple[MetricCounter, ...]:
+        """Return the counters of all extensions."""
+        return self._collected(self._totals, MetricCounter)
 
     def gauges(self) -> tuple[MetricGauge, ...]:
         """Return the gauges of all extensions."""

@@ -30,7 +30,7 @@ from sglang_plug.contracts.model.batch import ForwardBatch
 from sglang_plug.contracts.model.kernels import Kernels
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import Output, Request, RequestError, RequestPart
-from sglang_plug.contracts.serving.observer import MetricGauge, MetricTotal, StepStats
+from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge, StepStats
 from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
 
 StepContext = AbstractContextManager[None]
@@ -91,8 +91,8 @@ class ExtensionPoints:
     rank_step: Mapping[str, Callable[[Sequence[ChunkView], ForwardBatch], RankStep | None]] = field(
         default_factory=dict
     )
-    follow_step: Mapping[str, Callable[[RankStep, ForwardBatch], StepContext | None]] = field(default_factory=dict)
-    follow_command: Mapping[str, Callable[[bytes], None]] = field(default_factory=dict)
+    prepare_step: Mapping[str, Callable[[RankStep, ForwardBatch], StepContext | None]] = field(default_factory=dict)
+    handle_command: Mapping[str, Callable[[bytes], None]] = field(default_factory=dict)
     """The methods of ``RankPhase`` by the name of the extension, which messages to worker ranks contain."""
     constrains: Mapping[str, Callable[[Request], bool]] = field(default_factory=dict)
     """By the name of the extension, for errors."""
@@ -104,7 +104,7 @@ class ExtensionPoints:
     step_done: tuple[Callable[[StepStats], None], ...] = ()
     idle_timeout: tuple[Callable[[], float | None], ...] = ()
     between_steps: tuple[Callable[[], None], ...] = ()
-    totals: tuple[Callable[[], Iterable[MetricTotal]], ...] = ()
+    counters: tuple[Callable[[], Iterable[MetricCounter]], ...] = ()
     gauges: tuple[Callable[[], Iterable[MetricGauge]], ...] = ()
     controls: Mapping[str, Callable[[], Mapping[str, Callable[..., Any]]]] = field(default_factory=dict)
     """By the name of the extension, for errors."""

@@ -67,7 +67,7 @@ class KVScaleReader:
         own = {name for name, _ in self._model.named_parameters(remove_duplicate=False)}
         for name, tensor in tensors:
             scale = self._meaning(name) if self._meaning is not None and name not in own else None
-            layer = self._model.attending_layer(scale.layer) if scale is not None else None
+            layer = self._model.attention_layer_index(scale.layer) if scale is not None else None
             if scale is None or layer is None:
                 yield name, tensor
                 continue

@@ -162,7 +162,7 @@ def allocate_requests(capacity: Capacity, ledger: MemoryLedger) -> None:
 
 def bytes_per_slot(resolved: Resolved) -> int:
     """Return the bytes of one token in the KV pool, or in a rank's part of it."""
-    return resolved.shape.layers * resolved.shape.pooled * resolved.kv_dtype.itemsize
+    return resolved.shape.layers * resolved.shape.kv_numel_per_token * resolved.kv_dtype.itemsize
 
 
 def _key_bytes_per_slot(resolved: Resolved) -> int:

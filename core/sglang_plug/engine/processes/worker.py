@@ -19,13 +19,13 @@ from sglang_plug.contracts.request import Finish, Output
 from sglang_plug.engine.startup.plugin_fingerprint import compare
 from sglang_plug.plugins.registry import PluginError, Plugins
 from sglang_plug.system.child_process import leave_signals_to_parent
-from sglang_plug.system.gc_control import collecting_later
+from sglang_plug.system.gc_control import gc_paused
 from sglang_plug.system.process_exit import ParentWatch, leave
 
 from .messages import Failed, FromEngine, Launch, Ready, StepOutputs, ToEngine
 from .watchdog import Heartbeat, find_blocking_request, run_checks, watch
 
-with collecting_later():  # they import torch
+with gc_paused():  # they import torch
     from sglang_plug.engine.extensions.points import ExtensionPoints
     from sglang_plug.engine.startup.build import build_engine
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug.contracts.request import LogprobOptions, TokenLogprob
-from sglang_plug.ops.host_device_copy import Fetched, upload
+from sglang_plug.ops.host_device_copy import AsyncHostCopy, upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Reports:
     """Reports of some rows that a device computes; reading them waits for it."""
 
     options: tuple[LogprobOptions, ...]
-    fetched: Fetched
+    fetched: AsyncHostCopy
     """For each row the token's log-probability ``[rows]``, those of the likeliest tokens and their ids
     ``[rows, alternatives]``, those of named tokens, row after row, and the token's rank ``[rows]``, or ``[0]`` if no
     row needs one."""
@@ -48,7 +48,7 @@ def report(logprobs: Tensor, tokens: Tensor, options: Ordered[LogprobOptions]) -
     named = logprobs.flatten()[upload(offsets, torch.int64, logprobs.device)] if offsets else picked[:0]
     ranked = any(option.ranks for option in options)
     ranks = (logprobs >= picked[:, None]).sum(-1) if ranked else picked[:0]
-    return Reports(tuple(options), Fetched.of(picked, top.values, top.indices, named, ranks))
+    return Reports(tuple(options), AsyncHostCopy.of(picked, top.values, top.indices, named, ranks))
 
 
 def describe(logprobs: Tensor, tokens: Ordered[int], options: Ordered[LogprobOptions]) -> list[TokenLogprob]:

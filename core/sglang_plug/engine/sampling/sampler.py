@@ -29,7 +29,7 @@ from sglang_plug.contracts.request import LogprobOptions, RequestError
 from sglang_plug.engine.execution.in_flight_step import LaunchedStep
 from sglang_plug.engine.scheduling.scheduled_chunk import StepResult
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.ops.host_device_copy import Fetched, send, upload
+from sglang_plug.ops.host_device_copy import AsyncHostCopy, send, upload
 from sglang_plug.ops.sampling import SamplingOptions
 
 from .logprobs import Reports, report
@@ -140,7 +140,7 @@ class Sampler:
         reports = None
         if logprobs is not None:
             reports = report(logprobs, batch.reporting.of(tokens).clamp(min=0), batch.reported)
-        read = partial(results_of, Fetched.of(tokens), errors, batch.reporting.indices, reports, batch.groups)
+        read = partial(results_of, AsyncHostCopy.of(tokens), errors, batch.reporting.indices, reports, batch.groups)
         return LaunchedStep(batch.sequences, tokens, read)
 
     def _prepared(self, logits: Tensor, sequences: Ordered[Sequence], ahead: Ordered[int]) -> SamplingBatch:
@@ -154,7 +154,7 @@ class Sampler:
 
 
 def results_of(
-    tokens: Fetched,
+    tokens: AsyncHostCopy,
     errors: Mapping[int, RequestError] = NO_ERRORS,
     reported: Ordered[int] = (),
     reports: Reports | None = None,

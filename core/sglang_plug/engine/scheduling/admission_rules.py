@@ -48,7 +48,7 @@ def continuation(sequence: Sequence, match: Match | None) -> Hashable:
     return match.node, tuple(sequence.keys(start, start + SHARED_RUN))
 
 
-def prefixes_in_work(running: Iterable[Sequence]) -> set[Hashable]:
+def prefixes_being_computed(running: Iterable[Sequence]) -> set[Hashable]:
     """Return the keys of the prefixes that sequences in ``running`` compute."""
     prefilling = (sequence for sequence in running if sequence.computes_prompt)
     return {key for sequence in prefilling if (key := continuation(sequence, sequence.match)) is not None}

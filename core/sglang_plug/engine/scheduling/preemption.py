@@ -46,7 +46,7 @@ class Preemption:
         self._now, self._policy, self._name, self._extension = now, policy, name, extension or PreemptionPhase()
         self._next_retry = 0.0
         self._changed, self._failures = False, 0
-        self.slots_are_short = False
+        self.lacks_slots = False
         """True if waiting sequences lack a running slot or KV slots, and not the prompt tokens of a step."""
         self._stuck: Sequence | None = None
         """The waiting sequence that found too few KV slots in the last steps."""
@@ -75,7 +75,7 @@ class Preemption:
         if sequence is self._stuck:
             self._stuck = None
 
-    def found_no_room(self, sequence: Sequence) -> None:
+    def allocation_failed(self, sequence: Sequence) -> None:
         """Note that a waiting sequence found too few KV slots."""
         if sequence is not self._stuck:
             self._stuck, self._failures, self._next_retry = sequence, 0, self._now() + RETRY_SECONDS
@@ -105,7 +105,7 @@ class Preemption:
             self._changed = False
             if ended or not self._extension.preemption_due():
                 return ended, first
-        if not self.slots_are_short:
+        if not self.lacks_slots:
             running = [sequence for sequence in running if sequence.computes_prompt]
         chosen = self._extension.preempt(running, waiting, within_callers=preempts)
         return _checked(chosen, running, waiting, type(self._extension).__name__)

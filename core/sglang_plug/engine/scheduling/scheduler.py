@@ -18,15 +18,15 @@ from sglang_plug.contracts.serving.cache import Match, PrefixCache
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
 
-from .admission_rules import GrowthReserve, continuation, prefixes_in_work
+from .admission_rules import GrowthReserve, continuation, prefixes_being_computed
 from .checked_policy import CheckedPolicy
 from .planned_step import PlannedStep, StepRoom, continued, prompt_room
 from .preemption import Preemption, moved_to_front
 from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult, append
 from .sequence import Sequence
-from .sharing import SHORT_STEP_DIVISOR, Sharing
+from .sharing import SHORT_STEP_DIVISOR, CallerAccounting
 
-AHEAD_OF_QUEUE = 8
+MAX_STEPS_AHEAD_OF_QUEUE = 8
 """Largest number of steps planned ahead before waiting sequences that found no room are considered again."""
 
 
@@ -60,13 +60,13 @@ class Scheduler:
         owners: str = "the prefix cache",
         preemption: Preemption | None = None,
         reserve: GrowthReserve | None = None,
-        sharing: Sharing | None = None,
+        sharing: CallerAccounting | None = None,
     ) -> None:
         self.extensions = extensions or ExtensionPoints()
         self.allocator = KVAllocator(pool, cache, self.extensions, owners)
         self.pool, self.cache, self.policy, self.states = pool, cache, policy, self.extensions.states
         self.chunk_size, self.max_running, self.whole = chunk_size, max_running, whole
-        self.preemption, self.sharing = preemption or Preemption(), sharing or Sharing()
+        self.preemption, self.sharing = preemption or Preemption(), sharing or CallerAccounting()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.paused: dict[str, Sequence] = {}
@@ -150,7 +150,7 @@ class Scheduler:
             for plan in self.extensions.plan:
                 plan(step)
         self.counters.add(chunks)
-        self._ahead_left = 0 if self.counters.prefill_sequences or self.counters.retracted else AHEAD_OF_QUEUE
+        self._ahead_left = 0 if self.counters.prefill_sequences or self.counters.retracted else MAX_STEPS_AHEAD_OF_QUEUE
         return chunks
 
     def plan_ahead(self, chunks: list[ScheduledChunk]) -> list[ScheduledChunk]:
@@ -258,9 +258,9 @@ class Scheduler:
         """Plan ``prompts``, running prompts, and as many waiting sequences as fit, in the order of the policy."""
         closed = bool(self.counters.retracted) or not self.waiting or len(self.running) >= self.max_running
         if (closed and not prompts) or room.tokens(0) <= 0:
-            self.preemption.slots_are_short = closed
+            self.preemption.lacks_slots = closed
             return
-        in_work, admitted, present = prefixes_in_work(self.running), set[int](), set(map(id, prompts))
+        in_work, admitted, present = prefixes_being_computed(self.running), set[int](), set(map(id, prompts))
         unused = max(0, room.budget - self.chunk_size // SHORT_STEP_DIVISOR)
         order = self.policy.order([*self.waiting, *prompts] if not closed else prompts, self.allocator.match)
         order = self.sharing.filtered(order, self.running, self.extensions.order, keep=prompts)
@@ -292,13 +292,13 @@ class Scheduler:
             closed = len(self.running) >= self.max_running
         if admitted:
             self.waiting = [queued for queued in self.waiting if id(queued) not in admitted]
-        self.preemption.slots_are_short = bool(self.waiting) and (closed or room.tokens(0) > 0)
+        self.preemption.lacks_slots = bool(self.waiting) and (closed or room.tokens(0) > 0)
 
     def _take(self, sequence: Sequence, match: Match) -> bool:
         """Admit a waiting sequence if there is room for its tokens and for the probable growth of the running ones."""
         growth = sum(growing.limit - len(growing.tokens) for growing in (*self.running, sequence))
         if not self.allocator.begin(sequence, match, self._reserve.tokens(growth) if self.running else 0):
-            self.preemption.found_no_room(sequence)
+            self.preemption.allocation_failed(sequence)
             return False
         if sequence.service.cached is None:
             sequence.service.cached = sequence.computed

@@ -156,7 +156,7 @@ class Sequence:
         return self.request.caller
 
     @property
-    def is_untouched(self) -> bool:
+    def has_not_started(self) -> bool:
         """True if nothing has been computed for the request yet, and it is still open."""
         return self.service.cached is None and not self.service.ended
 

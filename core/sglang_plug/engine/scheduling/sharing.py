@@ -21,7 +21,7 @@ Filter = Callable[[list[Sequence], Ordered[Sequence]], list[Sequence]]
 """Returns the waiting sequences that may be admitted while others run."""
 
 
-class Sharing:
+class CallerAccounting:
     """Tells a policy what callers use, and which running prompts it orders. Does nothing for other policies.
 
     Args:

@@ -43,7 +43,7 @@ from sglang_plug.engine.tensor_parallel.group import start_ranks
 from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
 from sglang_plug.plugins.attribution import attributed_by_traceback, described
 from sglang_plug.plugins.registry import Plugins
-from sglang_plug.system.gc_control import collecting_later
+from sglang_plug.system.gc_control import gc_paused
 
 from .resolve import Resolved, resolve
 from .scheduling_components import SchedulingComponents, build_scheduling_components
@@ -69,7 +69,7 @@ def build_engine(
     """
     plugins.check_settings()
     plugins.configure(config)
-    with collecting_later():  # components are imported
+    with gc_paused():  # components are imported
         resolved = resolve(config, plugins)
     if config.random_seed is not None:
         torch.manual_seed(config.random_seed)
@@ -157,7 +157,7 @@ def _loaded_parts(resolved: Resolved, extensions: ExtensionPoints, ranks: Ranks 
     """Build this rank's components, load the weights of all ranks, and install the step extensions."""
     parts = build_rank_components(resolved, SINGLE_RANK if ranks is None else ranks.collectives, extensions)
     if ranks is not None:
-        ranks.agreed(True, parts.device)  # wait until all ranks have loaded their weights
+        ranks.all_ranks_succeeded(True, parts.device)  # wait until all ranks have loaded their weights
     parts.use(parts.model)
     return parts
 
@@ -165,7 +165,9 @@ def _loaded_parts(resolved: Resolved, extensions: ExtensionPoints, ranks: Ranks 
 def _weight_updater(parts: RankComponents, kv: KVPool | None, ranks: Ranks | None) -> WeightUpdater:
     if ranks is None:
         return WeightUpdater(parts, kv)
-    return WeightUpdater(parts, kv, announce=ranks.weights, vote=partial(ranks.agreed, device=parts.device))
+    return WeightUpdater(
+        parts, kv, announce=ranks.weights, vote=partial(ranks.all_ranks_succeeded, device=parts.device)
+    )
 
 
 def _scheduler(

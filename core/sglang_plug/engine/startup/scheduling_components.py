@@ -11,7 +11,7 @@ from sglang_plug.contracts.serving.scheduling import AccountingPolicy, Preemptiv
 from sglang_plug.deprecation import warn_deprecated
 from sglang_plug.engine.memory.kv_sizing import check_pool_options
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
-from sglang_plug.engine.scheduling.sharing import Sharing
+from sglang_plug.engine.scheduling.sharing import CallerAccounting
 from sglang_plug.plugins.attribution import check_contract, make_with_settings
 
 from .resolve import Resolved
@@ -27,7 +27,7 @@ class SchedulingComponents:
     """The policy, if it is preemptive."""
     policy_name: str
     """The policy as errors name it."""
-    sharing: Sharing
+    sharing: CallerAccounting
     owners: str
     """The components that an error about lost slots names."""
 
@@ -51,7 +51,7 @@ def build_scheduling_components(resolved: Resolved) -> SchedulingComponents:
         CheckedPolicy(scheduling, name),
         preemptive,
         name,
-        Sharing(accounting, preemptive, options.caller_weights),
+        CallerAccounting(accounting, preemptive, options.caller_weights),
         owners=f"{component}, evicting by {resolved.choices['eviction'].component}",
     )
 

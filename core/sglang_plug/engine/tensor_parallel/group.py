@@ -53,7 +53,9 @@ def _launch_spec(resolved: Resolved, plugins: Plugins) -> LaunchSpec:
     def run(rank: int, endpoint: RankEndpoint) -> None:
         follow(of_rank(rank), plugins.separate(), endpoint)
 
-    return LaunchSpec(size=config.parallel.tp_size, device=resolved.device, command=COMMAND, line=line, follow=run)
+    return LaunchSpec(
+        size=config.parallel.tp_size, device=resolved.device, command=COMMAND, line=line, run_worker_rank=run
+    )
 
 
 def _resolved_config(resolved: Resolved) -> EngineConfig:

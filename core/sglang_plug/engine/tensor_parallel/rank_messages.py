@@ -204,12 +204,12 @@ class Ranks:
         self._broadcast(ExtensionCommand(name, command))
 
     def weights(self, source: str, revision: str | None) -> None:
-        """Let the worker ranks load weights; ``agreed`` must follow."""
+        """Let the worker ranks load weights; ``all_ranks_succeeded`` must follow."""
         self._broadcast(Weights(source, revision))
 
-    def agreed(self, done: bool, device: torch.device) -> bool:
+    def all_ranks_succeeded(self, done: bool, device: torch.device) -> bool:
         """Return True if every rank succeeded; ``done`` says whether this one did."""
-        return agreed(done, self.collectives, device)
+        return all_ranks_succeeded(done, self.collectives, device)
 
     def close(self) -> None:
         """End the worker ranks."""
@@ -224,7 +224,7 @@ class Ranks:
         self._group.send(self._encoder.encode(message))
 
 
-def agreed(done: bool, collectives: Collectives, device: torch.device) -> bool:
+def all_ranks_succeeded(done: bool, collectives: Collectives, device: torch.device) -> bool:
     """Return True if every rank succeeded, by a vote; ``done`` says whether this one did."""
     votes = collectives.all_reduce(torch.tensor([float(done)], dtype=torch.float32, device=device))
     return round(votes.item()) == collectives.size

@@ -45,7 +45,7 @@ from .rank_messages import (
     Step,
     ToWorkerRank,
     Weights,
-    agreed,
+    all_ranks_succeeded,
 )
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class WorkerRank:
         with ExitStack() as stack:
             for name, sent in step.extensions.items():
                 extension_step = sent.receive(self.endpoint.collectives, self.parts.device)
-                if (context := self.extensions.follow_step[name](extension_step, batch)) is not None:
+                if (context := self.extensions.prepare_step[name](extension_step, batch)) is not None:
                     stack.enter_context(context)
             self.parts.backend.plan(batch)
             self.hidden = self.parts.model(batch)
@@ -160,14 +160,14 @@ class WorkerRank:
         """Let the executor of a step extension, or else the extension itself, follow a command."""
         executor = self.executors.by_name.get(message.name)
         if executor is not None:
-            executor.follow(self.parts.model, message.command)
+            executor.run_command(self.parts.model, message.command)
         else:
-            self.extensions.follow_command[message.name](message.command)
+            self.extensions.handle_command[message.name](message.command)
 
     def _update(self, source: str, revision: str | None) -> None:
         """Load weights, and use them if every rank could."""
         collectives = self.endpoint.collectives
-        vote = partial(agreed, collectives=collectives, device=self.parts.device)
+        vote = partial(all_ranks_succeeded, collectives=collectives, device=self.parts.device)
         try:
             with torch.inference_mode(False), torch.no_grad():
                 WeightUpdater(self.parts, self.kv, vote=vote)(source, revision)
@@ -191,7 +191,7 @@ def follow(config: EngineConfig, plugins: Plugins, endpoint: RankEndpoint) -> No
     parts = build_rank_components(resolved, endpoint.collectives, extensions)
     parts.use(parts.model)
     worker_rank = WorkerRank(parts, endpoint, extensions=extensions)
-    agreed(True, endpoint.collectives, parts.device)
+    all_ranks_succeeded(True, endpoint.collectives, parts.device)
     try:
         plugins.lifecycle.start({"rank": endpoint.collectives.rank, "tp_size": endpoint.collectives.size})
         worker_rank.run()

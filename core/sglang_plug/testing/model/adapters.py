@@ -22,7 +22,7 @@ from sglang_plug.contracts.model.adapters import (
     AdapterRequest,
     Joinable,
     LayerAdapter,
-    OwnPart,
+    RankShard,
 )
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.testing.refusals import refusal_of
@@ -201,13 +201,13 @@ def _check_own_part(
             changed, product = _apply(adapter.layers[layer.name], x, y, where)
             mine = _apply(part.layers[layer.name], x, y[:, columns].clone(), where)
             assert _near(mine[0], changed, tolerance) and _near(mine[1], product[:, columns], tolerance), (
-                f"{where}: the result is not the rank's part of that of one rank; cut tensors with OwnPart.of()"
+                f"{where}: the result is not the rank's part of that of one rank; cut tensors with RankShard.of()"
             )
 
 
 def _own_half(layer: AdaptableLayer, rank: int) -> tuple[AdaptableLayer | None, list[int]]:
     """Return the layer of one of two ranks, ``None`` if it cannot be halved, and its columns of the whole product."""
-    parts, outputs, columns = dict[str, slice](), dict[str, OwnPart](), list[int]()
+    parts, outputs, columns = dict[str, slice](), dict[str, RankShard](), list[int]()
     if layer.outputs or layer.inputs is not None:
         return None, columns
     for name, whole in layer.parts.items():
@@ -215,7 +215,7 @@ def _own_half(layer: AdaptableLayer, rank: int) -> tuple[AdaptableLayer | None, 
         if size % RANKS:
             return None, columns
         piece = slice(rank * size // RANKS, (rank + 1) * size // RANKS)
-        outputs[name] = OwnPart((piece,), size)
+        outputs[name] = RankShard((piece,), size)
         parts[name] = slice(len(columns), len(columns) + size // RANKS)
         columns += range(whole.start + piece.start, whole.start + piece.stop)
     return replace(layer, size_out=len(columns), parts=parts, outputs=outputs), columns

@@ -15,10 +15,10 @@ from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.attention import (
     Attention,
     AttentionBackend,
+    FusedStoreCapable,
     GraphCapable,
+    LSECapable,
     ReplayCapable,
-    StoredCapable,
-    WeighingCapable,
 )
 from sglang_plug.contracts.model.batch import ForwardBatch, KVPool, narrowed, widened
 from sglang_plug.contracts.model.model import BuildEnv
@@ -30,9 +30,9 @@ from .attention_cases import (
     decoder_cases,
     encoder_cases,
     graph_cases,
+    lse_cases,
     replay_cases,
     stored_cases,
-    weighing_cases,
 )
 from .attention_inputs import ShuffledSlots, make_batch
 from .attention_reference import attend
@@ -68,8 +68,8 @@ def check_attention_backend(
     """Run a backend through decode, prefill, chunks, mixed batches, head layouts, windows, caps and shared prefixes.
 
     A ``GraphCapable`` backend is also tested with a static plan, which on CUDA is captured, refreshed and replayed; a
-    ``ReplayCapable`` one with a recorded forward pass; a ``StoredCapable`` one with keys and values that are in the
-    pool already; a ``WeighingCapable`` one with sinks.
+    ``ReplayCapable`` one with a recorded forward pass; a ``FusedStoreCapable`` one with keys and values that are in the
+    pool already; a ``LSECapable`` one with sinks.
 
     Args:
         name_or_class: the name a plugin declared, or the class itself.
@@ -87,10 +87,10 @@ def check_attention_backend(
     backend, settings = _resolve(name_or_class, settings)
     graphs = graph_cases() if issubclass(backend, GraphCapable) else ()
     replays = replay_cases() if issubclass(backend, ReplayCapable) else ()
-    stored = stored_cases() if issubclass(backend, StoredCapable) else ()
-    weighing = weighing_cases(issubclass(backend, GraphCapable)) if issubclass(backend, WeighingCapable) else ()
+    stored = stored_cases() if issubclass(backend, FusedStoreCapable) else ()
+    with_lse = lse_cases(issubclass(backend, GraphCapable)) if issubclass(backend, LSECapable) else ()
     for case in filter(
-        only, chain(decoder_cases(), graphs, replays, stored, weighing, encoder_cases() if encoder else ())
+        only, chain(decoder_cases(), graphs, replays, stored, with_lse, encoder_cases() if encoder else ())
     ):
         if case.peaked and dtype.itemsize < torch.float32.itemsize:
             continue  # a backend may round its scores to the dtype
@@ -144,18 +144,18 @@ def _check(
         return
     for step in steps:
         backend.plan(step.batch)
-    run = partial(_run_stored, backend) if case.stored else _run
+    run = partial(_run_after_store, backend) if case.stored else _run
     for number, step in enumerate(steps):
         where = f", batch {number + 1} of {len(steps)}" if len(steps) > 1 else ""
         for layer in layers:
             _check_run(partial(run, layer, step), layer, step, where)
 
 
-def _run_stored(backend: AttentionBackend, layer: Attention, step: Step) -> Tensor:
-    assert isinstance(backend, StoredCapable) and step.batch.kv is not None
+def _run_after_store(backend: AttentionBackend, layer: Attention, step: Step) -> Tensor:
+    assert isinstance(backend, FusedStoreCapable) and step.batch.kv is not None
     q, k, v = step.inputs[layer.index]
     step.batch.kv.store(layer.index, k, v, step.batch.slots)
-    return backend.run_stored(layer, q, k, v, step.batch)
+    return backend.run_after_store(layer, q, k, v, step.batch)
 
 
 def _run(layer: Attention, step: Step) -> Tensor:

@@ -139,15 +139,15 @@ def replay_cases() -> Iterator[Case]:
 
 
 def stored_cases() -> Iterator[Case]:
-    """Yield the additional cases of a ``StoredCapable`` backend."""
+    """Yield the additional cases of a ``FusedStoreCapable`` backend."""
     for name, lengths in {"decode": DECODE, "prefill": PREFILL, "mixed batch": MIXED}.items():
         yield Case(name=f"{name}, keys and values stored before", batches=(lengths,), stored=True)
     windows = (LayerOptions(), LayerOptions(window=8))
     yield Case(name="two layers, stored before", batches=(MIXED,), layers=windows, page_size=4, stored=True)
 
 
-def weighing_cases(graphs: bool) -> Iterator[Case]:
-    """Yield the additional cases of a ``WeighingCapable`` backend; ``graphs``: it is ``GraphCapable``, too."""
+def lse_cases(graphs: bool) -> Iterator[Case]:
+    """Yield the additional cases of a ``LSECapable`` backend; ``graphs``: it is ``GraphCapable``, too."""
     layers = (LayerOptions(), LayerOptions(window=8), LayerOptions(window=20, softcap=3.0))
     base = Case(name="sinks", batches=(MIXED,), layers=layers, sinks=True)
     for name, lengths in {"decode": DECODE, "prefill": PREFILL, "mixed batch": MIXED, "long contexts": LONG}.items():

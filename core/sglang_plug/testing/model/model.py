@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sglang_plug.contracts.model.attention import AttentionBackend, StoredCapable
+from sglang_plug.contracts.model.attention import AttentionBackend, FusedStoreCapable
 from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.contracts.model.kernels import TORCH, Kernels, rope_store
 from sglang_plug.contracts.model.model import BuildEnv, Model
 from sglang_plug.contracts.model.quantization import Quantization, QuantizationRequest
-from sglang_plug.contracts.model.recurrent_state import Recurrent, Runs, StatePool, StateShape
+from sglang_plug.contracts.model.recurrent_state import RecurrentInputs, SequenceSpans, StatePool, StateShape
 from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.plugins.registry import Plugins
 
@@ -49,7 +49,7 @@ def check_model(
 
     Weights are loaded in two orders, and checkpoints that lack one have to be refused.
 
-    With a ``StoredCapable`` backend, decoding is also tested with rotation and storing in one kernel.
+    With a ``FusedStoreCapable`` backend, decoding is also tested with rotation and storing in one kernel.
 
     Args:
         architecture: class name in transformers, and the name under which a plugin declares the model.
@@ -115,7 +115,7 @@ ANY, DECODING = "", "prompts in one batch, then decoding"
 def _kernel_variants(kernels: Kernels, backend: type[AttentionBackend]) -> Iterator[tuple[Kernels, str]]:
     """Yield kernel sets and the case to run with them: rotation and storing are tested fused and separate."""
     yield kernels, ANY
-    if issubclass(backend, StoredCapable):
+    if issubclass(backend, FusedStoreCapable):
         yield replace(kernels, rope_store=rope_store if kernels.rope_store is None else None), DECODING
 
 
@@ -184,7 +184,7 @@ class Bench:
         batch = make_batch(contexts, lengths, tokens=torch.cat(list(new)), kv=pool, device=CPU)
         if recurrent is not None:
             states, rows = recurrent
-            batch.recurrent = Recurrent(states, Runs.of(rows, lengths, CPU))
+            batch.recurrent = RecurrentInputs(states, SequenceSpans.of(rows, lengths, CPU))
         inputs: dict[str, Tensor] = {name: getattr(batch, name) for name in INPUTS}
         before = {name: tensor.clone() for name, tensor in inputs.items()}
         self.backend.plan(batch)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug.contracts.model.kernels import Kernels
-from sglang_plug.contracts.model.recurrent_state import Runs, StatePool
+from sglang_plug.contracts.model.recurrent_state import SequenceSpans, StatePool
 from sglang_plug.ops import ssm as scanning
 
 KERNELS = ("causal_conv", "linear_attention", "gated_delta_rule", "selective_scan")
@@ -92,10 +92,10 @@ class RecurrenceCase:
             return torch.randn(rows, sizes.channels, STATE, device=device)
         return torch.randn(rows, sizes.heads, sizes.dim, sizes.value_dim, device=device)
 
-    def runs(self, device: str) -> Runs:
+    def runs(self, device: str) -> SequenceSpans:
         """Return the step's sequences, the last of which has the first row."""
         rows = range(StatePool.RESERVED, StatePool.RESERVED + len(self.lengths))
-        return Runs.of(list(rows)[::-1], list(self.lengths), torch.device(device))
+        return SequenceSpans.of(list(rows)[::-1], list(self.lengths), torch.device(device))
 
 
 def recurrence_cases(

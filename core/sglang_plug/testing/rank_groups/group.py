@@ -72,7 +72,7 @@ def _launch(name: str, size: int, device: torch.device, folder: Path) -> LaunchS
     def run(rank: int, endpoint: RankEndpoint) -> None:
         follow(rank, size, endpoint, torch.device(rank_device(device, rank)), folder)
 
-    return LaunchSpec(size=size, device=device, command=COMMAND, line=line, follow=run)
+    return LaunchSpec(size=size, device=device, command=COMMAND, line=line, run_worker_rank=run)
 
 
 def _use_group(executor: Executor, launch: LaunchSpec, folder: Path, timeout: float) -> None:

@@ -49,7 +49,7 @@ def check_ended(server: RunningServer, where: str, method: str, path: str, field
     tokens = _generated(server) - before
     assert tokens < TIMES * LONG / 2, (
         f"{where}: {tokens:.0f} tokens were generated for {TIMES} clients that left at once; use respond() or "
-        "while_connected(), which end what nobody waits for"
+        "cancel_on_disconnect(), which end what nobody waits for"
     )
 
 

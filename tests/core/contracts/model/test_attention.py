@@ -18,9 +18,9 @@ from sglang_plug import (
     BuildEnv,
     ConfigError,
     ForwardBatch,
+    FusedStoreCapable,
     Kernels,
     KVPool,
-    StoredCapable,
 )
 from sglang_plug.contracts.model import kernels as definitions
 from sglang_plug.contracts.model.batch import BidirectionalImage, MultimodalInputs
@@ -123,7 +123,7 @@ def test_a_subclass_that_replaces_run_is_not_passed_by() -> None:
     expected, _ = rotated(TorchAttention(SHAPE, CPU), Kernels(), pool())
     actual, layer = rotated(Negated(SHAPE, CPU), fused.kernels, pool())
     assert torch.equal(actual, -expected) and not layer.fuses_rope and fused.calls == 0
-    assert isinstance(Negated(SHAPE, CPU), StoredCapable)
+    assert isinstance(Negated(SHAPE, CPU), FusedStoreCapable)
 
 
 def test_without_a_pool_there_is_nothing_to_store() -> None:
@@ -179,7 +179,7 @@ def test_tokens_of_an_image_attend_to_each_other(
         BidirectionalImage(sequence=0, row=1, position=3, count=3),
         BidirectionalImage(sequence=1, row=5, position=0, count=2),
     )
-    batch.multimodal = MultimodalInputs(torch.tensor([1, 2, 3, 5, 6]), torch.zeros(5, 1), whole=images)
+    batch.multimodal = MultimodalInputs(torch.tensor([1, 2, 3, 5, 6]), torch.zeros(5, 1), bidirectional_images=images)
     q, k, v = (torch.randn(8, heads, 16, generator=generator) for heads in (4, 2, 2))
     still = torch.ones(8, 16), torch.zeros(8, 16)
     backend.plan(batch)

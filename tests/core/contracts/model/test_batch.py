@@ -22,7 +22,7 @@ def bytes_of(pool: KVPool) -> int:
 
 def test_a_pool_takes_what_the_shape_says() -> None:
     for shape, each in ((GROUPED, 2 * (6 + 4)), (LATENT, 6)):
-        assert shape.pooled == each
+        assert shape.kv_numel_per_token == each
         pool = KVPool.of(shape, slots=10, dtype=torch.float32, device=CPU)
         assert bytes_of(pool) == 3 * 10 * each * 4
         assert [tuple(part.shape) for part in pool.k] == [(10, shape.kv_heads, 6)] * 3

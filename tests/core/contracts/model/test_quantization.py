@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sglang_plug import BuildEnv, ConfigError, LinearScheme, Matrix, Model, Quantization, StoredTensor, WeightError
 from sglang_plug.contracts.model.kernels import TORCH, Kernels, moe
 from sglang_plug.contracts.model.quantization import stored_quantization
-from sglang_plug.layers import Embedding, Experts, Head, Linear, Packed, Router
+from sglang_plug.layers import Embedding, Experts, Linear, MergedColumnParallelLinear, ParallelLMHead, Router
 
 
 class Small(Model):
@@ -34,13 +34,13 @@ class Small(Model):
         self.embed = Embedding(10, 8)
         self.block = nn.ModuleDict(
             {
-                "qkv": Packed(8, {"q": 4, "k": 2}, env, bias=True),
+                "qkv": MergedColumnParallelLinear(8, {"q": 4, "k": 2}, env, bias=True),
                 "out": Linear(6, 8, env),
                 "gate": Router(8, 3, 1, env, layer=0),
                 "experts": Experts(8, 4, 3, env),
             }
         )
-        self.head_ = Head(8, 10, env, tied=self.embed if tied else None)
+        self.head_ = ParallelLMHead(8, 10, env, tied=self.embed if tied else None)
 
 
 class Halves:
@@ -105,7 +105,7 @@ def test_every_matrix_is_asked_about() -> None:
         "block.experts.down_proj": ("experts", 4, 8, ("block.experts.down_proj",)),
         "head_": ("head", 8, 10, ("head_",)),
     }
-    assert not any(matrix.plain for matrix in halves.matrices)
+    assert not any(matrix.unquantized for matrix in halves.matrices)
     assert {matrix.dtype for matrix in halves.matrices} == {torch.float32}
 
 
@@ -265,7 +265,7 @@ def test_a_tensor_of_each_part() -> None:
         return LinearScheme(pack=Mock(), stored={"own": StoredTensor(shape=shape, dtype=torch.int32, axis=None)})
 
     def loaded(checkpoint: Mapping[str, Tensor]) -> list[list[int]]:
-        made = Packed(8, {"q": 4, "k": 2}, BuildEnv(attention=Mock()))
+        made = MergedColumnParallelLinear(8, {"q": 4, "k": 2}, BuildEnv(attention=Mock()))
         made.quantize_weights("qk", ("q", "k"), Quantization(name="own", scheme=scheme))
         for shard, tensor in checkpoint.items():
             made.load_shard(made.own, tensor, shard or None)
@@ -286,7 +286,7 @@ def test_an_unexpected_tensor_is_refused() -> None:
         quantization=Quantization(
             name="halves",
             scheme=Halves("linear"),
-            dispensable=lambda name, tensor: "extra" in name and not tensor.any(),
+            is_ignored=lambda name, tensor: "extra" in name and not tensor.any(),
         ),
     )
     made.quantize()
@@ -392,7 +392,7 @@ def test_a_tied_head_is_converted_and_the_embedding_stays() -> None:
     made = model(halves, tied=True)
     made.quantize()
     head = next(matrix for matrix in halves.matrices if matrix.role == "head")
-    assert head.plain and (head.size_in, head.size_out) == (8, 10)
+    assert head.unquantized and (head.size_in, head.size_out) == (8, 10)
     checkpoint = weights()
     made.load_weights((name, tensor) for name, tensor in checkpoint.items() if name != "head_.weight")
     made.prepare()

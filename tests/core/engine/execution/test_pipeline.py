@@ -11,7 +11,7 @@ from sglang_plug.engine.execution.in_flight_step import DeferredSampling, Launch
 from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.processes.messages import Abort, Control, Reply, StepOutputs
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
-from sglang_plug.engine.scheduling.scheduler import AHEAD_OF_QUEUE
+from sglang_plug.engine.scheduling.scheduler import MAX_STEPS_AHEAD_OF_QUEUE
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug_backends.prefix_cache.none import NoCache
 from tests.core.engine.scheduling.scheduler_bench import STOP
@@ -167,7 +167,7 @@ def test_those_that_found_no_room_are_looked_at_again() -> None:
         return plan()
 
     bench.scheduler.plan = counted  # type: ignore[method-assign]
-    for _ in range(2 * AHEAD_OF_QUEUE + 4):
+    for _ in range(2 * MAX_STEPS_AHEAD_OF_QUEUE + 4):
         bench.step()
     assert plans == 3 and bench.tokens("b") == []
     bench.finish()

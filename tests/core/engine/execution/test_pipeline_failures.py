@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sglang_plug.engine.execution.pipeline import FAILURES_IN_A_ROW
+from sglang_plug.engine.execution.pipeline import MAX_CONSECUTIVE_FAILURES
 
 from .pipeline_bench import Bench, expected
 
@@ -37,7 +37,7 @@ def test_a_step_that_cannot_be_queued_ahead_ends_its_requests_after_the_news_of_
 def test_steps_that_keep_breaking_end_the_engine() -> None:
     bench = Bench()
     bench.device.broken = set(range(100))
-    for number in range(FAILURES_IN_A_ROW - 1):
+    for number in range(MAX_CONSECUTIVE_FAILURES - 1):
         bench.submit(str(number), [1, 2], 9)
         bench.step()
     bench.submit("last", [1, 2], 9)

@@ -8,18 +8,18 @@ from typing import Any
 import numpy
 import pytest
 
-from sglang_plug import MetricGauge, MetricTotal, ServicePhase, StepExtension
+from sglang_plug import MetricCounter, MetricGauge, ServicePhase, StepExtension
 from sglang_plug.engine.extensions.metrics import ExtensionMetrics
 from sglang_plug.engine.extensions.points import extension_points
 
-GOOD = MetricTotal("good_total", "Good", (("label", "a"),), 2.0)
+GOOD = MetricCounter("good_total", "Good", (("label", "a"),), 2.0)
 
 
 class Reports(StepExtension, ServicePhase):
-    def __init__(self, totals: Iterable[Any] = (), gauges: Iterable[Any] = ()) -> None:
-        self.returned, self.returned_gauges, self.calls = totals, gauges, 0
+    def __init__(self, counters: Iterable[Any] = (), gauges: Iterable[Any] = ()) -> None:
+        self.returned, self.returned_gauges, self.calls = counters, gauges, 0
 
-    def totals(self) -> Iterable[MetricTotal]:
+    def counters(self) -> Iterable[MetricCounter]:
         self.calls += 1
         return self.returned
 
@@ -30,10 +30,10 @@ class Reports(StepExtension, ServicePhase):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (MetricTotal("a_total", "A", (("label", 3),), 1.0), "the metric 'a_total' has 3 where text is expected"),  # type: ignore[arg-type]
-        (MetricTotal("a_total", "A", (), numpy.float64(1)), "the value of the metric 'a_total' is a float64"),
-        (MetricTotal("a_total", "A", (), "1"), "the value of the metric 'a_total' is a str"),  # type: ignore[arg-type]
-        (MetricGauge("a_info", "A", ()), "a metric is a MetricGauge, not a MetricTotal"),
+        (MetricCounter("a_total", "A", (("label", 3),), 1.0), "the metric 'a_total' has 3 where text is expected"),  # type: ignore[arg-type]
+        (MetricCounter("a_total", "A", (), numpy.float64(1)), "the value of the metric 'a_total' is a float64"),
+        (MetricCounter("a_total", "A", (), "1"), "the value of the metric 'a_total' is a str"),  # type: ignore[arg-type]
+        (MetricGauge("a_info", "A", ()), "a metric is a MetricGauge, not a MetricCounter"),
         (None, "a metric is a NoneType"),
     ],
 )
@@ -43,13 +43,13 @@ def test_metrics_that_cannot_be_sent_are_left_out_with_a_log_line(
     faulty, other = Reports([GOOD, bad]), Reports([GOOD], [MetricGauge("b_info", "B", (("x", "y"),))])
     metrics = ExtensionMetrics(extension_points({"faulty": faulty, "other": other}), describe=str)
     for _ in range(3):
-        assert metrics.totals() == (GOOD,)
+        assert metrics.counters() == (GOOD,)
         assert [fact.name for fact in metrics.gauges()] == ["b_info"]
     assert faulty.calls == 1 and other.calls == 3
-    assert f"Reports.totals() are left out from now on: {message}" in caplog.text
+    assert f"Reports.counters() are left out from now on: {message}" in caplog.text
 
 
 def test_a_method_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     metrics = ExtensionMetrics(extension_points({"faulty": Reports(1), "other": Reports([GOOD])}))  # type: ignore[arg-type]
-    assert metrics.totals() == metrics.totals() == (GOOD,)
+    assert metrics.counters() == metrics.counters() == (GOOD,)
     assert caplog.text.count("are left out from now on") == 1

@@ -171,7 +171,7 @@ def test_worker_ranks_are_told_by_the_name_of_the_extension() -> None:
     points = extension_points({"one": Keyed("", b"step data"), "two": Keyed("")})
     assert points.rank_steps([], BATCH) == {"one": RankStep(b"step data")}
     assert extension_points({"two": Keyed("")}).rank_steps([], BATCH) == {}
-    assert list(points.rank_step) == ["one", "two"] and points.follow_step == points.follow_command == {}
+    assert list(points.rank_step) == ["one", "two"] and points.prepare_step == points.handle_command == {}
 
 
 class Constrains(StepExtension, SamplingPhase):

@@ -10,7 +10,7 @@ import pytest
 from sglang_plug import PreemptionPhase, SequenceView, StepExtension
 from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sharing import Sharing
+from sglang_plug.engine.scheduling.sharing import CallerAccounting
 from sglang_plug_backends.schedule.callers import FairShare
 from sglang_plug_backends.schedule.policies import FirstCome
 
@@ -53,7 +53,7 @@ class Wrong(NewestFirst):
 def full(extension: PreemptionPhase | None, policy: Any = None, callers: str = "aaaa") -> tuple[Scheduler, Device]:
     """Return a scheduler with two running sequences and two waiting ones."""
     chosen = FirstCome() if policy is None else policy
-    preemption, sharing = Preemption(policy=policy, extension=extension), Sharing(policy, policy)
+    preemption, sharing = Preemption(policy=policy, extension=extension), CallerAccounting(policy, policy)
     scheduler = make(policy=lambda: chosen, preemption=preemption, sharing=sharing, max_running=2)
     device = Device()
     for number, caller in enumerate(callers):

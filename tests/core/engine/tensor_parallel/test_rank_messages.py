@@ -184,10 +184,10 @@ def test_a_worker_rank_lets_extensions_prepare_the_batch_before_it_is_planned() 
     bench, seq, calls = Bench(), sequence(0, 3), list[str]()
     seq.slots.extend([4, 5, 6])
 
-    def follow_step(step: RankStep, batch: ForwardBatch) -> None:
+    def prepare_step(step: RankStep, batch: ForwardBatch) -> None:
         calls.append(f"{step.data.decode()} {len(batch.input_ids)}")
 
-    bench.worker_rank.extensions = ExtensionPoints(follow_step={"images": follow_step})
+    bench.worker_rank.extensions = ExtensionPoints(prepare_step={"images": prepare_step})
     parts: Any = bench.worker_rank.parts
     parts.backend = type("Backend", (), {"plan": staticmethod(lambda batch: calls.append("plan"))})
     parts.model = lambda batch: calls.append("model")

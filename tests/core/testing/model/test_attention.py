@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sglang_plug import Attention, AttentionBackend, ConfigError, ForwardBatch, GraphCapable, KVPool, StoredCapable
+from sglang_plug import Attention, AttentionBackend, ConfigError, ForwardBatch, FusedStoreCapable, GraphCapable, KVPool
 from sglang_plug.testing import check_attention_backend
 from sglang_plug_backends.torch_native.attention import TorchAttention
 
@@ -176,25 +176,25 @@ class StaleGraph(ForGraphs):
         pass
 
 
-class ForStored(Honest, StoredCapable):
-    def run_stored(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+class ForStored(Honest, FusedStoreCapable):
+    def run_after_store(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         return self.run(layer, q, k, v, batch)
 
 
 class StoresAgain(ForStored):
     """Takes the step's keys for longer ones and stores them."""
 
-    def run_stored(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
+    def run_after_store(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         return self.run(layer, q, 2 * k, v, batch)
 
 
 class WeighsInBaseTwo(TorchAttention):
     """Tells logarithms of another base."""
 
-    def run_weighed(
+    def run_with_lse(
         self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch
     ) -> tuple[Tensor, Tensor]:
-        actual, weights = super().run_weighed(layer, q, k, v, batch)
+        actual, weights = super().run_with_lse(layer, q, k, v, batch)
         return actual, weights * math.log2(math.e)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, MistralConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
 from sglang_plug import AttentionShape, BuildEnv, ForwardBatch, Model, PluginError, Plugins, WeightError
-from sglang_plug.layers import Embedding, Head
+from sglang_plug.layers import Embedding, ParallelLMHead
 from sglang_plug.testing import check_model
 
 SMALL: dict[str, Any] = {
@@ -193,7 +193,7 @@ class Bigram(Model):
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__(config, env)
         self.embed = Embedding(config.vocab_size, config.hidden_size)
-        self.lm_head = Head(config.hidden_size, config.vocab_size, env)
+        self.lm_head = ParallelLMHead(config.hidden_size, config.vocab_size, env)
 
     @classmethod
     def attention_shape(cls, config: Any) -> AttentionShape:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug import ConfigError, LaunchSpec, RankGroup
-from sglang_plug.layers import Row
+from sglang_plug.layers import RowParallelLinear
 from sglang_plug.testing import check_ranks
 from sglang_plug_backends.executors.threads import ThreadCollectives, ThreadExecutor
 
@@ -60,7 +60,7 @@ def test_collectives_that_are_wrong(monkeypatch: pytest.MonkeyPatch, name: str, 
 
 @pytest.mark.planted_bug("model")
 def test_a_model_whose_layers_forget_the_others(monkeypatch: pytest.MonkeyPatch, tiny_model: Any) -> None:
-    monkeypatch.setattr(Row, "forward", lambda self, x: self._multiply(x))
+    monkeypatch.setattr(RowParallelLinear, "forward", lambda self, x: self._multiply(x))
     with pytest.raises(AssertionError, match="one rank generates"):
         check_ranks(str(tiny_model("qwen3-0.6b").path))
 

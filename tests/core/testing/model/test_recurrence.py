@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from sglang_plug import Kernels, Runs
+from sglang_plug import Kernels, SequenceSpans
 from sglang_plug.ops import ssm as scanning
 from sglang_plug.testing import check_recurrence
 
@@ -17,7 +17,7 @@ def test_the_definitions_pass() -> None:
     check_recurrence(Kernels())
 
 
-def shifted(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, runs: Runs) -> Tensor:
+def shifted(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, runs: SequenceSpans) -> Tensor:
     return scanning.causal_conv(x, weight.roll(1, 1), bias, states, runs)
 
 
@@ -26,7 +26,7 @@ def forgetful(*arguments: Any) -> Tensor:
     return scanning.linear_attention(*inputs, states.clone(), runs)
 
 
-def greedy(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, states: Tensor, runs: Runs) -> Tensor:
+def greedy(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, states: Tensor, runs: SequenceSpans) -> Tensor:
     states[0] += 1
     return scanning.gated_delta_rule(q, k, v, decay, beta, states, runs)
 

@@ -284,7 +284,7 @@ def start_with(
     start = ThreadExecutor.start
 
     def faulty(self: ThreadExecutor, spec: LaunchSpec) -> RankGroup:
-        run = spec.follow
+        run = spec.run_worker_rank
         if collectives is not None:
             inner = run
 
@@ -293,7 +293,7 @@ def start_with(
 
         if follow is not None:
             run = follow(run)
-        started = start(self, replace(spec, follow=run, size=size or spec.size))
+        started = start(self, replace(spec, run_worker_rank=run, size=size or spec.size))
         if collectives is not None:
             started.collectives = collectives(started.collectives)
         return started if group is None else group(started)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug import CachedRun, Match, NodeStats, PluginError, Plugins, PrefixCache
+from sglang_plug import CachedSegment, Match, NodeStats, PluginError, Plugins, PrefixCache
 from sglang_plug.testing import check_prefix_cache
 
 
@@ -372,15 +372,15 @@ class HashOnly(Trie):
 
 
 class HidesLocks(Trie):
-    def outline(self, max_runs: int) -> Sequence[CachedRun]:
+    def outline(self, max_runs: int) -> Sequence[CachedSegment]:
         tops = [page for page in self.pages if page.parent is not None and page.parent.parent is None]
         indices: dict[Page | None, int] = {}
-        runs = list[CachedRun]()
+        runs = list[CachedSegment]()
         while tops and len(runs) < max_runs:
             page = tops.pop()
             indices[page] = len(runs)
             parent = indices.get(page.parent)
-            runs.append(CachedRun(parent, len(page.slots), page.stats.hits, 0.0, False, len(page.children)))
+            runs.append(CachedSegment(parent, len(page.slots), page.stats.hits, 0.0, False, len(page.children)))
             tops += page.children.values()
         return runs
 

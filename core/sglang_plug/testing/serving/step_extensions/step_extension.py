@@ -268,7 +268,7 @@ class _Run:
         for between_steps in self._points.between_steps:
             between_steps()
         for sequence, error in self._points.end_waiting():
-            assert not sequence.is_untouched, f"request {sequence.request.id} was ended while it waited: {error}"
+            assert not sequence.has_not_started, f"request {sequence.request.id} was ended while it waited: {error}"
 
     def _queue(self, sequence: EngineSequence) -> None:
         self._scheduler.add(sequence)

@@ -32,7 +32,7 @@ INFO = "info"
 """The only control call that decode servers may make: they do not operate this server."""
 
 
-class PromptServer:
+class PrefillServer:
     """Lets the engines of this server compute prompts for decode servers (``RemoteClient``), over TCP with CURVE.
 
     Requests that are not sent to a decode server are refused, and so are control calls that change the engines. Used by
@@ -59,7 +59,7 @@ class PromptServer:
         self._public, self._secret = keys
         self._connections = PeerConnections(
             fingerprint,
-            greeting=self._greeting,
+            handshake_reply=self._handshake_reply,
             handle=self._handle,
             on_disconnect=self._abort_all,
             admits=lambda key: key == self._public,
@@ -94,7 +94,7 @@ class PromptServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._connections.close()
 
-    def _greeting(self) -> Ready | Failed:
+    def _handshake_reply(self) -> Ready | Failed:
         failure = self._client.failure
         return Ready({}) if failure is None else Failed(failure)
 
