@@ -102,9 +102,14 @@ class WrongField(ValueError):
         self.field = field
 
 
+LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
+"""Escapes of characters at which clients divide lines (``str.splitlines``), and which JSON does not escape."""
+
+
 def json_bytes(value: Any) -> bytes:
-    """Return ``value`` as JSON; characters that UTF-8 cannot encode become ``?``."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
+    """Return ``value`` as JSON in one line; characters that UTF-8 cannot encode become ``?``."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return (text if text.isascii() else text.translate(LINE_BREAKS)).encode("utf-8", "replace")
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -50,14 +50,14 @@ class PatternMatcher:
         self.matched: str | None = None
         """The pattern that has matched."""
 
-    def feed(self, text: str) -> int | None:
+    def feed(self, text: str, *, too_early: bool = False) -> int | None:
         """Read ``text`` and return where in it the first match ends; ``None`` if there is none.
 
-        Nothing may be fed after a match.
+        Nothing may be fed after a match. ``too_early``: matches that end in ``text`` do not count.
         """
         for index, character in enumerate(text):
             self._current, matched = self._patterns.step(self._current, character)
-            if matched is not None:
+            if matched is not None and not too_early:
                 self.matched = self._patterns.patterns[matched]
                 return index + 1
         return None

@@ -17,17 +17,22 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str], *, keep: bool = False) -> None:
         self._stops, self._keep = tuple(stops), keep
         self._overlaps = [0] * len(self._stops)
-        self._held = ""
+        self._held, self._too_early = "", 0
+        """The end of the text, and the number of its first characters in which no stop string may end."""
         self.matched: str | None = None
         """The stop string that appeared."""
 
-    def feed(self, text: str) -> str:
-        """Return the text that certainly belongs to the output. Nothing may be fed after a match."""
+    def feed(self, text: str, *, too_early: bool = False) -> str:
+        """Return the text that certainly belongs to the output. Nothing may be fed after a match.
+
+        ``too_early``: stop strings that end in ``text`` do not count; those that begin in it do.
+        """
         if not self._stops:
             return text
         self._held += text
-        matches = [(start, stop) for stop in self._stops if (start := self._held.find(stop)) >= 0]
-        if matches:
+        if too_early:
+            self._too_early = len(self._held)
+        elif matches := [(start, stop) for stop in self._stops if (start := self._find(stop)) >= 0]:
             start, self.matched = min(matches, key=lambda match: (match[0], -len(match[1])))
             end = start + len(self.matched) if self._keep else start
             passed, self._held = self._held[:end], ""
@@ -35,7 +40,11 @@ class StopMatcher:
         self._overlaps = [overlap(stop, text, before) for stop, before in zip(self._stops, self._overlaps, strict=True)]
         cut = len(self._held) - max(self._overlaps)
         passed, self._held = self._held[:cut], self._held[cut:]
+        self._too_early = max(0, self._too_early - cut)
         return passed
+
+    def _find(self, stop: str) -> int:
+        return self._held.find(stop, max(0, self._too_early - len(stop) + 1))
 
     def flush(self) -> str:
         """Return the text that is held back, at the end of the output."""
@@ -46,7 +55,8 @@ class StopMatcher:
 def overlap(stop: str, text: str, before: int) -> int:
     """Return the length of the longest prefix of ``stop`` with which a text ends that continues with ``text``.
 
-    ``before``: that length without ``text``. ``stop`` itself must not appear. Knuth, Morris and Pratt (1977).
+    Only prefixes that are shorter than ``stop`` count. ``before``: that length without ``text``. Algorithm: Knuth,
+    Morris and Pratt (1977).
     """
     if len(text) >= len(stop):  # what came earlier does not matter
         before, text = 0, text[len(text) - len(stop) + 1 :]
@@ -55,6 +65,8 @@ def overlap(stop: str, text: str, before: int) -> int:
         while length and stop[length] != character:
             length = _borders(stop)[length - 1]
         length += stop[length] == character
+        if length == len(stop):
+            length = _borders(stop)[-1]
     return length
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +96,7 @@ class ModelClient:
                 if answer.status_code != httpx.codes.OK:
                     answer.read()
                     raise AnswerError(_refusal(answer))
-                for line in answer.iter_lines():
+                for line in _lines(answer.iter_text()):
                     data = line.removeprefix("data:").strip()
                     if not line.startswith("data:") or data == END:
                         continue
@@ -124,3 +124,12 @@ def _refusal(answer: httpx.Response) -> str:
 def _message(event: Any) -> str:
     error = event.get("error", event) if isinstance(event, dict) else event
     return str(error.get("message", error) if isinstance(error, dict) else error)
+
+
+def _lines(chunks: Iterable[str]) -> Iterator[str]:
+    """Divide text that comes in ``chunks`` at line feeds only: other line breaks may stand in JSON."""
+    rest = ""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split("\n")
+        yield from lines
+    yield rest

@@ -77,10 +77,8 @@ class Detokenizer:
         text = []
         for index, token in enumerate(tokens):
             new_text = self._decoder.feed((token,))
-            if self.count + index < self._sampling.params.min_new_tokens:
-                text.append(new_text)  # too early to stop
-                continue
-            text.append(self._searched(self._matcher, new_text))
+            too_early = self.count + index < self._sampling.params.min_new_tokens
+            text.append(self._searched(self._matcher, new_text, too_early=too_early))
             if self._stop is not None:
                 return "".join(text), index + 1
         return "".join(text), len(tokens)
@@ -101,10 +99,13 @@ class Detokenizer:
             return None
         return self._matcher.matched or (None if self._patterns is None else self._patterns.matched)
 
-    def _searched(self, matcher: StopMatcher, text: str) -> str:
-        """Return the part of ``text`` that certainly belongs to the output, up to a stop string or a match."""
-        end = None if self._patterns is None else self._patterns.feed(text)
-        passed = matcher.feed(text[:end])
+    def _searched(self, matcher: StopMatcher, text: str, *, too_early: bool = False) -> str:
+        """Return the part of ``text`` that certainly belongs to the output, up to a stop string or a match.
+
+        ``too_early``: nothing that ends in ``text`` stops the output.
+        """
+        end = None if self._patterns is None else self._patterns.feed(text, too_early=too_early)
+        passed = matcher.feed(text[:end], too_early=too_early)
         if end is None or matcher.matched is not None:
             return passed
         return passed + matcher.flush()

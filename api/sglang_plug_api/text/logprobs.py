@@ -47,16 +47,20 @@ class TextOffsets:
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], echo: str = "", *, skip_special: bool) -> None:
-        self._echo, self._echoed, self._length = len(echo), 0, len(echo)
-        self._echo_decoder = tokenizer.decoder(skip_special=False)
+        self._echo, self._echoed, self._length = echo, 0, len(echo)
+        self._echo_decoder = tokenizer.decoder(skip_special=True)
+        self._special_decoder = tokenizer.decoder(skip_special=False)
         self._decoder = tokenizer.decoder(skip_special=skip_special, prompt=prompt)
 
     def of_prompt(self, tokens: Iterable[int]) -> list[int]:
         """Return the offsets of the next tokens of the prompt."""
         offsets = []
         for token in tokens:
-            offsets.append(min(self._echoed, self._echo))
-            self._echoed += len(self._echo_decoder.feed((token,)))
+            offsets.append(min(self._echoed, len(self._echo)))
+            text, special = self._echo_decoder.feed((token,)), self._special_decoder.feed((token,))
+            if not text and self._echo.startswith(special, self._echoed):
+                text = special  # a special token that the client has written
+            self._echoed += len(text)
         return offsets
 
     def of_output(self, tokens: Iterable[int]) -> list[int]:

@@ -67,7 +67,7 @@ class SamplingDefaults:
         """
         values = {**self.values, **fields}
         self._check_prompt(prompt)
-        explicit = "max_new_tokens" in values
+        explicit = fields.get("max_new_tokens") is not None  # the operator's default is cut to what fits
         max_new_tokens = values.setdefault("max_new_tokens", default_new_tokens)
         if max_new_tokens is None:
             explicit = False

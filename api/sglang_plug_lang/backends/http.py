@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import httpx
@@ -49,7 +49,7 @@ class JsonClient:
                 if answer.status_code >= 400:
                     answer.read()
                     raise _refusal(answer)
-                for line in answer.iter_lines():
+                for line in _lines(answer.iter_text()):
                     data = line.removeprefix("data:").strip()
                     if line.startswith("data:") and data != "[DONE]":
                         yield _event(data)
@@ -109,3 +109,12 @@ def _refusal(answer: httpx.Response) -> BackendError:
     error = body.get("error", body) if isinstance(body, dict) else None
     message = error.get("message") if isinstance(error, dict) else error
     return BackendError(str(message or answer.text[:500] or answer.reason_phrase), answer.status_code)
+
+
+def _lines(chunks: Iterable[str]) -> Iterator[str]:
+    """Divide text that comes in ``chunks`` at line feeds only: other line breaks may stand in JSON."""
+    rest = ""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split("\n")
+        yield from lines
+    yield rest

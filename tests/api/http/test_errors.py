@@ -110,6 +110,9 @@ def test_long_names_are_cut() -> None:
 def test_json() -> None:
     assert json_bytes({"a": "ü–日"}) == '{"a":"ü–日"}'.encode()
     assert json_bytes("\ud800") == b'"?"'
+    every_line_break = "a\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r\nb"
+    assert len(json_bytes(every_line_break).decode().splitlines()) == 1
+    assert json.loads(json_bytes(every_line_break)) == every_line_break
     with pytest.raises(ValueError):
         json_bytes(float("nan"))
     response = json_response([1], 202, {"x-a": "b"})

@@ -56,6 +56,26 @@ def test_nothing_is_lost_or_repeated_however_the_text_is_cut(text: str, stops: l
         assert not any(stop in output for stop in stops)
 
 
+def expected_after(text: str, stops: list[str], early: int) -> str:
+    """Cut at the stop string that is complete first, but behind the first ``early`` characters."""
+    for end in range(early + 1, len(text) + 1):
+        if complete := [end - len(stop) for stop in stops if text[:end].endswith(stop)]:
+            return text[: min(complete)]
+    return text
+
+
+@given(text=SHORT_TEXT, stops=STOPS, early=st.integers(0, 12))
+def test_stop_strings_count_that_end_behind_what_is_too_early(text: str, stops: list[str], early: int) -> None:
+    matcher, output = StopMatcher(stops), ""
+    for index, character in enumerate(text):
+        output += matcher.feed(character, too_early=index < early)
+        if matcher.matched is not None:
+            break
+    else:
+        output += matcher.flush()
+    assert output == expected_after(text, stops, early)
+
+
 def test_only_what_may_be_a_beginning_is_held_back() -> None:
     matcher = StopMatcher(["END"])
     assert matcher.feed("an EN") == "an "

@@ -110,6 +110,12 @@ def test_offsets_do_not_depend_on_the_pieces(cuts: list[int]) -> None:
     assert offsets(pieces) == offsets([tokens])
 
 
+def test_special_tokens_that_the_echo_lacks_have_no_characters() -> None:
+    made = TextOffsets(Bytes(), (), "ab", skip_special=True)  # type: ignore[arg-type]
+    assert made.of_prompt([300, *b"ab"]) == [0, 0, 1]
+    assert made.of_output([301, 99]) == [2, 2]
+
+
 def test_an_echoed_prompt_comes_first() -> None:
     made = TextOffsets(Bytes(), (), "<300>ab", skip_special=True)  # type: ignore[arg-type]
     assert made.of_prompt([300, *b"ab"]) == [0, 5, 6]

@@ -33,6 +33,14 @@ def test_a_default_minimum_is_at_most_the_length_of_the_output(fields: dict[str,
     assert params.min_new_tokens == expected
 
 
+@pytest.mark.parametrize("fields", [{}, {"max_new_tokens": None}])
+def test_a_default_maximum_is_cut_to_what_fits(fields: dict[str, Any]) -> None:
+    options = {"preferred_sampling_params": {"max_new_tokens": 3000}}
+    assert complete(fields, prompt=50, **options).params.max_new_tokens == 10
+    with pytest.raises(ApiError, match="100"):
+        complete({"max_new_tokens": 3000}, prompt=50, **options)
+
+
 def test_a_minimum_of_the_request_above_its_maximum_is_refused() -> None:
     with pytest.raises(ApiError, match=r"min_new_tokens must be at most max_new_tokens \(2\), got 3"):
         complete({"max_new_tokens": 2, "min_new_tokens": 3})

@@ -106,6 +106,16 @@ async def test_min_tokens_hold_for_stop_strings(text_engine: Any) -> None:
     assert whole.ending is not None and whole.ending.matched == "l"
 
 
+@pytest.mark.parametrize(
+    ("stops", "text"),
+    [({"stop": "lo, w"}, "Hel"), ({"stop_regex": "lo, w"}, "Hello, w"), ({"stop_regex": "^o"}, "Hello, world")],
+)
+async def test_min_tokens_count_where_a_stop_string_ends(text_engine: Any, stops: dict[str, str], text: str) -> None:
+    engine = text_engine()
+    whole = await engine.complete(job(engine, min_new_tokens=4, no_stop_trim=False, **stops))
+    assert whole.text == text
+
+
 async def test_what_the_decoder_holds_back_comes_at_the_end(text_engine: Any, scripted: Any) -> None:
     scripted.reply = "a~b~"
     engine = text_engine()

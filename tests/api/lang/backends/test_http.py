@@ -56,6 +56,11 @@ def test_events(client: Any, answering: Any) -> None:
     assert list(client.events("/a", {})) == [{"a": 1}, {"a": 2}]
 
 
+def test_events_with_line_breaks_of_unicode(client: Any, answering: Any) -> None:
+    answering.answers["/a"] = (200, 'data: {"a": "1\u2028\x852"}\r\n\r\ndata: {"a": 2}')
+    assert list(client.events("/a", {})) == [{"a": "1\u2028\x852"}, {"a": 2}]
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [
