@@ -58,7 +58,7 @@ def test_a_conversation_reuses_what_it_has_said(
     else:
         assert [cached for cached, _ in reused[1:]] == [64, 64], "whole pages, so not what was said last"
     states = engine.control("info")["states"]
-    assert states["running"] == 0 and states["remembered"] > 0
+    assert states["running"] == 0 and states["cached"] > 0
 
 
 def test_a_shared_beginning_is_reused_once_two_have_parted_from_it(

@@ -78,7 +78,7 @@ class TimeoutProtocol(H11Protocol):
         self._watch_headers()
         if not self.limit.opened(self, transport.abort):
             headers = {"retry-after": str(RETRY_AFTER)}
-            self._refuse(ApiError("too many requests are in work; try again later", 503, headers=headers))
+            self._refuse(ApiError("too many requests are in progress; try again later", 503, headers=headers))
             transport.close()
 
     def data_received(self, data: bytes) -> None:

@@ -51,7 +51,7 @@ async def read_body(request: Request, model: type[Body]) -> Body:
     try:
         raw = (await request.body()).removeprefix(BOM_UTF8)
     except ClientDisconnect:
-        raise ApiError("the client left before the body was complete", CLIENT_CLOSED_REQUEST) from None
+        raise ApiError("the client disconnected before the body was complete", CLIENT_CLOSED_REQUEST) from None
     if not raw.strip():
         raise ApiError("the body is empty; a JSON object is expected")
     bare = _check_size(raw)

@@ -33,7 +33,7 @@ class ClientDisconnected(ApiError):
     """The client disconnected and no longer waits for the response."""
 
     def __init__(self) -> None:
-        super().__init__("the client left", CLIENT_CLOSED_REQUEST)
+        super().__init__("the client disconnected", CLIENT_CLOSED_REQUEST)
 
 
 async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, Item]) -> Item:

@@ -105,7 +105,7 @@ class ServerConfig:
     max_sequences_per_request: int = 1024
     """Maximum number of prompts times ``n`` in one request."""
     max_stored_responses: int = 4096
-    """Responses remembered for ``previous_response_id``, in the memory of this process; 0 remembers none."""
+    """Responses stored for ``previous_response_id``, in the memory of this process; 0 disables storage."""
     max_stored_response_bytes: int = 256 << 20
     """Maximum number of bytes of all stored responses; the least recently used are removed first."""
     health_timeout: float = 20.0

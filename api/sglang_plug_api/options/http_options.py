@@ -28,8 +28,8 @@ HTTP = Group(
         option(
             "--key-weight",
             "key_weights",
-            "share of the engine that a caller (an API key, user or value of the header) gets relative to others, "
-            "whose weight is 1; repeatable, or several separated by commas",
+            "scheduling weight of a caller (an API key, user or value of the header) relative to others, whose weight "
+            "is 1; repeatable, or several separated by commas",
             tuple,
             metavar="KEY=WEIGHT",
         ),
@@ -50,8 +50,8 @@ HTTP = Group(
             "--allowed-hosts",
             "allowed_hosts",
             "host name by which the server may be called (example.com, *.example.com, example.com:8080, *); repeatable,"
-            " or several separated by commas; addresses and localhost always may; none: on loopback no other name, "
-            "elsewhere any",
+            " or several separated by commas; IP addresses and localhost are always allowed; if unset, a server on a "
+            "loopback address allows no other name, and any other server allows every name",
             tuple,
             metavar="HOST",
         ),
@@ -72,13 +72,13 @@ HTTP = Group(
         option(
             "--sampling-defaults",
             "sampling_defaults",
-            "where what a request leaves out comes from: the model's generation_config.json, or OpenAI's defaults",
+            "source of the parameters that a request omits: the model's generation_config.json, or OpenAI's defaults",
             choices=("model", "openai"),
         ),
         option(
             "--preferred-sampling-params",
             "preferred_sampling_params",
-            "JSON object of native sampling parameters for what a request leaves out",
+            "JSON object of native sampling parameters that are used when a request omits them",
             dict,
             metavar="JSON",
         ),
@@ -130,20 +130,20 @@ HTTP = Group(
         option(
             "--allowed-local-media-path",
             "media_sources.folder",
-            "folder below which file:// addresses of images are read; none: no file is",
+            "folder below which file:// URLs of images are read; if unset, they are refused",
             metavar="FOLDER",
         ),
         option(
             "--max-stored-responses",
             "max_stored_responses",
-            "responses remembered for previous_response_id, in the memory of this process; 0 remembers none",
+            "responses stored for previous_response_id, in the memory of this process; 0 disables storage",
             int,
             minimum=0,
         ),
         option(
             "--max-stored-response-bytes",
             "max_stored_response_bytes",
-            "maximum number of bytes of them together",
+            "maximum total size of the stored responses, in bytes",
             int,
             minimum=1,
         ),

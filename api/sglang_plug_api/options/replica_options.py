@@ -44,8 +44,8 @@ REPLICAS = Group(
         option(
             "--prefill-servers",
             "prefill_servers",
-            "HOST:PORT of each prefill server, with its --prefill-port; while none is there, the decode server "
-            "computes prompts itself",
+            "HOST:PORT of each prefill server, with its --prefill-port; while none is reachable, the decode "
+            "server computes prompts itself",
             tuple,
             metavar="HOST:PORT",
         ),

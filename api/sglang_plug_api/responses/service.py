@@ -313,7 +313,7 @@ class ResponsesService:
         if stored is None or stored.running or stored.answer["status"] == "failed":
             reason = "not found" if stored is None else "failed"
             if self._running_response(id) or (stored is not None and stored.running):
-                reason = "is still being made"
+                reason = "is still in progress"
             raise ApiError(
                 f"Previous response with id {id[:SHOWN]!r} {reason}.",
                 param="previous_response_id",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from .automaton import Automaton, Target, automaton_of
 
 MAX_REMEMBERED = 512
-"""Steps of a request that are remembered, so that most characters cost one look-up; large ones take kilobytes each."""
+"""Steps of a request that are cached, so that most characters cost one look-up; large ones take kilobytes each."""
 
 States = frozenset[Target]
 Step = tuple[States, int | None]

@@ -14,7 +14,7 @@ from sglang_plug import KVBlock, MetricCounter
 from .tier import Tier
 
 MAX_RECENT = 1 << 16
-"""Keys that are remembered of blocks in stores that cannot be asked at once."""
+"""Keys that are kept of blocks in stores that cannot be asked at once."""
 
 
 METRICS = {

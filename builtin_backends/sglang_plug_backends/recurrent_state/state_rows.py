@@ -174,7 +174,7 @@ class StateRows(StatePhase):
         """Return the number of rows by owner."""
         return {
             "free": len(self._free),
-            "remembered": len(self._known),
+            "cached": len(self._known),
             "running": self._running,
             "capacity": self.capacity,
         }
@@ -182,9 +182,9 @@ class StateRows(StatePhase):
     def check(self) -> None:
         """Raise ``AssertionError`` if a row was lost or is owned twice."""
         accounts = self.accounts()
-        total = accounts["free"] + accounts["remembered"] + accounts["running"]
+        total = accounts["free"] + accounts["cached"] + accounts["running"]
         assert total == self.capacity, f"recurrent states do not add up: {accounts}"
-        assert len({*self._free, *self._known.values()}) == accounts["free"] + accounts["remembered"], "owned twice"
+        assert len({*self._free, *self._known.values()}) == accounts["free"] + accounts["cached"], "owned twice"
 
     def _cuts(self, sequence: SequenceView, start: int, cached: int) -> tuple[int, ...]:
         """Return the indices after ``start`` at which the state of ``sequence`` is likely to be needed again."""

@@ -131,7 +131,7 @@ class PrefixAffinity:
 
 
 def prefix_lengths(block: int, max_blocks: int) -> Iterable[int]:
-    """Yield the numbers of tokens of the prefixes that are remembered, up to ``max_blocks`` blocks.
+    """Yield the numbers of tokens of the prefixes that are kept, up to ``max_blocks`` blocks.
 
     Their distance is one block at first and doubles with their length, so that a long prompt has few of them.
     """

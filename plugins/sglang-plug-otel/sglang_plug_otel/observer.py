@@ -68,7 +68,9 @@ class TracingObserver(Observer):
             _mark_first_token(span, event)
             if event.reason not in DONE:
                 span.set_attribute("error.type", event.reason)
-                span.set_status(Status(StatusCode.ERROR, "the client left, or the request failed or was aborted"))
+                span.set_status(
+                    Status(StatusCode.ERROR, "the client disconnected, or the request failed or was aborted")
+                )
         span.end(_nanoseconds(event.finished))
 
     def on_stop(self) -> None:

@@ -97,7 +97,7 @@ async def test_a_response_is_cancelled_at_another_server(
     scripted.pause.clear()
     id = await start(first)
     events = asyncio.create_task(texts(second, id))
-    with pytest.raises(ApiError, match="is still being made"):
+    with pytest.raises(ApiError, match="is still in progress"):
         await second.prepare(ResponsesBody(input="abc", previous_response_id=id))
     running = first._running[id]
     cancelling = asyncio.create_task(second.cancel(id))

@@ -33,7 +33,7 @@ def test_a_prompt_that_comes_again_goes_on_from_a_state_near_its_end() -> None:
     prompt, once = [5] * 30, {"max_new_tokens": 1}
     assert serve(scheduler, device, "a", prompt, params=once) == 30
     assert serve(scheduler, device, "b", prompt, params=once) == 2, "the last multiple of four before the last token"
-    assert accounts(scheduler) == {"free": 6, "remembered": 2, "running": 0, "capacity": 8}
+    assert accounts(scheduler) == {"free": 6, "cached": 2, "running": 0, "capacity": 8}
 
 
 def test_a_conversation_goes_on_from_the_state_behind_its_last_output() -> None:
@@ -80,7 +80,7 @@ def test_without_a_prefix_cache_nothing_is_kept() -> None:
     scheduler, device = make(capacity=4000, cache=NoCache, states=8), Device()
     for id in "ab":
         assert serve(scheduler, device, id, [5] * 30, params={"max_new_tokens": 1}) == 30
-    assert accounts(scheduler) == {"free": 8, "remembered": 0, "running": 0, "capacity": 8}
+    assert accounts(scheduler) == {"free": 8, "cached": 0, "running": 0, "capacity": 8}
 
 
 def test_states_of_running_sequences_push_out_those_that_were_used_longest_ago() -> None:
@@ -88,7 +88,7 @@ def test_states_of_running_sequences_push_out_those_that_were_used_longest_ago()
     once = {"max_new_tokens": 1}
     for number in (5, 6, 7, 8):
         serve(scheduler, device, str(number), [number] * 30, params=once)
-    assert accounts(scheduler)["remembered"] == 3
+    assert accounts(scheduler)["cached"] == 3
     assert serve(scheduler, device, "again", [8] * 30, params=once) == 2
     assert serve(scheduler, device, "forgotten", [5] * 30, params=once) == 30
 
@@ -109,7 +109,7 @@ def test_the_only_state_there_is_is_gone_on_from_where_it_is() -> None:
     serve(scheduler, device, "a", first, params={"max_new_tokens": 9, "stop_token_ids": ()})
     second = [*first, *expected(first, 9), 1, 2, 3]
     assert serve(scheduler, device, "b", second, params={"max_new_tokens": 1}) == 4
-    assert accounts(scheduler) == {"free": 0, "remembered": 1, "running": 0, "capacity": 1}
+    assert accounts(scheduler) == {"free": 0, "cached": 1, "running": 0, "capacity": 1}
 
 
 def test_a_sequence_that_was_retracted_goes_on_from_its_state() -> None:
@@ -118,7 +118,7 @@ def test_a_sequence_that_was_retracted_goes_on_from_its_state() -> None:
         submit(scheduler, id, [number] * 20, params={"max_new_tokens": 18, "stop_token_ids": ()})
     while scheduler.counters.retracted == 0:
         step(scheduler, device)
-    assert accounts(scheduler)["remembered"] >= 1
+    assert accounts(scheduler)["cached"] >= 1
     assert not finish(scheduler, device).keys() - {"a", "b"}
     assert device.computed < 2 * 20 + 2 * 17 + 20, "what was computed of the prompt was not computed again"
 
@@ -127,7 +127,7 @@ def test_flushing_forgets_states() -> None:
     scheduler, device = make(capacity=4000, states=8), Device()
     serve(scheduler, device, "a", [5] * 30)
     assert scheduler.flush()
-    assert accounts(scheduler) == {"free": 8, "remembered": 0, "running": 0, "capacity": 8}
+    assert accounts(scheduler) == {"free": 8, "cached": 0, "running": 0, "capacity": 8}
 
 
 def test_an_abort_in_the_middle_of_a_prompt_leaves_its_state() -> None:
@@ -144,7 +144,7 @@ def test_a_failed_sequence_leaves_no_state() -> None:
     shares = scheduler.plan()
     device.run(shares)
     scheduler.fail(shares[0].sequence, "broken")
-    assert accounts(scheduler) == {"free": 8, "remembered": 0, "running": 0, "capacity": 8}
+    assert accounts(scheduler) == {"free": 8, "cached": 0, "running": 0, "capacity": 8}
 
 
 def test_what_a_step_on_the_device_adds_to_a_state_is_remembered_with_it() -> None:

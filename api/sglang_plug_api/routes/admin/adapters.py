@@ -21,13 +21,13 @@ def build(engine: TextEngine) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["operations"])
 
-    @takes(router, "/load_lora_adapter", LoadAdapterBody, summary="Let requests use an adapter")
+    @takes(router, "/load_lora_adapter", LoadAdapterBody, summary="Load a LoRA adapter")
     @takes(router, "/v1/load_lora_adapter", LoadAdapterBody, summary="As /load_lora_adapter")
     async def load(request: Request) -> Response:
         body = await read_body(request, LoadAdapterBody)
         return await _respond(engine, _load(engine, body))
 
-    @takes(router, "/unload_lora_adapter", UnloadAdapterBody, summary="Unload an adapter")
+    @takes(router, "/unload_lora_adapter", UnloadAdapterBody, summary="Unload a LoRA adapter")
     @takes(router, "/v1/unload_lora_adapter", UnloadAdapterBody, summary="As /unload_lora_adapter")
     async def unload(request: Request) -> Response:
         body = await read_body(request, UnloadAdapterBody)

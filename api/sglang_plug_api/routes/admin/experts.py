@@ -39,7 +39,7 @@ def build(engine: TextEngine) -> APIRouter:
         await call("start_expert_record", mode=mode)
         return PlainTextResponse(STARTED)
 
-    @router.post("/stop_expert_distribution_record", summary="Record no more; what was recorded is kept")
+    @router.post("/stop_expert_distribution_record", summary="Stop recording experts; the record is kept")
     async def stop_expert_distribution_record() -> Response:
         await call("stop_expert_record")
         return PlainTextResponse(STOPPED)

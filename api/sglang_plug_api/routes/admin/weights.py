@@ -22,7 +22,7 @@ def build(engine: TextEngine) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["operations"])
 
-    @takes(router, "/update_weights_from_disk", UpdateWeightsBody, summary="Serve another checkpoint's weights")
+    @takes(router, "/update_weights_from_disk", UpdateWeightsBody, summary="Update the weights from a checkpoint")
     async def update_weights(request: Request) -> Response:
         body = await read_body(request, UpdateWeightsBody)
         try:

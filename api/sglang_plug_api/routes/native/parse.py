@@ -39,7 +39,7 @@ def build(engine: TextEngine) -> APIRouter:
                 calls[-1]["parameters"] += event.text
         return json_response({"normal_text": _text(events), "calls": calls})
 
-    @takes(router, "/separate_reasoning", SeparateReasoningBody, summary="Tell reasoning from the answer")
+    @takes(router, "/separate_reasoning", SeparateReasoningBody, summary="Separate reasoning from the answer")
     async def separate_reasoning(request: Request) -> Response:
         body = await read_body(request, SeparateReasoningBody)
         name = body.reasoning_parser

@@ -37,7 +37,7 @@ def build(engine: TextEngine) -> APIRouter:
     """Return the route."""
     router = APIRouter(tags=["native"])
 
-    @takes(router, "/v1/score", ScoreBody, summary="Probabilities of labels after a query, or the likeness of texts")
+    @takes(router, "/v1/score", ScoreBody, summary="Probabilities of labels after a query, or the similarity of texts")
     async def score(request: Request) -> Response:
         body = await read_body(request, ScoreBody)
         engine.check_model(body.model)

@@ -153,7 +153,7 @@ async def _receive(
     try:
         return await receive_file(request, content, limit, take_room)
     except ClientDisconnect:
-        raise ApiError("the client left before the file was complete", CLIENT_CLOSED_REQUEST) from None
+        raise ApiError("the client disconnected before the file was complete", CLIENT_CLOSED_REQUEST) from None
     except StorageError as error:
         storage.report(error)
         raise storage_refusal(error) from error

@@ -22,7 +22,7 @@ def build(engine: TextEngine) -> APIRouter:
     responses = ResponsesService(engine)
     router = APIRouter(tags=["OpenAI"], lifespan=responses.lifespan)
 
-    @takes(router, "/v1/responses", ResponsesBody, summary="A response, remembered for the next turn")
+    @takes(router, "/v1/responses", ResponsesBody, summary="Create a response, which is stored for the next turn")
     async def create(request: Request) -> Response:
         body = await read_body(request, ResponsesBody)
         request_id = (client_request_id(request.scope) or b"").decode("ascii")
@@ -37,7 +37,7 @@ def build(engine: TextEngine) -> APIRouter:
         events, answer = partial(responses.events, response), partial(responses.answer, response)
         return await respond(request, body.stream, events, answer, id_header(response.id), done=False)
 
-    @takes(router, "/v1/responses/input_tokens", ResponsesBody, summary="How many tokens a prompt has")
+    @takes(router, "/v1/responses/input_tokens", ResponsesBody, summary="Count the tokens of a prompt")
     async def count(request: Request) -> Response:
         body = await read_body(request, ResponsesBody)
         return json_response(await cancel_on_disconnect(request, responses.count(body)))
@@ -53,11 +53,11 @@ def build(engine: TextEngine) -> APIRouter:
             return EventStream(await responses.replay(response_id, query.starting_after), done=False)
         return json_response(await responses.retrieve(response_id))
 
-    @router.delete("/v1/responses/{response_id}", summary="Forget a response")
+    @router.delete("/v1/responses/{response_id}", summary="Delete a stored response")
     async def delete(response_id: str) -> Response:
         return json_response(await responses.delete(response_id))
 
-    @router.post("/v1/responses/{response_id}/cancel", summary="End a response that is being made")
+    @router.post("/v1/responses/{response_id}/cancel", summary="Cancel a background response")
     async def cancel(response_id: str) -> Response:
         return json_response(await responses.cancel(response_id))
 

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 MAX_WAITING = 8
 """Messages of one sender that wait for the thread; then the sender has to wait."""
 MAX_TRANSFERS = 1 << 16
-"""Complete transfers that are remembered until somebody asks for them."""
+"""Complete transfers that are kept until somebody asks for them."""
 DOMAIN = b"sglang-plug-transfer"
 POLL = 200
 """Milliseconds after which the thread notices that it shall end."""

@@ -60,7 +60,7 @@ class ConstraintError(ValueError):
 class Grammar(ABC):
     """The state of one output under a constraint. Used by one thread at a time.
 
-    The engine calls it in a thread, and gives up a grammar that takes seconds. After the grammar has filled a mask, and
+    The engine calls it in a thread, and refuses a grammar that takes seconds. After the grammar has filled a mask, and
     as long as it always answers within a millisecond, the engine calls it directly and waits. Python code that then
     takes seconds is interrupted by a ``BaseException``; a native library that does not return ends the engine.
     """

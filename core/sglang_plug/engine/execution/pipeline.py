@@ -27,7 +27,7 @@ from .runner import Runner
 logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 3
-"""Number of consecutive failed steps after which the engine gives up."""
+"""Number of consecutive failed steps after which the engine stops."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ def _profile(
         vocabulary=resolved.vocab_size,
         page_size=page,
     ).with_extensions(parts.extensions)
-    with ledger.guard(f"a KV pool of {steps.slots} tokens for a trial", advice(STEP, resolved)):
+    with ledger.guard(f"a KV pool of {steps.slots} tokens for memory profiling", advice(STEP, resolved)):
         kv = _tensors(parts, SlotPool(steps.slots, page).rows, context, ranks)
     for extension in parts.extensions.memory:
         extension.allocate(extension.memory_request(None))

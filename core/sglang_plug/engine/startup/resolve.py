@@ -241,7 +241,7 @@ def _shape(
     if (problem := declaration_problem(model, model_class)) is not None:
         raise ConfigError(problem)
     try:
-        with attributed(model, "to tell the shape of its attention"):
+        with attributed(model, "to compute the shape of its attention"):
             shape = model_class.attention_shape(checkpoint.config)
         check_contract(model, shape, AttentionShape)
         return replace(shape, kv_dtype=stored) if spec.causal and stored is not None else shape
@@ -252,7 +252,7 @@ def _shape(
 
 def _state_shapes(model: Component, model_class: type[Model], checkpoint: Checkpoint) -> tuple[StateShape, ...]:
     """Return the shapes of the states that the model keeps per sequence; none for most models."""
-    with attributed(model, "to tell the shapes of its recurrent states"):
+    with attributed(model, "to compute the shapes of its recurrent states"):
         shapes = tuple(model_class.state_shapes(checkpoint.config))
     for shape in shapes:
         check_contract(model, shape, StateShape)

@@ -290,7 +290,7 @@ def test_cancel(app: Any) -> None:
         None,
         "in_progress",
     )
-    assert early.status_code == 400 and "still being made" in early.json()["error"]["message"]
+    assert early.status_code == 400 and "still in progress" in early.json()["error"]["message"]
     assert cancelled["status"] == "cancelled"
     assert (final["type"], final["response"]["status"]) == ("response.incomplete", "cancelled")
     assert 0 < final["response"]["usage"]["output_tokens"] < 3000

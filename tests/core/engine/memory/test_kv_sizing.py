@@ -272,7 +272,7 @@ def test_no_room_for_the_largest_step(start: Start) -> None:
 
 
 def test_no_room_for_the_pool_of_a_trial(start: Start) -> None:
-    assert "no room for a KV pool of 600 tokens for a trial" in fails(start, BEFORE + WEIGHTS + 300 * SLOT)
+    assert "no room for a KV pool of 600 tokens for memory profiling" in fails(start, BEFORE + WEIGHTS + 300 * SLOT)
 
 
 def test_no_room_for_graphs(start: Start) -> None:
