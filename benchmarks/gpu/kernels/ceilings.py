@@ -23,15 +23,16 @@ def ceilings(device: str) -> dict[str, Any]:
     size = 8192 if cuda else 512
     return {
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",
-        "copy_bandwidth": _copy_rate(1 << (30 if cuda else 22), device),
+        "copy_bandwidth": copy_bandwidth(device),
         "matmul_rate": _matmul_rate(size, device),
         "matmul_size": size,
     }
 
 
-def _copy_rate(count: int, device: str) -> float:
-    """Measure a copy of ``count`` float32 numbers; 4 GiB on a GPU, far more than its caches hold."""
-    source = torch.randn(count, device=device)
+@torch.inference_mode()
+def copy_bandwidth(device: str) -> float:
+    """Return the copy rate in bytes per second (reads and writes); of 4 GiB on a GPU, far more than its caches hold."""
+    source = torch.randn(1 << (30 if device.startswith("cuda") else 22), device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / median_seconds(lambda: target.copy_(source), device)
 

@@ -7,21 +7,24 @@ kernels, which no single kernel shows: steps of a whole model are captured and r
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers import AutoConfig
 
 from benchmarks.common.models import BYTES, SHAPES, Shape, write_model
-from benchmarks.gpu.kernels.ceilings import ceilings, median_seconds
+from benchmarks.gpu.kernels.ceilings import copy_bandwidth, median_seconds
 from sglang_plug import AttentionBackend, BuildEnv, ForwardBatch, Kernels, KVPool, Model, Plugins
 from sglang_plug.testing.model.attention_inputs import ShuffledSlots, make_batch
 from sglang_plug_backends.cuda_graphs.cuda_recorder import CudaRecorder
+
+if TYPE_CHECKING:
+    from sglang_plug_backends.triton.matrix_vector import Tiles  # only where Triton is
 
 CONTEXT = 1024
 """Context length at which several programs share the work and their results are merged."""
@@ -31,8 +34,8 @@ CHECKED = replace(
 """Shapes of small kernels: the shorter they are, the more of them are in flight at once."""
 REPLAYS, STEPS = 600, 30
 """Counts for each kind of products: graph replays, and steps launched kernel by kernel."""
-TagContext = Callable[[Shape, str, bool], tuple[AttentionBackend, Kernels]]
-"""Builder of a model's environment from shape, device and whether launches overlap."""
+Environment = Callable[[Shape, str, bool], tuple[AttentionBackend, Kernels]]
+"""Builder of the attention backend and kernels of a model from shape, device and whether launches overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,14 @@ class Steps:
 
 
 @torch.inference_mode()
-def layers(device: str, *shapes: str) -> dict[str, Any]:
-    """Return seconds per layer and the share of the bandwidth limit for each shape, without and with overlap."""
-    bandwidth = ceilings(device)["copy_bandwidth"]
+def layers(
+    device: str, *shapes: str, seconds_of: Callable[[Callable[[], object], str], float] = median_seconds
+) -> dict[str, Any]:
+    """Return seconds per layer and the share of the bandwidth limit for each shape, without and with overlap.
+
+    ``seconds_of`` times a step on a device.
+    """
+    bandwidth = copy_bandwidth(device)
     results: dict[str, Any] = {}
     for name in shapes:
         shape = SHAPES[name]
@@ -69,7 +77,7 @@ def layers(device: str, *shapes: str) -> dict[str, Any]:
         seconds: dict[str, float] = {}
         for overlap in (False, True):
             steps = build(shape, device, overlap)
-            seconds["overlapping" if overlap else "apart"] = median_seconds(steps.captured(), device)
+            seconds["overlapping" if overlap else "apart"] = seconds_of(steps.captured(), device)
             del steps
         results[name] = {
             "layers": shape.layers,
@@ -81,25 +89,37 @@ def layers(device: str, *shapes: str) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def launches(device: str) -> dict[str, Any]:
-    """Check that steps with overlapping launches always compute the same bits as others; raises otherwise."""
+def launches(
+    device: str,
+    *,
+    shape: Shape = CHECKED,
+    replays: int = REPLAYS,
+    steps: int = STEPS,
+    tiles: Ordered[Tiles] | None = None,
+    environment: Environment | None = None,
+) -> dict[str, Any]:
+    """Check that steps with overlapping launches always compute the same bits as others; raises otherwise.
+
+    ``tiles`` are all candidates of the Triton plugin unless given, and ``environment`` is that of a server.
+    """
     rounds = {}
-    for index, name in enumerate(_ways_of_multiplying(device)):
-        apart, overlapping = (build(CHECKED, device, overlap, _with_products(index)) for overlap in (False, True))
-        for kind, count in (("replays", REPLAYS), ("steps", STEPS)):
+    for name, way in _ways_of_multiplying(device, environment or served, tiles).items():
+        apart, overlapping = (build(shape, device, overlap, way) for overlap in (False, True))
+        for kind, count in (("replays", replays), ("steps", steps)):
             runs = [item.captured() if kind == "replays" else item.step for item in (apart, overlapping)]
-            if wrong := _differences(apart, overlapping, runs, count):
+            tokens = torch.randint(shape.vocabulary, (count,), device=apart.hidden.device)
+            if wrong := _differences(apart, overlapping, runs, tokens):
                 raise AssertionError(f"{kind} with {name}: {wrong} of {count} differ where launches overlap")
-        rounds[name] = REPLAYS + STEPS
+        rounds[name] = replays + steps
     return rounds
 
 
-def build(shape: Shape, device: str, overlap: bool, surroundings: TagContext | None = None) -> Steps:
+def build(shape: Shape, device: str, overlap: bool, environment: Environment | None = None) -> Steps:
     """Build a model with fixed random weights, in the middle of decoding one sequence."""
     torch.manual_seed(5)
     with tempfile.TemporaryDirectory() as name:
         config = AutoConfig.from_pretrained(write_model(shape, Path(name)))
-    backend, kernels = (surroundings or served)(shape, device, overlap)
+    backend, kernels = (environment or served)(shape, device, overlap)
     model_class = Plugins.discover().get("model", shape.architecture).load(Model)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
@@ -139,40 +159,38 @@ def served(shape: Shape, device: str, overlap: bool) -> tuple[AttentionBackend, 
     return attention(needed, torch.device(device), settings), build_kernels(settings)
 
 
-def _ways_of_multiplying(device: str) -> list[str]:
+def _ways_of_multiplying(
+    device: str, environment: Environment, tiles: Ordered[Tiles] | None
+) -> Mapping[str, Environment]:
     if not device.startswith("cuda"):
-        return ["the definition"]
+        return {"the definition": environment}
     from sglang_plug_backends.triton.matrix_vector import TILES
 
-    return [str(tiles) for tiles in TILES]
+    return {str(item): _with_products(environment, item) for item in (TILES if tiles is None else tiles)}
 
 
-def _with_products(index: int) -> TagContext:
-    """Return the kernels of ``served`` with one kind of product, because the fastest may vary."""
+def _with_products(environment: Environment, chosen: Tiles) -> Environment:
+    """Return ``environment`` with one kind of product, because the fastest may vary."""
 
-    def surroundings(shape: Shape, device: str, overlap: bool) -> tuple[AttentionBackend, Kernels]:
-        backend, kernels = served(shape, device, overlap)
-        if not device.startswith("cuda"):
-            return backend, kernels
-        from sglang_plug_backends.triton.matrix_vector import TILES, RowProducts
+    def with_products(shape: Shape, device: str, overlap: bool) -> tuple[AttentionBackend, Kernels]:
+        from sglang_plug_backends.triton.matrix_vector import RowProducts
 
         def time(products: Ordered[Callable[[], Tensor]]) -> float:
             tiles = getattr(products[0], "keywords", {}).get("tiles")
-            return 1.0 if tiles is None else 0.5 if tiles == TILES[index] else 2.0
+            return 1.0 if tiles is None else 0.5 if tiles == chosen else 2.0
 
+        backend, kernels = environment(shape, device, overlap)
         rows = RowProducts(kernels.silu_mul, time, overlap=overlap)
         return backend, replace(kernels, pack_linear=rows.pack_linear, pack_gated=rows.pack_gated)
 
-    return surroundings
+    return with_products
 
 
-def _differences(apart: Steps, overlapping: Steps, runs: Ordered[Callable[[], None]], count: int) -> int:
-    """Return those of ``count`` steps with different tokens after which results or pools differ."""
-    device = apart.hidden.device
-    tokens = torch.randint(CHECKED.vocabulary, (count,), device=device)
-    different = torch.zeros((), dtype=torch.int64, device=device)
+def _differences(apart: Steps, overlapping: Steps, runs: Ordered[Callable[[], None]], tokens: Tensor) -> int:
+    """Return the number of steps, each with the next of ``tokens``, after which results or pools differ."""
+    different = torch.zeros((), dtype=torch.int64, device=tokens.device)
     slots = apart.batch.slots
-    for step in range(count):
+    for step in range(len(tokens)):
         for item, run in zip((apart, overlapping), runs, strict=True):
             item.batch.input_ids.copy_(tokens[step : step + 1])
             run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.common.models import BYTES, SHAPES
-from benchmarks.gpu.kernels.ceilings import ceilings, median_seconds
+from benchmarks.gpu.kernels.ceilings import copy_bandwidth, median_seconds
 from benchmarks.gpu.kernels.correctness import BOUNDS, relative_error
 from sglang_plug.contracts.model.kernels import TORCH, Kernels
 from sglang_plug.ops.quantized_weight import QuantizedWeight
@@ -44,13 +44,18 @@ def random_weight(kind: Kind, size_out: int, size_in: int, group: int, device: s
 
 
 @torch.inference_mode()
-def quantized_products(device: str) -> dict[str, float]:
-    """Return the largest relative error for each kind of quantization and dtype; raises if one is too large."""
+def quantized_products(
+    device: str, *, sizes: Sequence[tuple[int, int, int]] = SIZES, kernels: Kernels | None = None
+) -> dict[str, float]:
+    """Return the largest relative error for each kind of quantization and dtype; raises if one is too large.
+
+    ``kernels`` are the default ones of the device unless given.
+    """
     torch.manual_seed(13)
-    kernels, worst = kernels_of(device), dict[str, float]()
+    kernels, worst = kernels or kernels_of(device), dict[str, float]()
     for kind in KINDS:
         for dtype, bound in BOUNDS.items():
-            for size, rows, error in _errors(kind, dtype, device, kernels):
+            for size, rows, error in _errors(kind, dtype, device, sizes, kernels):
                 if not error <= bound:
                     raise AssertionError(
                         f"{kind} in {dtype} of {size}, {rows} rows: relative error {error:.2e}, more than {bound}"
@@ -60,9 +65,9 @@ def quantized_products(device: str) -> dict[str, float]:
 
 
 @torch.inference_mode()
-def quantized_speed(device: str, *shapes: str) -> dict[str, Any]:
+def quantized_speed(device: str, *shapes: str, heights: Sequence[int] = ROWS) -> dict[str, Any]:
     """Time products by matrix, kind of quantization and number of rows, next to bfloat16 and the limit."""
-    bandwidth, kernels, result = ceilings(device)["copy_bandwidth"], kernels_of(device), dict[str, Any]()
+    bandwidth, kernels, result = copy_bandwidth(device), kernels_of(device), dict[str, Any]()
     for name in shapes:
         shape = SHAPES[name]
         for matrix, (size_out, size_in) in {
@@ -73,7 +78,7 @@ def quantized_speed(device: str, *shapes: str) -> dict[str, Any]:
             for kind in KINDS:
                 weight = random_weight(kind, size_out, size_in, GROUP, device)
                 linear = pack_quantized(weight, None, torch.bfloat16, kernels)
-                for rows in ROWS:
+                for rows in heights:
                     x = torch.randn(rows, size_in, device=device, dtype=torch.bfloat16)
                     seconds = median_seconds(lambda linear=linear, x=x: linear(x), device)
                     library = median_seconds(lambda plain=plain, x=x: F.linear(x, plain), device)
@@ -87,10 +92,10 @@ def quantized_speed(device: str, *shapes: str) -> dict[str, Any]:
 
 
 def _errors(
-    kind: Kind, dtype: torch.dtype, device: str, kernels: Kernels
+    kind: Kind, dtype: torch.dtype, device: str, sizes: Sequence[tuple[int, int, int]], kernels: Kernels
 ) -> Iterator[tuple[tuple[int, int, int], int, float]]:
     """Yield size, rows, and relative error against the definition in float64."""
-    for size in SIZES:
+    for size in sizes:
         weight = random_weight(kind, *size, device)
         bias = torch.randn(size[0], device=device).to(dtype)
         linear, exact = pack_quantized(weight, bias, dtype, kernels), weight.dense(torch.float32).double()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
-from benchmarks.gpu.kernels.ceilings import ceilings, median_seconds
+from benchmarks.gpu.kernels.ceilings import copy_bandwidth, median_seconds
 from benchmarks.gpu.kernels.quantized import kernels_of
 from sglang_plug import Kernels
 from sglang_plug.testing.model.recurrence import RecurrenceSizes, recurrence_cases, recurrence_error
 
 QWEN_NEXT = RecurrenceSizes(key_heads=16, heads=32, dim=128, value_dim=128)
-LARGE = [(QWEN_NEXT, lengths) for lengths in ((1,) * 7, (200, 1, 1, 3), (1000,))]
-"""Cases that are checked besides the conformance tests' own."""
+LARGE: tuple[tuple[int, ...], ...] = ((1,) * 7, (200, 1, 1, 3), (1000,))
+"""Lengths of sequences in layers of this size, checked besides the conformance tests' own cases."""
 CROWDS = (1, 8, 32, 128)
 """Sequences of a timed decode step."""
 PROMPTS = (16, 512, 4096)
@@ -23,32 +24,38 @@ DEFINITIONS = Kernels()
 
 
 @torch.inference_mode()
-def recurrent(device: str) -> dict[str, float]:
-    """Return the largest relative error of each kernel and dtype; raises if one is too large."""
+def recurrent(
+    device: str, *, large: Sequence[tuple[int, ...]] = LARGE, kernels: Kernels | None = None
+) -> dict[str, float]:
+    """Return the largest relative error of each kernel and dtype; raises if one is too large.
+
+    ``kernels`` are the default ones of the device unless given.
+    """
     torch.manual_seed(13)
-    kernels, worst = kernels_of(device), dict[str, float]()
-    large = (
-        recurrence_case
-        for sizes, lengths in LARGE
-        for recurrence_case in recurrence_cases(sizes=[sizes], lengths=[lengths])
-    )
-    for case in (*recurrence_cases(), *large):
+    kernels, worst = kernels or kernels_of(device), dict[str, float]()
+    for case in (*recurrence_cases(), *recurrence_cases(sizes=[QWEN_NEXT], lengths=large)):
         name = f"{case.kernel} {case.dtype}"
         worst[name] = max(worst.get(name, 0.0), recurrence_error(kernels, case, device))
     return worst
 
 
 @torch.inference_mode()
-def recurrent_speed(device: str) -> dict[str, Any]:
+def recurrent_speed(
+    device: str,
+    *,
+    sizes: RecurrenceSizes = QWEN_NEXT,
+    crowds: Sequence[int] = CROWDS,
+    prompts: Sequence[int] = PROMPTS,
+) -> dict[str, Any]:
     """Time each kernel for steps of one token each and for a prompt.
 
     Compared with the definition and with reading and writing the states.
     """
-    bandwidth, kernels, result = ceilings(device)["copy_bandwidth"], kernels_of(device), dict[str, Any]()
-    steps = [*((1,) * crowd for crowd in CROWDS), *((prompt,) for prompt in PROMPTS)]
+    bandwidth, kernels, result = copy_bandwidth(device), kernels_of(device), dict[str, Any]()
+    steps = [*((1,) * crowd for crowd in crowds), *((prompt,) for prompt in prompts)]
     for lengths in steps:
         label = f"{len(lengths)} x 1" if lengths[0] == 1 else f"1 x {lengths[0]}"
-        for case in recurrence_cases([torch.bfloat16], [QWEN_NEXT], [lengths]):
+        for case in recurrence_cases([torch.bfloat16], [sizes], [lengths]):
             if case.by_channel:
                 continue
             inputs = (*case.inputs(device), memory := case.states(device), case.runs(device))

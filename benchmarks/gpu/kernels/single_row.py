@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.common.models import SHAPES
 
+if TYPE_CHECKING:
+    from sglang_plug_backends.triton.matrix_vector import Time  # only where Triton is
+
 KERNEL_BOUND = 2e-2
 """Maximum relative error in bfloat16."""
 
 
 @torch.inference_mode()
-def rows(device: str, *shapes: str) -> dict[str, Any]:
-    """Return for each matrix of each shape the bytes per second of the library and of the best tiles, and the tiles."""
+def rows(device: str, *shapes: str, seconds_of: Time | None = None) -> dict[str, Any]:
+    """Return for each matrix of each shape the bytes per second of the library and of the best tiles, and the tiles.
+
+    ``seconds_of`` times products; on a GPU by default.
+    """
     from sglang_plug.contracts.model import kernels as definitions
     from sglang_plug_backends.triton.matrix_vector import RowProducts, seconds_each  # only where Triton is
 
@@ -28,7 +34,7 @@ def rows(device: str, *shapes: str) -> dict[str, Any]:
             times: dict[str, float] = {}
 
             def timed(products: Ordered[Callable[[], Tensor]], times: dict[str, float] = times) -> float:
-                seconds = seconds_each(products)
+                seconds = (seconds_of or seconds_each)(products)
                 tiles = getattr(products[0], "keywords", {}).get("tiles")
                 times["library" if tiles is None else str(tiles)] = seconds
                 return seconds
