@@ -229,7 +229,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     options = parser(__doc__)
     options.add_argument("--policy", action="append", default=[], help="schedule policy; repeatable: fcfs and fair")
@@ -243,19 +243,19 @@ def main() -> None:
     options.add_argument("--limit", type=float, default=1800.0, help="maximum seconds of each of a round's three parts")
     options.add_argument("--vocabulary", type=int, default=32_768, help="prompt token ids are below this")
     options.add_argument("--rounds", type=int, default=1)
-    args = options.parse_args()
+    args = options.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
-        arguments: tuple[str, ...] = ("--api-key", ",".join(KEYS.values()))
+        server_arguments: tuple[str, ...] = ("--api-key", ",".join(KEYS.values()))
         if args.model:
-            arguments += ("--model-path", args.model)
+            server_arguments += ("--model-path", args.model)
         else:
             path = write_model(SHAPES[args.shape], Path(folder))
-            arguments += ("--model-path", str(path), "--load-format", "dummy", "--dtype", "bfloat16")
-            arguments += ("--skip-tokenizer-init", "--max-total-tokens", "65536")
+            server_arguments += ("--model-path", str(path), "--load-format", "dummy", "--dtype", "bfloat16")
+            server_arguments += ("--skip-tokenizer-init", "--max-total-tokens", "65536")
         servers = {}
         for policy in args.policy or ["fcfs", "fair"]:
             log = Path(folder) / f"{policy}.log"
-            server = running.enter_context(serving((*arguments, "--schedule-policy", policy), log=log))
+            server = running.enter_context(serving((*server_arguments, "--schedule-policy", policy), log=log))
             servers[policy] = server.url
         rounds = asyncio.run(take_turns(servers, plan_of(args), args.rounds))
     print(show(rounds))

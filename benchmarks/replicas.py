@@ -191,7 +191,7 @@ def show(part: str, rows: Sequence[Row]) -> str:
     return table((part, "median", "", "ratio: quartile, median, quartile"), lines)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     options = parser(__doc__)
     parts = ("throughput", "first-token", "kill", "affinity")
@@ -207,7 +207,7 @@ def main() -> None:
     options.add_argument("--group-requests", type=int, default=640, help="requests of all groups")
     options.add_argument("--prefix-len", type=int, default=512)
     options.add_argument("options", nargs="*", help="more options for the servers, behind --")
-    args = options.parse_args()
+    args = options.parse_args(arguments)
     load = Load(url="", requests=args.requests, input_len=args.input_len, output_len=args.output_len)
     with tempfile.TemporaryDirectory(prefix="replicas-") as folder:
         bench = Bench(Path(folder), args.shape, args.options, load, args.rounds)

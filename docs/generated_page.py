@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 DOCS = Path(__file__).parent
@@ -14,19 +14,27 @@ DOCS = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- begin ([\w-]+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
-def write_or_check(path: Path, page: Callable[[], str], about: str | None) -> int:
+def write_or_check(
+    path: Path, page: Callable[[], str], about: str | None, arguments: Sequence[str] | None = None
+) -> int:
     """Write ``page()`` to ``path``; with ``--check``, which fails if that would change it, write nothing.
 
-    Returns the exit status of the program, whose ``--help`` shows ``about``.
+    Returns the exit status of the program, whose ``--help`` shows ``about``. Its ``arguments`` are those of the command
+    line by default.
     """
-    return write_or_check_pages({path: page}, about, f"generate_{path.stem.replace('-', '_')}.py")
+    return write_or_check_pages({path: page}, about, f"generate_{path.stem.replace('-', '_')}.py", arguments)
 
 
-def write_or_check_pages(pages: Mapping[Path, Callable[[], str]], about: str | None, program: str) -> int:
+def write_or_check_pages(
+    pages: Mapping[Path, Callable[[], str]],
+    about: str | None,
+    program: str,
+    arguments: Sequence[str] | None = None,
+) -> int:
     """Write or check several pages of one program, like ``write_or_check``."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--check", action="store_true", help="fail if a page is out of date")
-    check = parser.parse_args().check
+    check = parser.parse_args(arguments).check
     status = 0
     for path, page in pages.items():
         text = page()

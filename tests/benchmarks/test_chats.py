@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from benchmarks import chats
 from benchmarks.chats import MAX_TOKENS, SCHEMA, TIMES, TOGETHER, Answer, measure, write_tokenizer
 from sglang_plug.contracts.text.tokenizer import TokenizerSource
 from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
+from tests.benchmarks.asgi_server import Receive, Send, body_of, serving
 
 GOOD = json.dumps({"name": "a", "age": 3, "city": "Rome", "tags": [], "active": True})
 
@@ -23,26 +21,21 @@ def test_an_answer_is_held_against_the_schema(text: str, valid: bool) -> None:
     assert Answer(9, True, text).valid is valid
 
 
-@pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
-    """Return the requests to a server that finishes every other answer."""
-    results: list[dict[str, Any]] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        results.append(json.loads(request.content))
-        reason = "stop" if len(results) % 2 else "length"
-        choice = {"finish_reason": reason, "message": {"content": GOOD}}
-        return httpx.Response(200, json={"choices": [choice], "usage": {"completion_tokens": 20}})
-
-    client = httpx.AsyncClient
-    transport = httpx.MockTransport(answer)
-    monkeypatch.setattr(chats.httpx, "AsyncClient", lambda **options: client(transport=transport, **options))
-    yield results
-
-
 @pytest.mark.parametrize("schema", [False, True])
-async def test_a_round(requests: list[dict[str, Any]], schema: bool) -> None:
-    result = await measure("http://server", "name", schema=schema, seed=5)
+async def test_a_round(schema: bool) -> None:
+    requests: list[dict[str, Any]] = []
+
+    async def finish_every_other(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        assert scope["path"] == "/v1/chat/completions"
+        requests.append(json.loads(await body_of(receive)))
+        reason = "stop" if len(requests) % 2 else "length"
+        choice = {"finish_reason": reason, "message": {"content": GOOD}}
+        answer = {"choices": [choice], "usage": {"completion_tokens": 20}}
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+
+    async with serving(finish_every_other) as url:
+        result = await measure(url, "name", schema=schema, seed=5)
     count = TOGETHER * TIMES
     assert (result.chats, result.tokens, result.finished) == (count, 20 * count, count // 2)
     assert result.valid == (count // 2 if schema else 0) and result.rate > 0

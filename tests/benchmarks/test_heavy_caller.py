@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import heavy_caller
-from benchmarks.heavy_caller import Round, show
+from benchmarks.heavy_caller import Round, main, show
 
 
 def round_of(policy: str, loaded: float, unanswered: int = 0) -> Round:
@@ -46,14 +45,11 @@ def test_a_server_that_computed_nothing_keeps_no_part() -> None:
     assert math.isnan(nothing.kept) and "0 of 1" in show([nothing])
 
 
-def test_a_small_run_serves_both_callers_with_each_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_small_run_serves_both_callers_with_each_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
     sizes = "--prompts 6 --prompt-len 200 --questions 3 --question-len 10 --output-len 3 --limit 120 --vocabulary 512"
     options = ["--shape", "tiny", *sizes.split(), "--json", str(file)]
-    monkeypatch.setattr("sys.argv", ["heavy_caller", *options])
-    heavy_caller.main()
+    main(options)
     printed = capsys.readouterr().out
     assert "fcfs" in printed and "fair" in printed
     results = json.loads(file.read_text())["result"]
@@ -63,13 +59,10 @@ def test_a_small_run_serves_both_callers_with_each_policy(
         assert 0 < figures["idle_p99"] and 0 < figures["loaded_median"] <= figures["loaded_p99"]
 
 
-def test_a_part_ends_after_its_limit_and_open_questions_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_ends_after_its_limit_and_open_questions_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     sizes = "--prompts 2 --prompt-len 20 --questions 2 --question-len 10 --output-len 100000 --limit 1"
     options = ["--policy", "fair", "--shape", "tiny", "--vocabulary", "512", *sizes.split(), "--json", str(file)]
-    monkeypatch.setattr("sys.argv", ["heavy_caller", *options])
-    heavy_caller.main()
+    main(options)
     (figures,) = json.loads(file.read_text())["result"]
     assert figures["alone_rate"] == 0.0, "no output was complete"

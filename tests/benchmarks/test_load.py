@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import uvicorn
 
 from benchmarks.load import Load, Reply, arrivals, events, figures, prompts, run, show
-
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+from tests.benchmarks.asgi_server import Receive, Send, body_of, serving
 
 
 class FakeServer:
@@ -25,14 +22,8 @@ class FakeServer:
         self.paths: list[str] = []
         self.now = self.max_concurrent = 0
 
-    async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Send) -> None:
-        data = b""
-        while True:
-            message = await receive()
-            data += message.get("body", b"")
-            if not message.get("more_body"):
-                break
-        body = json.loads(data)
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        body = json.loads(await body_of(receive))
         self.bodies.append(body)
         self.paths.append(scope["path"])
         self.now += 1
@@ -72,20 +63,6 @@ class FakeServer:
     def native(body: dict[str, Any], count: int) -> dict[str, Any]:
         meta = {"prompt_tokens": len(body["input_ids"]), "completion_tokens": count, "cached_tokens": 2}
         return {"text": "x" * count, "output_ids": list(range(count)), "meta_info": meta}
-
-
-@asynccontextmanager
-async def serving(app: FakeServer) -> AsyncIterator[str]:
-    config = uvicorn.Config(app, port=0, log_level="error", lifespan="off", ws="none")
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await task
 
 
 async def test_generate_counts_tokens_and_times() -> None:

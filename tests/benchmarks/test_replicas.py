@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import replicas
-from benchmarks.replicas import Row, show
+from benchmarks.replicas import Row, main, show
 
 
 def row(server: str, *values: float) -> Row:
@@ -26,13 +25,10 @@ def test_further_deployments_are_compared_with_two_engines() -> None:
     assert lines[4].endswith("0.950, 0.950, 0.950 (to two engines)")
 
 
-def test_a_small_run_counts_the_answers_when_an_engine_dies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_small_run_counts_the_answers_when_an_engine_dies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
     options = ["--shape", "tiny", "--rounds", "1", "--killed-requests", "20", "--part", "kill", "--json", str(file)]
-    monkeypatch.setattr("sys.argv", ["replicas", *options])
-    replicas.main()
+    main(options)
     results = json.loads(file.read_text())["result"]
     assert results["kill"][0]["values"] == [20.0]
     assert "20  of 20 answered" in capsys.readouterr().out

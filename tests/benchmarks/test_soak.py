@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -48,10 +49,18 @@ def test_calls_are_reproducible_and_of_every_kind() -> None:
         (200, b'HTTP/1.1 200 OK\r\n\r\ndata: {"error":{}}\n\ndata: [DONE]\n\n', True),
     ],
 )
-def test_answers_are_judged(status: int, answer: bytes, wrong: bool) -> None:
+async def test_answers_are_judged(status: int, answer: bytes, wrong: bool) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n{}")
+        writer.write(answer)
+        writer.close()
+
     tally = Tally()
-    Sender("http://127.0.0.1:1", tally)._check_answer(Call("/generate", b"{}", status, None), answer)
+    async with await asyncio.start_server(serve, "127.0.0.1") as server:
+        _, port = server.sockets[0].getsockname()
+        await Sender(f"http://127.0.0.1:{port}", tally).send(Call("/generate", b"{}", status, None), abruptly=False)
     assert bool(tally.wrong) is wrong
+    assert tally.outcomes == {answer[9:12].decode() or "0": 1}
 
 
 def test_memory_counts_from_half_to_the_end() -> None:

@@ -18,14 +18,11 @@ def module() -> ModuleType:
     return module
 
 
-def test_a_page_is_written_and_checked(
-    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_is_written_and_checked(module: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "structured-outputs.md"
 
     def run(text: str, *options: str) -> int:
-        monkeypatch.setattr("sys.argv", ["program", *options])
-        status: int = module.write_or_check(path, lambda: text, "What it does.")
+        status: int = module.write_or_check(path, lambda: text, "What it does.", options)
         return status
 
     assert run("old", "--check") == 1 and not path.exists()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from sglang_plug.config import PluginOptions
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.testing import check_drafter
@@ -14,7 +12,7 @@ from sglang_plug.testing import check_drafter
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "speculative-decoding.md"
 
 
-def test_the_example_keeps_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_keeps_the_contract(tmp_path: Path) -> None:
     (source,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     file = tmp_path / "followers.py"
     file.write_text(source)
