@@ -69,18 +69,18 @@ def _logprobs(device: str, backend: str, kernels: str) -> Result:
     }
 
 
-def adapter_steps(device: str, shape: str, backend: str) -> dict[str, Any]:
-    """Time decode steps in milliseconds for some batch sizes: without, with one and with several adapters.
+def adapter_steps(device: str, shape: str, backend: str, *, batches: Sequence[int] = BATCHES) -> dict[str, Any]:
+    """Time decode steps in milliseconds for each batch size: without, with one and with several adapters.
 
     Each is both replayed from graphs and launched kernel by kernel.
     """
     choice = Choice(
-        shape=SHAPES[shape], device=device, attention=backend, running=max(BATCHES), max_total_tokens=MAX_TOKENS
+        shape=SHAPES[shape], device=device, attention=backend, running=max(batches), max_total_tokens=MAX_TOKENS
     )
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(choice, Path(folder), adapters=ADAPTERS, rank=SERVED_RANK)
-        for batch in BATCHES:
+        for batch in batches:
             load = Load(url="", requests=batch, input_len=32, output_len=48, vocabulary=SHAPES[shape].vocabulary)
             kinds: dict[str, Sequence[str | None]] = {"none": [None], "one": bench.names[:1], "several": bench.names}
             times = {name: 1e3 * bench.step(load, names) for name, names in kinds.items()}

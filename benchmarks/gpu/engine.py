@@ -217,7 +217,7 @@ def overlap_changes_nothing(device: str, shape: Shape, backend: str, *, graphs: 
                 {str(number): [item for item in received if item.id == str(number)] for number in range(len(kinds))}
             )
             received.clear()
-    alike = [_agreement(kinds[int(id)], outputs, samples[1][id]) for id, outputs in samples[0].items()]
+    alike = [agreement(kinds[int(id)], outputs, samples[1][id]) for id, outputs in samples[0].items()]
     share = sum(same for same, _ in alike) / sum(count for _, count in alike)
     if share < (1.0 if device == "cpu" else MIN_ALIKE):
         raise AssertionError(f"only {share:.0%} of the tokens came before the first that was another one: {alike}")
@@ -225,7 +225,7 @@ def overlap_changes_nothing(device: str, shape: Shape, backend: str, *, graphs: 
     return {"requests": len(kinds), "tokens": tokens, "alike": share}
 
 
-def _agreement(kind: object, outputs: list[Output], others: list[Output]) -> tuple[int, int]:
+def agreement(kind: object, outputs: list[Output], others: list[Output]) -> tuple[int, int]:
     """Count the tokens before the first difference, and those of the longer output. Raises if a request failed."""
     for item in (outputs, others):
         if item[-1].finish is None or item[-1].finish.reason == "error":

@@ -12,10 +12,12 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from sglang_plug_backends.flashinfer.toolkit import complete_toolkit
 
 HOPPER = "9.0a"
 TOGETHER = 4
@@ -39,28 +41,6 @@ MODULES: tuple[tuple[str, int, str], ...] = (
 """
 
 
-def modules(device: str) -> dict[str, Any]:
-    """Return the seconds or the error of each module; next to no time for existing ones."""
-    from sglang_plug_backends.flashinfer.toolkit import complete_toolkit
-
-    if device.startswith("cuda"):
-        import torch
-
-        torch.zeros(1, device=device)  # loads the driver's library
-    os.environ.update(complete_toolkit())
-    result = compile_all()
-    if failed := {name: text for name, text in result.items() if isinstance(text, str)}:
-        raise RuntimeError(f"{len(failed)} of {len(result)} modules were not compiled: {failed}")
-    return result
-
-
-def compile_all() -> dict[str, Any]:
-    """Compile all and return by module the seconds, or the end of the compiler's message."""
-    os.environ.setdefault("MAX_JOBS", str(max(1, (os.cpu_count() or 1) // (TOGETHER - 1))))
-    with ThreadPoolExecutor(TOGETHER) as pool:
-        return dict(pool.map(_compile, specs()))
-
-
 def specs() -> Iterator[Any]:
     """Return FlashInfer's descriptions of ``MODULES``, without windows and caps."""
     import torch
@@ -73,6 +53,37 @@ def specs() -> Iterator[Any]:
             yield gen_batch_decode_module(half, kept, half, torch.int32, dim, dim, 0, False, False)
         else:
             yield gen_batch_prefill_module(kernels, half, kept, half, torch.int32, dim, dim, 0, False, False, False)
+
+
+def modules(
+    device: str,
+    *,
+    listed: Callable[[], Iterable[Any]] = specs,
+    toolkit: Callable[[], Mapping[str, str]] = complete_toolkit,
+) -> dict[str, Any]:
+    """Return the seconds or the error of each module; next to no time for existing ones.
+
+    Args:
+        device: the device whose driver is linked with; ``cpu`` where there is none.
+        listed: returns descriptions of the modules. It is called with the environment of the compiler.
+        toolkit: returns further environment variables of the compiler.
+    """
+    if device.startswith("cuda"):
+        import torch
+
+        torch.zeros(1, device=device)  # loads the driver's library
+    os.environ.update(toolkit())
+    result = compile_all(listed())
+    if failed := {name: text for name, text in result.items() if isinstance(text, str)}:
+        raise RuntimeError(f"{len(failed)} of {len(result)} modules were not compiled: {failed}")
+    return result
+
+
+def compile_all(specs: Iterable[Any]) -> dict[str, Any]:
+    """Compile all ``specs`` and return by module the seconds, or the end of the compiler's message."""
+    os.environ.setdefault("MAX_JOBS", str(max(1, (os.cpu_count() or 1) // (TOGETHER - 1))))
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        return dict(pool.map(_compile, specs))
 
 
 def _compile(spec: Any) -> tuple[str, float | str]:

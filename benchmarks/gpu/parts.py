@@ -103,7 +103,7 @@ def parity(device: str, backend: str, graphs: str = "graphs") -> dict[str, Any]:
     requested = _parity_prompts(SHAPES["tiny"])
     with tempfile.TemporaryDirectory() as name:
         folder = write_model(SHAPES["tiny"], Path(name))
-        model = _random_model(folder, device)
+        model = random_model(folder, device)
         expected = [_greedy(model, tokens, device) for tokens in requested]
         result = asyncio.run(_served(_config(folder, device, "float32", backend, graphs), requested))
     wrong = [index for index, (mine, theirs) in enumerate(zip(result, expected, strict=True)) if mine != theirs]
@@ -113,18 +113,25 @@ def parity(device: str, backend: str, graphs: str = "graphs") -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def near(device: str, backend: str, graphs: str = "graphs", kv_dtype: str = "auto") -> dict[str, Any]:
+def near(
+    device: str,
+    backend: str,
+    graphs: str = "graphs",
+    kv_dtype: str = "auto",
+    *,
+    rescale: Callable[[Path], None] = enlarge,
+) -> dict[str, Any]:
     """Check greedy bfloat16 tokens: each must be (nearly) the best by transformers' float32 logits.
 
-    In float8 the checkpoint has large keys and values, and their scales.
+    For float8 ``rescale`` rewrites the checkpoint in a folder: with large keys and values, and their scales.
     """
     requested = _parity_prompts(NEAR_SHAPE)
     worst, equal, total = 0.0, 0, 0
     with tempfile.TemporaryDirectory() as name:
         folder = write_model(NEAR_SHAPE, Path(name))
-        model = _random_model(folder, device)
+        model = random_model(folder, device)
         if kv_dtype in KV_DTYPES:
-            enlarge(folder)
+            rescale(folder)
         result = asyncio.run(_served(_config(folder, device, "bfloat16", backend, graphs, kv_dtype), requested))
         for prompt, tokens in zip(requested, result, strict=True):
             logits = model(torch.tensor([[*prompt, *tokens]], device=device)).logits[0, len(prompt) - 1 : -1]
@@ -156,8 +163,8 @@ def _config(folder: Path, device: str, dtype: str, backend: str, graphs: str, kv
     )
 
 
-def _random_model(folder: Path, device: str) -> Any:
-    """Save transformers' random float32 model in ``folder``."""
+def random_model(folder: Path, device: str) -> Any:
+    """Return transformers' random float32 model for the configuration in ``folder``, which is also saved there."""
     torch.manual_seed(7)
     config = AutoConfig.from_pretrained(folder)
     config.initializer_range = 0.2  # wide enough for outputs that differ from one prompt to the next

@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +30,23 @@ REPEATS, WARM = 15, 3
 """Repetitions of each length, and how many of these are warm-up."""
 
 
-def prompt_steps(device: str, backend: str, *shapes: str) -> dict[str, Any]:
+def prompt_steps(
+    device: str, backend: str, *shapes: str, lengths: Sequence[int] = LENGTHS, repeats: int = REPEATS
+) -> dict[str, Any]:
     """Return for each shape the milliseconds of each length both ways, and the slowdown without pieces."""
-    return {name: _of_shape(device, backend, SHAPES[name]) for name in shapes}
+    return {name: _of_shape(device, backend, SHAPES[name], lengths, repeats) for name in shapes}
 
 
-def _of_shape(device: str, backend: str, shape: Shape) -> dict[str, Any]:
+def _of_shape(device: str, backend: str, shape: Shape, lengths: Sequence[int], repeats: int) -> dict[str, Any]:
     choice = Choice(
         shape=shape,
         device=device,
         attention=backend,
         running=4,
-        chunk=max(LENGTHS),
-        max_total_tokens=4 * max(LENGTHS),
+        chunk=max(lengths),
+        max_total_tokens=4 * max(lengths),
         prefix_cache="none",
-        piecewise=max(LENGTHS),
+        piecewise=max(lengths),
     )
     inbox = ListInbox()
     with tempfile.TemporaryDirectory() as folder:
@@ -52,22 +55,23 @@ def _of_shape(device: str, backend: str, shape: Shape) -> dict[str, Any]:
     if device.startswith("cuda") and (pieces is None or not pieces.captured):
         raise AssertionError("the model was not captured in pieces; the log tells why")
     results: dict[str, Any] = {}
-    for length in LENGTHS:
+    for length in lengths:
         ways = {}
         for name, used in (("eager", without(loop.runner, PIECEWISE_GRAPHS)), ("pieces", executors)):
             loop.runner.executors = used
-            ways[name] = _milliseconds(loop, inbox, length, shape.vocabulary)
+            ways[name] = _milliseconds(
+                loop, inbox, Load(url="", requests=repeats, input_len=length, vocabulary=shape.vocabulary)
+            )
         results[str(length)] = {**ways, "ratio": ways["eager"] / ways["pieces"]}
     return results
 
 
-def _milliseconds(loop: EngineLoop, inbox: ListInbox, length: int, vocabulary: int) -> float:
-    """Return the median of the step that computes a prompt and its first token."""
+def _milliseconds(loop: EngineLoop, inbox: ListInbox, load: Load) -> float:
+    """Return the median of the step that computes a prompt of ``load`` and its first token."""
     seconds = []
     params = SamplingParams(max_new_tokens=1, temperature=0.0)
-    load = Load(url="", requests=REPEATS, input_len=length, vocabulary=vocabulary)
     for number, tokens in enumerate(prompts(load)):
-        inbox.messages.append(Submit(Request(id=f"{length}-{number}", tokens=tuple(tokens), params=params)))
+        inbox.messages.append(Submit(Request(id=f"{load.input_len}-{number}", tokens=tuple(tokens), params=params)))
         started = time.perf_counter()
         while inbox.messages or loop.busy:
             loop.step()

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import groupby
 from pathlib import Path
@@ -34,6 +34,8 @@ FLOAT8 = ("fp8_e4m3", "fp8_e5m2")
 MEMORY_SHAPE = "llama-1B"
 SINGLE_RANK = ("memory",)
 """Parts that measure all of the device's memory: nothing else may run at the same time."""
+PartRunner = Callable[[tuple[str, ...], str, float], dict[str, Any]]
+"""Function that runs a part on a device within some seconds, and returns its outcome."""
 
 
 def selected_parts(args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
@@ -193,7 +195,7 @@ def _gib(count: int) -> str:
     return f"{count / (1 << 30):.2f}"
 
 
-def run_all(args: argparse.Namespace) -> list[dict[str, Any]]:
+def run_all(args: argparse.Namespace, runner: PartRunner = run_part) -> list[dict[str, Any]]:
     """Run every part that fits into the time budget, ``args.jobs`` at once except those in ``SINGLE_RANK``."""
     deadline = time.monotonic() + args.budget
     args.out.mkdir(parents=True, exist_ok=True)
@@ -209,7 +211,7 @@ def run_all(args: argparse.Namespace) -> list[dict[str, Any]]:
         if remaining < MIN_SECONDS:
             outcome: dict[str, Any] = {"part": " ".join(part), "ok": False, "error": "no time left", "seconds": 0.0}
         else:
-            outcome = run_part(part, args.device, min(remaining, args.part_limit))
+            outcome = runner(part, args.device, min(remaining, args.part_limit))
         if part[0] == "speed" and outcome.get("error", "").startswith("exit status"):
             broken.add(part[2])
         outcomes[index] = outcome

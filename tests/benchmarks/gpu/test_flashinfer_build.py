@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from benchmarks.gpu import flashinfer_build
-from sglang_plug_backends.flashinfer import toolkit
+from benchmarks.gpu.flashinfer_build import modules
 
 
 @dataclass
@@ -25,31 +25,34 @@ class Spec:
         self.built = True
 
 
-@pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> list[Spec]:
-    """Return the modules to compile on a machine without cuRAND's headers."""
-    specs = [Spec("decode"), Spec("carried", is_aot=True)]
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore the environment of the compiler afterwards."""
+    for name in ("FLASHINFER_EXTRA_CUDAFLAGS", "MAX_JOBS"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+def compiled(specs: Sequence[Spec]) -> Mapping[str, Any]:
+    """Compile modules on a machine without cuRAND's headers."""
 
     def listed() -> Iterator[Spec]:
         assert os.environ["FLASHINFER_EXTRA_CUDAFLAGS"] == "-isystem headers", "too late"
         yield from specs
 
-    monkeypatch.setattr(flashinfer_build, "specs", listed)
-    monkeypatch.setattr(toolkit, "complete_toolkit", lambda: {"FLASHINFER_EXTRA_CUDAFLAGS": "-isystem headers"})
-    for name in ("FLASHINFER_EXTRA_CUDAFLAGS", "MAX_JOBS"):
-        monkeypatch.setenv(name, "")  # restored afterwards
-        monkeypatch.delenv(name)
-    return specs
+    return modules("cpu", listed=listed, toolkit=lambda: {"FLASHINFER_EXTRA_CUDAFLAGS": "-isystem headers"})
 
 
-def test_missing_modules_are_compiled(modules: list[Spec]) -> None:
-    assert list(flashinfer_build.modules("cpu")) == ["decode", "carried"]
-    assert [result.built for result in modules] == [True, False]
+def test_missing_modules_are_compiled() -> None:
+    specs = [Spec("decode"), Spec("carried", is_aot=True)]
+    assert list(compiled(specs)) == ["decode", "carried"]
+    assert [spec.built for spec in specs] == [True, False]
     assert int(os.environ["MAX_JOBS"]) >= 1
 
 
-def test_modules_that_fail_to_compile_are_named(modules: list[Spec]) -> None:
-    modules.append(Spec("prefill", error="x" * 1000 + "ld: cannot find -lcuda"))
+def test_modules_that_fail_to_compile_are_named() -> None:
+    failing = Spec("prefill", error="x" * 1000 + "ld: cannot find -lcuda")
+    specs = [Spec("decode"), Spec("carried", is_aot=True), failing]
     with pytest.raises(RuntimeError, match=r"1 of 3 modules .*'prefill': 'x{400,}ld: cannot find -lcuda'"):
-        flashinfer_build.modules("cpu")
-    assert modules[0].built
+        compiled(specs)
+    assert specs[0].built

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from benchmarks.common.models import write_model
-from benchmarks.gpu import parts as gpu_parts
 from benchmarks.gpu.kv_scales import enlarge
+from benchmarks.gpu.parts import NEAR_SHAPE, near, random_model
 
 
 def without_scales(folder: Path) -> None:
@@ -22,8 +22,8 @@ def without_scales(folder: Path) -> None:
 
 @torch.inference_mode()
 def test_the_model_is_the_same(tmp_path: Path) -> None:
-    folder = write_model(gpu_parts.NEAR_SHAPE, tmp_path)
-    model = gpu_parts._random_model(folder, "cpu")
+    folder = write_model(NEAR_SHAPE, tmp_path)
+    model = random_model(folder, "cpu")
     tokens = torch.tensor([[5, 9, 300, 7]])
     expected = model(tokens).logits
     without_scales(folder)
@@ -33,7 +33,6 @@ def test_the_model_is_the_same(tmp_path: Path) -> None:
     torch.testing.assert_close(result(tokens).logits, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_without_scales_it_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_parts, "enlarge", without_scales)
+def test_without_scales_it_is_far() -> None:
     with pytest.raises(AssertionError, match="standard deviations below the best one"):
-        gpu_parts.near("cpu", "torch", "graphs", "fp8_e4m3")
+        near("cpu", "torch", "graphs", "fp8_e4m3", rescale=without_scales)

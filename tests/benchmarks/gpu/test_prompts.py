@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.gpu import prompts as gpu_prompts
+from benchmarks.gpu.prompts import prompt_steps
 
 
-def test_both_ways_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_prompts, "LENGTHS", (4, 8))
-    monkeypatch.setattr(gpu_prompts, "REPEATS", 4)
-    outcome = gpu_prompts.prompt_steps("cpu", "torch", "tiny")["tiny"]
+def test_both_ways_are_timed() -> None:
+    outcome = prompt_steps("cpu", "torch", "tiny", lengths=(4, 8), repeats=4)["tiny"]
     assert list(outcome) == ["4", "8"]
     for result in outcome.values():
         assert result["ratio"] == pytest.approx(result["eager"] / result["pieces"]) and result["pieces"] > 0

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.common.models import SHAPES
 from benchmarks.gpu import run as gpu
-from benchmarks.gpu.engine import _agreement
+from benchmarks.gpu.engine import agreement
 from benchmarks.gpu.kernels.ceilings import ceilings
 from benchmarks.gpu.kernels.correctness import relative_error
 from benchmarks.gpu.kernels.moe import OTHERS, compare
@@ -24,6 +24,8 @@ from benchmarks.gpu.parts import conformance, environment, near, overlap, parity
 from sglang_plug import Finish, Output
 
 MIB = 1 << 20
+MEMORY = {"total": 0, "stages": {}, "free_after_start": 0, "free_after_serving": 0, "tokens": 0, "captured": 0}
+"""Result of a part that measures memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,19 +91,19 @@ class Memory:
         """Do nothing: nothing is cached."""
 
 
-def test_agreement_of_two_runs() -> None:
+def testagreement_of_two_runs() -> None:
     def output(*tokens: int, finish: Finish | None = None) -> Output:
         return Output(id="0", tokens=tokens, finish=finish)
 
     length, stop = Finish(reason="length"), Finish(reason="stop")
     whole = [output(1, 2), output(3, finish=length)]
-    assert _agreement("x", whole, [output(1), output(2, 3, finish=length)]) == (3, 3)
-    assert _agreement("x", whole, [output(1, 5, 3, 4, finish=stop)]) == (1, 4)
+    assert agreement("x", whole, [output(1), output(2, 3, finish=length)]) == (3, 3)
+    assert agreement("x", whole, [output(1, 5, 3, 4, finish=stop)]) == (1, 4)
     for other in ([output(1, 2, finish=length)], [output(1, 2, 3, finish=stop)]):
         with pytest.raises(AssertionError, match="became"):
-            _agreement("x", whole, other)
+            agreement("x", whole, other)
     with pytest.raises(AssertionError, match="error"):
-        _agreement("x", whole, [output(1, 2, 3, finish=Finish(reason="error", message="boom"))])
+        agreement("x", whole, [output(1, 2, 3, finish=Finish(reason="error", message="boom"))])
 
 
 def test_memory_on_the_host() -> None:
@@ -195,22 +197,21 @@ def test_lines_of_steps() -> None:
     assert summary.endswith("1 at once: none 4.00 ms, several 5.50 ms")
 
 
-def test_a_failed_part_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_part_hides_no_other(tmp_path: Path) -> None:
     def run_part(part: tuple[str, ...], device: str, seconds: float) -> dict[str, Any]:
         assert device == "cpu" and 0 < seconds <= 50.0
         if part[0] == "kernels":
             return {"part": "kernels", "ok": False, "error": "exit status 1", "trace": ["boom"], "seconds": 1.0}
         return {"part": " ".join(part), "ok": True, "result": "passed", "seconds": 1.0}
 
-    monkeypatch.setattr(gpu, "run_part", run_part)
-    outcomes = gpu.run_all(options(tmp_path))
+    outcomes = gpu.run_all(options(tmp_path), run_part)
     assert len(outcomes) > 6 and [outcome["part"] for outcome in outcomes if not outcome["ok"]] == ["kernels"]
     written = json.loads((tmp_path / "gpu-check.json").read_text(encoding="utf-8"))
     assert written["parts"] == outcomes
     assert gpu.summary(outcomes[1]) == "FAILED  kernels: exit status 1 boom"
 
 
-def test_parts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_at_once(tmp_path: Path) -> None:
     running, max_running, with_memory = set[str](), 0, set[str]()
     two = threading.Barrier(2, timeout=240)
 
@@ -224,26 +225,22 @@ def test_parts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if part[0] == "memory":
             with_memory.update(running - {name})
         running.discard(name)
-        return {"part": name, "ok": True, "result": "passed", "seconds": 1.0}
+        return {"part": name, "ok": True, "result": MEMORY if part[0] == "memory" else "passed", "seconds": 1.0}
 
-    monkeypatch.setattr(gpu, "run_part", run_part)
-    monkeypatch.setattr(gpu, "summary", str)
     args = options(tmp_path, backends=["triton", "flashinfer"], jobs=2)
-    outcomes = gpu.run_all(args)
+    outcomes = gpu.run_all(args, run_part)
     assert max_running == 2 and not with_memory
     assert [outcome["part"] for outcome in outcomes] == [" ".join(part) for part in gpu.selected_parts(args)]
 
 
-def test_a_backend_that_does_not_run_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_that_does_not_run_is_replaced(tmp_path: Path) -> None:
     def run_part(part: tuple[str, ...], device: str, seconds: float) -> dict[str, Any]:
         works = "flashinfer" not in part
         outcome = {"part": " ".join(part), "ok": works, "seconds": 1.0}
         return outcome | ({"result": {}} if works else {"error": "exit status 1", "trace": []})
 
-    monkeypatch.setattr(gpu, "run_part", run_part)
-    monkeypatch.setattr(gpu, "summary", str)
     args = options(tmp_path, "bench", backends=["flashinfer", "triton"], shapes=["llama-1B", "llama-8B"])
-    parts = [item["part"] for item in gpu.run_all(args)]
+    parts = [item["part"] for item in gpu.run_all(args, run_part)]
     assert parts[2:6] == [
         "speed llama-1B flashinfer",
         "speed llama-8B triton",
