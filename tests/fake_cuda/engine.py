@@ -5,18 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from sglang_plug import EngineConfig, Output, Plugins, Request, SamplingParams
 from sglang_plug.clients.pending import merge
-from sglang_plug.config import AdapterOptions, BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
+from sglang_plug.config import (
+    AdapterOptions,
+    BackendOptions,
+    CacheOptions,
+    ModelOptions,
+    PluginOptions,
+    ScheduleOptions,
+)
 from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.startup.build import build_engine
 from tests.fake_cuda.device.runtime import without_synchronization
 
+PLUGIN_FILES = Path(__file__).parent / "plugin_files"
 FIELDS = ("logprobs", "constraint", "task", "media", "adapter")
 """Request fields besides tokens and parameters."""
+
+
+def plugin_of(name: str, *components: str) -> PluginOptions:
+    """Return options with a plugin of ``plugin_files``, whose ``components``, ``kind:name``, are preferred."""
+    file = str(PLUGIN_FILES / f"{name}.py")
+    return PluginOptions(files=(file,), prefer=dict.fromkeys(components, file))
 
 
 class Engine:
@@ -39,6 +54,7 @@ class Engine:
         task: str = "auto",
         context: int | None = None,
         adapters: tuple[str, ...] = (),
+        plugins: PluginOptions | None = None,
         **backends: Any,
     ) -> None:
         config = EngineConfig(
@@ -52,6 +68,7 @@ class Engine:
             ),
             backends=BackendOptions(attention=attention, kernels=kernels, quantization=quantization, **backends),
             adapters=AdapterOptions(paths=adapters),
+            plugins=plugins or PluginOptions(),
             log_level="warning",
         )
         self.messages: list[ToEngine] = []

@@ -12,10 +12,11 @@ import pytest
 from sglang_plug import LogprobOptions
 from sglang_plug_backends.lora.adapters import Adapters
 from sglang_plug_backends.lora.extension import Lora
-from sglang_plug_backends.triton import lora as low_rank
 from tests.fake_cuda.device.tensors import DeviceTensor, clock
-from tests.fake_cuda.engine import Engine
+from tests.fake_cuda.engine import Engine, plugin_of
 from tests.peft_adapters import linears, make_lora
+
+KERNEL_SETS = plugin_of("kernel_sets")
 
 
 @pytest.fixture
@@ -73,10 +74,16 @@ def test_results_equal_those_of_a_cpu(tiny_model: Callable[[str], Any], adapters
 
 @pytest.mark.usefixtures("idle_device")
 def test_adapters_that_cannot_be_captured_leave_the_others_their_graphs(
-    tiny_model: Callable[[str], Any], adapters: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: Any
+    tiny_model: Callable[[str], Any], adapters: tuple[str, ...], caplog: Any
 ) -> None:
-    monkeypatch.setattr(low_rank, "shrink_kernel", None)
-    engine = Engine(tiny_model("llama-3.2-1b").path, dtype="bfloat16", cuda_graph_max_bs=2, adapters=adapters)
+    engine = Engine(
+        tiny_model("llama-3.2-1b").path,
+        kernels="without-capture",
+        plugins=KERNEL_SETS,
+        dtype="bfloat16",
+        cuda_graph_max_bs=2,
+        adapters=adapters,
+    )
     assert "Steps with adapters run without CUDA graphs" in caplog.text
     replayed = []
     for name in (None, "x"):
@@ -89,21 +96,18 @@ def test_adapters_that_cannot_be_captured_leave_the_others_their_graphs(
 
 @pytest.mark.usefixtures("device")
 def test_captured_steps_find_adapters_that_come_later(
-    tiny_model: Callable[[str], Any], adapters: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Callable[[str], Any], adapters: tuple[str, ...], tmp_path: Path
 ) -> None:
     """One of more ranks than there was room for."""
-    install = Adapters.install  # of all interpreted kernels only these
-
-    def install_interpreted(self: Adapters, model: Any, add: Any = None) -> Any:
-        return install(self, model, low_rank.add_low_rank if self.device.type == "cuda" else add)
-
-    monkeypatch.setattr(Adapters, "install", install_interpreted)
     model = tiny_model("llama-3.2-1b")
     names = linears(model.reference, r".*layers.*_proj")
     large = str(make_lora(tmp_path / "large", model.reference, names, rank=40, seed=7).path)
     results = []
-    for options in ({"cuda_graph_max_bs": 2}, {"attention": "torch", "device": "cpu"}):
-        engine = Engine(model.path, kernels="torch", adapters=adapters, **options)  # type: ignore[arg-type]
+    for options in (
+        {"kernels": "only-adapters", "cuda_graph_max_bs": 2},
+        {"kernels": "torch", "attention": "torch", "device": "cpu"},
+    ):
+        engine = Engine(model.path, plugins=KERNEL_SETS, adapters=adapters, **options)  # type: ignore[arg-type]
         serving = adapters_of(engine)
         tokens = {}
         for name in ("x", "large"):

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from benchmarks.gpu.executors import decode_graphs
-from sglang_plug import LogprobOptions, Model, Plugins
+from sglang_plug import LogprobOptions
 from sglang_plug_backends.recurrent_state.extension import RecurrentState
 from tests.e2e.vision_families import FAMILIES as VISION_FAMILIES
 from tests.e2e.vision_models import make_vision_model, png
 from tests.fake_cuda.device.tensors import DeviceTensor, clock
-from tests.fake_cuda.engine import Engine
+from tests.fake_cuda.engine import Engine, plugin_of
 
 Tiny = Callable[[str], Any]
 
@@ -63,31 +63,22 @@ def test_no_step_waits_without_graphs(tiny_model: Tiny, options: dict[str, Any])
 
 @pytest.mark.usefixtures("idle_device")
 @pytest.mark.parametrize("family", ["gemma3", "mistral3", "qwen3-vl"])
-def test_image_encoding_is_profiled_before_the_pool_is_sized(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The largest image that a prompt may have, and then those that are sent, on the device."""
-    looked = list[tuple[int, bool]]()
-    target = Plugins.discover().get("model", VISION_FAMILIES[family].architecture).load(Model)
-    see = target.encode_images  # type: ignore[attr-defined]
-
-    def noted(model: Any, media: Any) -> Any:
-        states = see(model, media)
-        looked.append((sum(image.count for image in media), all(isinstance(state, DeviceTensor) for state in states)))
-        return states
-
-    monkeypatch.setattr(target, "encode_images", noted)
-    monkeypatch.setattr("sglang_plug_backends.multimodal.image_inputs.AT_ONCE", 40)
+def test_image_encoding_is_profiled_before_the_pool_is_sized(family: str, tmp_path: Path) -> None:
+    """The largest images that a prompt may have, and then those that are sent, on the device."""
     model = make_vision_model(family, tmp_path)
     largest = {"gemma3": 32, "mistral3": 90, "qwen3-vl": 100}[family]
-    engine = Engine(model.path, pool=None, chunk=32, dtype="bfloat16", context=110, disable_cuda_graph=True)
-    assert looked == [(largest, True)]
+    plugins = plugin_of("counted_images", f"model:{VISION_FAMILIES[family].architecture}")
+    engine = Engine(
+        model.path, plugins=plugins, pool=None, chunk=32, dtype="bfloat16", context=110, disable_cuda_graph=True
+    )
+    encoded = engine.loop.runner.parts.model.encoded
+    assert encoded == [(largest, True)]
     result = model.prompt(
         f"{VISION_FAMILIES[family].in_text} what? {VISION_FAMILIES[family].in_text}", [png(16, 16), png(8, 16)]
     )
     engine.submit(result.tokens, media=result.media)
     engine.finish(strict=False)
-    assert len(looked) > 1 and all(sampled for _, sampled in looked)
+    assert len(encoded) > 1 and all(on_device for _, on_device in encoded)
 
 
 @pytest.mark.usefixtures("idle_device")

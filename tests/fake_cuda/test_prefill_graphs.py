@@ -9,12 +9,13 @@ import pytest
 from torch import Tensor
 
 from benchmarks.gpu.executors import prefill_graphs
-from sglang_plug import Attention, ForwardBatch, LogprobOptions, Model, Plugins
+from sglang_plug import Attention, ForwardBatch, LogprobOptions, Model
 from sglang_plug.engine.execution.executors import StepExecutors
+from sglang_plug.engine.processes.messages import Control
 from tests.builtin_backends.speculation.drafting_bench import speculation
 from tests.builtin_backends.speculation.test_speculation_engine import knowing
 from tests.fake_cuda.device.tensors import clock
-from tests.fake_cuda.engine import Engine
+from tests.fake_cuda.engine import Engine, plugin_of
 from tests.fake_cuda.test_engine import submit_all_kinds
 
 Tiny = Callable[[str], Any]
@@ -83,24 +84,16 @@ def test_new_weights_are_captured(tiny_model: Tiny) -> None:
     graphs = prefill_graphs(engine.loop.runner)
     assert graphs is not None
     before = dict(graphs.captured)
-    engine.loop._update_weights(str(tiny_model("llama-3.2-1b").path))
+    engine.messages.append(Control(1, "update_weights", {"source": str(tiny_model("llama-3.2-1b").path)}))
     engine.submit(range(3, 13), 1)
     engine.finish(strict=False)
     assert graphs.captured.keys() == before.keys() and graphs.captured[16] is not before[16]
 
 
 @pytest.mark.usefixtures("idle_device")
-def test_a_model_that_looks_at_lengths_runs_without(
-    tiny_model: Tiny, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    target = Plugins.discover().get("model", "LlamaForCausalLM").load(Model)
-    forward = target.forward
-
-    def looking(model: Any, batch: ForwardBatch) -> Tensor:
-        return forward(model, batch) * (1 + (max(batch.kv_lens) > 1 << 20))
-
-    monkeypatch.setattr(target, "forward", looking)
-    engine = pieced(tiny_model("llama-3.2-1b").path, dtype="bfloat16")
+def test_a_model_that_looks_at_lengths_runs_without(tiny_model: Tiny, caplog: Any) -> None:
+    plugins = plugin_of("looking_model", "model:LlamaForCausalLM")
+    engine = pieced(tiny_model("llama-3.2-1b").path, dtype="bfloat16", plugins=plugins)
     assert "it reads the lengths of sequences" in caplog.text
     clock.executed.clear()
     engine.submit(range(3, 13), 1)

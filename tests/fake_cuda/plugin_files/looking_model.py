@@ -1,0 +1,23 @@
+"""A plugin with a Llama whose output depends on the lengths of sequences, which the host knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from sglang_plug import ForwardBatch, ModelSpec, hookimpl
+from sglang_plug_models.llama.model import Llama
+
+
+@hookimpl
+def register_models() -> Iterator[ModelSpec]:
+    yield ModelSpec(name="LlamaForCausalLM", target=f"{__name__}:LookingLlama")
+
+
+class LookingLlama(Llama):
+    """Llama that looks at the lengths of sequences."""
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        """Return the hidden states, changed if a sequence is very long."""
+        return super().forward(batch) * (1 + (max(batch.kv_lens) > 1 << 20))
