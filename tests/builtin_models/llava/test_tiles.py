@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from transformers import LlavaNextConfig, LlavaOnevisionConfig
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlavaNextConfig, LlavaOnevisionConfig, PreTrainedTokenizerFast
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
 
@@ -26,38 +28,49 @@ SIDES = (1, 7, 24, 25, 48, 100, 333)
 NAMES = ("llava-next", "llava-onevision")
 
 
-class Counting:
-    """Stands in for the unused parts of transformers' processor."""
-
-    def __init__(self, config: Any, images: Any, kind: type[Any]) -> None:
-        self.image_processor, self.kind = images, kind
-        self.patch_size, self.num_additional_image_tokens = config.vision_config.patch_size, 0
-        self.num_image_tokens = (config.vision_config.image_size // self.patch_size) ** 2
-        self.vision_aspect_ratio = getattr(config, "vision_aspect_ratio", None)
-
-    def _get_unpadded_features(self, *sizes: int) -> Any:
-        return self.kind._get_unpadded_features(self, *sizes)
-
-    def count(self, height: int, width: int) -> int:
-        result: int = self.kind._get_number_of_features(self, height, width, 24, 24)
-        return result
-
-
 def config(family: str) -> Any:
     return FAMILIES[family].config({**TEXT, "vocab_size": 96, "eos_token_id": 2}, IDS)
 
 
+class WithoutVideos(LlavaOnevisionProcessor):
+    """Transformers' processor without videos, which need torchvision."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        """Allow that there is no video processor."""
+        return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+
+
+def transformers_processor(family: str) -> Any:
+    """Transformers' processor, with a tokenizer that knows the token of images only."""
+    vision, images = config(family).vision_config, FAMILIES[family].images()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel({"<image>": 0, "<video>": 1}, unk_token="<video>")),
+        additional_special_tokens=["<image>", "<video>"],
+    )
+    if family == "llava-next":
+        return LlavaNextProcessor(
+            images, tokenizer, patch_size=vision.patch_size, vision_feature_select_strategy="full"
+        )
+    return WithoutVideos(
+        images,
+        tokenizer,
+        video_processor=None,
+        num_image_tokens=(vision.image_size // vision.patch_size) ** 2,
+        vision_feature_select_strategy="full",
+        vision_aspect_ratio=config(family).vision_aspect_ratio,
+    )
+
+
 @pytest.mark.parametrize("family", NAMES)
 def test_tokens_and_tiles_of_every_size(family: str) -> None:
-    configuration, images = config(family), FAMILIES[family].images()
-    theirs = Counting(configuration, images, LlavaNextProcessor if family == "llava-next" else LlavaOnevisionProcessor)
+    configuration, theirs = config(family), transformers_processor(family)
     for height in SIDES:
         for width in SIDES:
             if max(height, width) > 48 * min(height, width):
                 continue
-            assert num_image_tokens(configuration, height, width) == theirs.count(height, width), (height, width)
-            tiles = images(images=[Image.new("RGB", (width, height))], return_tensors="np")["pixel_values"][0]
-            assert tiling(configuration, height, width).tiles == len(tiles)
+            prompt = theirs(images=[Image.new("RGB", (width, height))], text="<image>", return_tensors="np")
+            assert num_image_tokens(configuration, height, width) == prompt["input_ids"].size, (height, width)
+            assert tiling(configuration, height, width).tiles == len(prompt["pixel_values"][0])
 
 
 def checkpoint(path: Path, family: str) -> Path:
