@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from benchmarks.gpu.executors import prefill_graphs
-from sglang_plug import Attention, ForwardBatch, LogprobOptions, Model
+from benchmarks.gpu.executors import PIECEWISE_GRAPHS, prefill_graphs
+from sglang_plug import Attention, ForwardBatch, LogprobOptions, Model, StepExecutor
 from sglang_plug.engine.execution.executors import StepExecutors
 from sglang_plug.engine.processes.messages import Control
 from tests.builtin_backends.speculation.drafting_bench import speculation
@@ -21,6 +21,20 @@ from tests.fake_cuda.test_engine import submit_all_kinds
 Tiny = Callable[[str], Any]
 MAX_TOKENS = 48
 FAMILIES = ["llama-3.2-1b", "qwen3-moe", "deepseek-v3", "gemma-3-1b", "gpt2"]
+
+
+class CountingExecutor(StepExecutor):
+    """Computes steps with another executor, and counts their tokens."""
+
+    def __init__(self, inner: StepExecutor) -> None:
+        self._inner = inner
+        self.tokens: list[int] = []
+        """The tokens of each step; 0 if the other executor did not compute it."""
+
+    def hidden(self, model: Model, batch: ForwardBatch) -> Tensor | None:
+        states = self._inner.hidden(model, batch)
+        self.tokens.append(0 if states is None else len(batch.input_ids))
+        return states
 
 
 def pieced(path: Any, **options: Any) -> Engine:
@@ -116,20 +130,14 @@ def test_steps_with_drafts_are_replayed(tiny_model: Tiny) -> None:
     plain, engine = Engine(path, dtype="bfloat16"), pieced(path, dtype="bfloat16")
     plain.submit(prompt, 12)
     (known,) = plain.finish().values()
-    graphs = prefill_graphs(engine.loop.runner)
+    runner = engine.loop.runner
+    graphs = prefill_graphs(runner)
     assert graphs is not None
     guess = knowing([[*prompt, *known.tokens]], 0.0, 100)
     engine.loop.scheduler.extensions, _ = speculation(guess, vocabulary=engine.loop.info["vocab_size"])
-    replayed, run = list[int](), graphs.hidden
-
-    def noted(model: Model, batch: ForwardBatch) -> Tensor | None:
-        result = run(model, batch)
-        replayed.append(len(batch.input_ids) if result is not None else 0)
-        return result
-
-    graphs.hidden = noted  # type: ignore[method-assign]
-    engine.loop.runner.executors = StepExecutors.of(engine.loop.runner.executors.by_name)
+    counting = CountingExecutor(graphs)
+    runner.executors = StepExecutors.of({**runner.executors.by_name, PIECEWISE_GRAPHS: counting})
     engine.submit(prompt, 12)
     (result,) = engine.finish().values()
     assert result.tokens == known.tokens
-    assert replayed[0] == 10 and any(count > 1 for count in replayed[1:])
+    assert counting.tokens[0] == 10 and any(count > 1 for count in counting.tokens[1:])
