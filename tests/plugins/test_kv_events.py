@@ -7,9 +7,7 @@ import os
 import random
 import signal
 import socket
-import sys
 import time
-from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,30 +19,13 @@ from sglang_plug import ConfigError, PluginOptions, Request, SamplingParams
 from sglang_plug.config import CacheOptions, EngineConfig, ModelOptions, ParallelOptions, ScheduleOptions
 from tests.e2e.servers import Launcher, Server
 from tests.e2e.servers import until as everywhere
+from tests.plugins import watched_cache
 
 pytestmark = pytest.mark.whole_engine
 
 FOLDER = Path(__file__).parents[2] / "plugins"
 SIZE = 4
 TIMEOUT = 120.0
-WATCHED = """
-from sglang_plug import PrefixCacheSpec, hookimpl
-from sglang_plug_backends.prefix_cache.radix import RadixCache
-
-caches = []
-
-
-@hookimpl
-def register_cache_policies():
-    yield PrefixCacheSpec(name="watched", target=f"{__name__}:Watched")
-
-
-class Watched(RadixCache):
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        caches.append(self)
-"""
-"""A prefix cache that the test can look into."""
 
 
 @pytest.fixture(autouse=True)
@@ -63,19 +44,6 @@ def config_of(tiny_model: Any, replica: int = 0, **settings: Any) -> EngineConfi
             block=("thinking-budget",), dirs=(str(FOLDER),), settings={"kv-events": settings} if settings else {}
         ),
     )
-
-
-def cached_prefixes(cache: Any, size: int) -> set[tuple[str, tuple[int, ...]]]:
-    """Salt and tokens of each prefix of whole blocks that is in a radix cache."""
-    prefixes = set()
-    stack = [(root, root.salt, array("q")) for root in cache._roots.values()]
-    while stack:
-        node, salt, before = stack.pop()
-        tokens = before + node.tokens
-        for end in range((len(before) // size + 1) * size, len(tokens) + 1, size):
-            prefixes.add((salt, tuple(tokens[:end])))
-        stack += [(child, salt, tokens) for child in node.children.values()]
-    return prefixes
 
 
 def indexed_prefixes(subscriber: Any) -> list[tuple[int, ...]]:
@@ -133,8 +101,6 @@ def test_the_index_equals_the_cache_after_random_traffic(
 ) -> None:
     from sglang_plug_kv_events.subscriber import Subscriber
 
-    file = tmp_path / "watched_cache.py"
-    file.write_text(WATCHED)
     addresses = (f"ipc://{tmp_path}/events", f"ipc://{tmp_path}/replay")
     settings = {"endpoint": addresses[0], "replay_endpoint": addresses[1], "block_size": SIZE, "buffer_batches": 20}
     config = config_of(tiny_model, **settings)
@@ -143,11 +109,10 @@ def test_the_index_equals_the_cache_after_random_traffic(
             config,
             cache=CacheOptions(max_total_tokens=256, page_size=page_size, prefix_cache="watched"),
             schedule=ScheduleOptions(max_running_requests=6, chunked_prefill_size=32),
-            plugins=replace(config.plugins, files=(str(file),)),
+            plugins=replace(config.plugins, files=(watched_cache.__file__,)),
         )
     )
-    watched = served.client._plugins.get("prefix-cache", "watched").load()
-    cache = sys.modules[watched.__module__].caches[-1]  # type: ignore[attr-defined]
+    cache = watched_cache.caches[-1]
     traffic, subscriber = Traffic(page_size), Subscriber(*addresses)
 
     def compare() -> None:
@@ -157,9 +122,9 @@ def test_the_index_equals_the_cache_after_random_traffic(
 
         served.runner.run(idle())
         served.control("check")
-        expected = sorted(tokens for _, tokens in cached_prefixes(cache, SIZE))
+        expected = sorted(tokens for _, tokens in cache.prefixes(SIZE))
         until(lambda: indexed_prefixes(subscriber) == expected, subscriber)
-        tenant = sorted(tokens for salt, tokens in cached_prefixes(cache, SIZE) if salt)
+        tenant = sorted(tokens for salt, tokens in cache.prefixes(SIZE) if salt)
         assert sorted(subscriber.prefix(number) for number, block in subscriber.blocks.items() if block.keys) == tenant
         assert served.control("info")["kv_events"]["blocks"] == len(expected)
 
