@@ -5,15 +5,23 @@ from __future__ import annotations
 from .deprecation import warn_deprecated
 
 RENAMED = {
+    "CachedRun": "CachedSegment",
     "CodedWeight": "QuantizedWeight",
     "DrawOptions": "SamplingOptions",
+    "Fetched": "AsyncHostCopy",
+    "MetricTotal": "MetricCounter",
     "Order": "LaunchSpec",
+    "OwnPart": "RankShard",
     "Preamble": "ReasoningPrefix",
+    "Recurrent": "RecurrentInputs",
+    "Runs": "SequenceSpans",
     "Seat": "RankEndpoint",
     "Seeing": "SupportsImages",
     "Seen": "MultimodalInputs",
     "SeenWhole": "BidirectionalImage",
+    "StoredCapable": "FusedStoreCapable",
     "Team": "RankGroup",
+    "WeighingCapable": "LSECapable",
 }
 """Earlier name -> name."""
 

@@ -113,7 +113,7 @@ class Mamba2(SSMDecay):
             read.view(-1, shape.groups, shape.state),
             write.view(-1, shape.groups, shape.state),
             wide * step[..., None],
-            step * self.fading,
+            step * self.rate,
             states.pool.states[self.state],
             states.spans,
         )
@@ -211,7 +211,7 @@ class Mamba(SSMDecay):
         result = self._scan(
             wide,
             F.softplus(self.dt_proj(self.dt_layernorm(step)).float()),
-            self.fading,
+            self.rate,
             self.b_layernorm(write),
             self.c_layernorm(read),
             states.pool.states[self.state],

@@ -76,7 +76,7 @@ class DeltaAttention(SSMDecay):
         mixed, rate, forget, gate = self.in_proj(x).split_with_sizes(self.sizes, dim=-1)
         q, k, v = (part.view(shape) for part in self._activate(self.conv1d(mixed, batch)).chunk(3, dim=-1))
         forget = F.softplus(self.f_b_proj(forget).float() + self.dt_bias.float()).view(shape)
-        decay = self.fading[0] * forget
+        decay = self.rate[0] * forget
         result = self._rule(q, k, v, decay, rate.sigmoid(), states.pool.states[self.state], states.spans)
         return self.o_proj(self.o_norm(result, self.g_b_proj(gate).view(shape)).flatten(1))
 

@@ -126,7 +126,7 @@ class DeltaNet(SSMDecay):
             q.view(-1, self.key_heads, self.key_dim),
             k.view(-1, self.key_heads, self.key_dim),
             v.view(-1, self.heads, self.dim),
-            self.fading * F.softplus(decay.float() + self.dt_bias.float()),
+            self.rate * F.softplus(decay.float() + self.dt_bias.float()),
             self.rates(rate),
             states.pool.states[self.state],
             states.spans,

@@ -239,25 +239,23 @@ class EngineLoop:
 
     def _refuse_waiting(self, sequence: Sequence, refusal: RequestError) -> None:
         """End a request that waits in the queue, or is held, with an error; do nothing if it has begun, or is over."""
-        if not sequence.has_not_started:
-            return
-        if not self.held.abort(sequence.request.id):
-            self.scheduler.abort(sequence.request.id)
-        self.requests.end(sequence.request.id)
-        self._end(sequence.request.id, _refused(refusal))
-        self._report_idle_stats()
+        if sequence.has_not_started:
+            self._end_open(sequence.request.id, _refused(refusal))
 
     def _end(self, id: str, finish: Finish) -> None:
         """Send the only output of a request that was never computed."""
         self.send(StepOutputs([Output(id=id, finish=finish)]))
 
     def _abort(self, id: str) -> None:
-        if id not in self.requests:
-            return
+        if id in self.requests:
+            self._end_open(id, Finish("abort"))
+
+    def _end_open(self, id: str, finish: Finish) -> None:
+        """End a request that is held, waits or runs."""
         if not self.held.abort(id):
             self.scheduler.abort(id)
         self.requests.end(id)
-        self._end(id, Finish("abort"))
+        self._end(id, finish)
         self._report_idle_stats()
 
     def _report_idle_stats(self) -> None:
@@ -291,15 +289,14 @@ class EngineLoop:
             "check": self._check,
             "update_weights": self._update_weights,
         }
-        owners = {name: "the engine" for name in own}
-        added = {f"the step extension {name!r}": controls for name, controls in self.extensions.controls.items()}
-        all_controls = dict(own)
-        for owner, controls in added.items():
+        owned = {name: ("the engine", call) for name, call in own.items()}
+        for extension, controls in self.extensions.controls.items():
             for name, call in controls().items():
-                if name in owners:
-                    raise ConfigError(f"{owners[name]} and {owner} both have a control call {name!r}")
-                owners[name], all_controls[name] = owner, call
-        return all_controls
+                if name in owned:
+                    owner = owned[name][0]
+                    raise ConfigError(f"{owner} and the step extension {extension!r} both have a control call {name!r}")
+                owned[name] = (f"the step extension {extension!r}", call)
+        return {name: call for name, (_, call) in owned.items()}
 
     def _info(self) -> dict[str, Any]:
         scheduler = self.scheduler

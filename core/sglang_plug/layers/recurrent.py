@@ -33,11 +33,6 @@ class SSMDecay(nn.Module):
         """The rate ``-exp(A_log)``, float32, below 0, in the shape of ``A_log``."""
         return -self.A_log.detach().float().exp() if self._rate is None else self._rate
 
-    @property
-    def fading(self) -> Tensor:
-        """The earlier name of ``rate``."""
-        return self.rate
-
     def pack_weights(self) -> None:
         """Compute the rate once. Called after loading."""
         self._rate = self.rate

@@ -69,7 +69,3 @@ class StepExtension:
 
     def close(self) -> None:
         """Release what the extension holds; called once, when the engine ends."""
-
-
-BuildExtension = Callable[[ExtensionContext], StepExtension | None]
-"""Target of a ``StepExtensionSpec``: ``None`` if the configuration does not use the feature. Raises ``ConfigError``."""

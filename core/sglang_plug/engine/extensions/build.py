@@ -69,7 +69,7 @@ class RankLink:
 
     def all_ranks_succeeded(self, done: bool) -> bool:
         """Return True if ``done`` is true on every rank."""
-        return done if self.size == 1 else all_ranks_succeeded(done, self.collectives, self.device)
+        return all_ranks_succeeded(done, self.collectives, self.device)
 
 
 def send_nothing(name: str, command: bytes) -> None:

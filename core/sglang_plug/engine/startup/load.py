@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from sglang_plug.config import ConfigError
@@ -58,7 +57,7 @@ def load_model(
     of_model = partial(
         attributed, resolved.choices["model"].component, among=resolved.components, passes=is_out_of_memory
     )
-    with of_model("to build its layers"), _defaults(resolved.dtype, resolved.device):
+    with of_model("to build its layers"), default_dtype(resolved.dtype), resolved.device:
         model = resolved.model_class(resolved.checkpoint.config, env)
     with of_model("to have its matrices quantized"):
         model.quantize()
@@ -103,10 +102,3 @@ def _signed(resolved: Resolved) -> Iterator[None]:
         loader, model = (resolved.choices[kind].component for kind in ("weights", "model"))
         error.args = (f"{error}\n  (read by {loader}, loaded by {model})",)
         raise
-
-
-@contextmanager
-def _defaults(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
-    """Let constructors make tensors in ``dtype`` and on ``device``, inside the context."""
-    with default_dtype(dtype), device:
-        yield

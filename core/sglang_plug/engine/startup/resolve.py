@@ -18,13 +18,13 @@ from sglang_plug.contracts.model.pooling import Pooling
 from sglang_plug.contracts.model.quantization import stored_quantization
 from sglang_plug.contracts.model.recurrent_state import StateShape
 from sglang_plug.engine.memory.kv_dtype import fit_kv_dtype, kv_dtype
-from sglang_plug.engine.scheduling import limits
 from sglang_plug.plugins.attribution import attributed, check_contract, declaration_problem, make_with_settings
 from sglang_plug.plugins.hookspecs import Facts
 from sglang_plug.plugins.registry import Component, Plugins
 from sglang_plug.plugins.spec import Task
 from sglang_plug.plugins.specs import AttentionSpec, ExecutorSpec, KernelSpec, ModelSpec, QuantizationSpec
 
+from . import limits
 from .checkpoint_formats import Choice, open_checkpoint, tokenizer_source
 from .device import choose_device, choose_dtype, describe_device
 

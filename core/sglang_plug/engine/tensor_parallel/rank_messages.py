@@ -226,6 +226,8 @@ class Ranks:
 
 def all_ranks_succeeded(done: bool, collectives: Collectives, device: torch.device) -> bool:
     """Return True if every rank succeeded, by a vote; ``done`` says whether this one did."""
+    if collectives.size == 1:
+        return done
     votes = collectives.all_reduce(torch.tensor([float(done)], dtype=torch.float32, device=device))
     return round(votes.item()) == collectives.size
 
