@@ -35,7 +35,10 @@ class AdapterLimit:
 
     def order(self, waiting: list[SequenceView], running: Ordered[SequenceView]) -> list[SequenceView]:
         """Return the sequences that may be admitted, the first to admit first."""
-        active = {use.adapter for sequence in running if (use := self._use_of(sequence)) is not None}
+        running_uses = [use for sequence in running if (use := self._use_of(sequence)) is not None]
+        active = {use.adapter for use in running_uses}
+        for use in running_uses:
+            use.left_out_since = None
         admitted: list[SequenceView] = []
         now, closed = self._now(), False
         for sequence in waiting:
@@ -45,7 +48,6 @@ class AdapterLimit:
                 closed = closed or now - use.left_out_since > MAX_WAIT_SECONDS
                 continue
             if use is not None:
-                use.left_out_since = None
                 active.add(use.adapter)
             admitted.append(sequence)
         return admitted

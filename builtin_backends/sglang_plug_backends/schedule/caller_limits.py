@@ -28,7 +28,7 @@ class CallerLimits(StepExtension, AdmissionPhase, PlanningPhase):
         caller = sequence.request.caller
         others = self._open.get(caller, {})
         if self._max_waiting is not None and len(others) >= self._max_waiting:
-            waiting = sum(not other.slots for other in others.values())
+            waiting = sum(not other.slots and not other.generated for other in others.values())  # not paused ones
             if waiting >= self._max_waiting:
                 raise RequestError(
                     f"You have {self._max_waiting} waiting requests, which is the maximum; try again later.",

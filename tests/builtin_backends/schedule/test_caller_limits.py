@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sglang_plug.engine.processes.messages import Pause
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.schedule.caller_limits import CallerLimits
 from tests.core.engine.test_loop import Bench
@@ -34,6 +35,16 @@ def test_running_sequences_do_not_count_as_queued() -> None:
     bench.submit("a3", caller="a")
     bench.run()
     assert [bench.end(f"a{number}")[1] for number in range(4)] == [200, 200, 200, 429]
+
+
+def test_paused_sequences_do_not_count_as_queued() -> None:
+    bench = Bench(max_queued=10, extensions={"limits": CallerLimits(max_waiting=1)})
+    bench.submit("a0", caller="a")
+    bench.loop.step()
+    bench.loop.handle(Pause(("a0",)))
+    bench.submit("a1", caller="a")
+    bench.run()
+    assert bench.end("a1")[:2] == ("length", 200)
 
 
 def test_a_caller_runs_as_many_sequences_as_it_may() -> None:

@@ -8,10 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
+from sglang_plug.engine.scheduling.sharing import CallerAccounting
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.prefix_cache.radix import RadixCache
+from sglang_plug_backends.schedule.caller_limits import CallerLimits
+from sglang_plug_backends.schedule.callers import FairShare
 from sglang_plug_backends.schedule.policies import FirstCome, LongestPrefix, Priority
 from sglang_plug_backends.schedule.time_slices import TURN_SECONDS, TimeSlices
 from tests.core.engine.scheduling.scheduler_bench import Clock, Device, expected, finish, make, step, submit
@@ -45,6 +49,30 @@ def test_a_short_request_does_not_wait_until_long_ones_end(policy: Any) -> None:
     assert (
         steps <= 4 * TURN_SECONDS / 0.1
     )  # four run at once and twelve requests are before it: at most three turns, and its own
+
+
+@pytest.mark.parametrize("policy", [FirstCome, FairShare])
+@pytest.mark.parametrize("callers", ["xx", "xyx"])
+def test_a_request_that_a_limit_keeps_out_preempts_a_sequence_whose_end_lets_it_run(policy: Any, callers: str) -> None:
+    clock, device, served = Clock(), Device(), policy()
+    shares = served if isinstance(served, FairShare) else None
+    scheduler = make(
+        capacity=8000,
+        max_running=4,
+        chunk_size=200,
+        policy=lambda: served,
+        preemption=Preemption(clock, shares, extension=TimeSlices(clock)),
+        sharing=CallerAccounting(shares, shares),
+        extensions=ExtensionPoints(order=(CallerLimits(max_running=1).order,)),
+    )
+    *long, short = callers
+    for number, caller in enumerate(long):
+        submit(scheduler, f"long {number}", [number] * 10, params=LONG, arrived=float(number), caller=caller)
+    step(scheduler, device)
+    submit(scheduler, "short", [30, 31], params={"max_new_tokens": 2}, arrived=100.0, caller=short)
+    assert steps_until_finished(scheduler, device, clock, "short", 0.1) <= 1.5 * TURN_SECONDS / 0.1
+    retractions = [sequence for sequence in scheduler.waiting if sequence.caller != short]
+    assert retractions == [], "sequences of other callers do not make room for it"
 
 
 def test_sequences_whose_turn_has_not_ended_are_not_preempted() -> None:

@@ -34,7 +34,10 @@ class LastingCalls:
         self.lock = asyncio.Lock()
         self._first_weights: Call | None = None
         self._weights: Call | None = None
-        self._adapters: dict[str, list[Call]] = {}
+        self._unloads: dict[str, Call] = {}
+        """The first unloading of each adapter that was configured at the start."""
+        self._loads: dict[str, Call] = {}
+        """The loading of each adapter that was loaded since the start, in order."""
 
     def started_with(self, info: Mapping[str, Any]) -> None:
         """Record what the engine serves when it has started."""
@@ -46,16 +49,12 @@ class LastingCalls:
         if call.name == UPDATE:
             self._weights = call
         elif call.name in LASTING:
-            self._note_adapter(call.arguments["adapter"], call)
-
-    def _note_adapter(self, adapter: str, call: Call) -> None:
-        calls = self._adapters.get(adapter, [])
-        if call.name == LOAD:
-            self._adapters[adapter] = [*calls, call]
-        elif calls and calls[0].name == LOAD:  # the adapter was not configured at the start
-            del self._adapters[adapter]
-        else:
-            self._adapters[adapter] = [call]
+            adapter = call.arguments["adapter"]
+            was_loaded = self._loads.pop(adapter, None) is not None
+            if call.name == LOAD:
+                self._loads[adapter] = call
+            elif not was_loaded:  # the adapter was configured at the start
+                self._unloads[adapter] = call
 
     def undoing(self, call: Call) -> Call | None:
         """Return the call that undoes ``call``, which was not noted yet; ``None`` if only a new engine can."""
@@ -65,14 +64,16 @@ class LastingCalls:
             case "load_adapter":
                 return Call(UNLOAD, {"adapter": call.arguments["adapter"]})
             case _:
-                calls = self._adapters.get(call.arguments["adapter"], [])
-                return calls[-1] if calls and calls[-1].name == LOAD else None
+                return self._loads.get(call.arguments["adapter"])
 
     async def repeat(self, client: EngineClient) -> None:
-        """Repeat the calls on a new engine; an adapter that cannot be loaded any more is logged, and missing."""
+        """Repeat the calls on a new engine; an adapter that cannot be loaded any more is logged, and missing.
+
+        Adapters are unloaded first, because the number of loaded ones may be limited.
+        """
         if self._weights is not None:
             await client.control(self._weights.name, **self._weights.arguments)
-        for call in [call for calls in self._adapters.values() for call in calls]:
+        for call in [*self._unloads.values(), *self._loads.values()]:
             try:
                 await client.control(call.name, **call.arguments)
             except RequestError as error:

@@ -49,8 +49,9 @@ class PlanningPhase:
         """Return the waiting sequences that may be admitted, the first to admit first.
 
         May leave out or move sequences, and may not add any. Called with the order of the schedule policy for each
-        step that may admit sequences, and when preemption is due with the queue, whose order means nothing then: so it
-        may be called twice for a step, and should only depend on its arguments and the time.
+        step that may admit sequences, and when preemption is due with the queue, whose order means nothing then, or
+        with a single sequence and all but one of the running ones: so it may be called often for a step, and should
+        only depend on its arguments and the time.
         """
         return waiting
 

@@ -22,6 +22,11 @@ RETRY_SECONDS, RETRY_STEPS = 0.05, 3
 """A preemptive policy is asked to make room once a waiting sequence has found too few KV slots for so long, and in so
 many steps. Often a running sequence ends meanwhile, and nothing has to be computed again."""
 
+LIMITED_SECONDS, LIMITED_CANDIDATES = 1.0, 4
+"""Seconds between two searches for a sequence whose preemption lets a limited one run, and the limited ones of each."""
+
+Admissible = Callable[[list[Sequence], list[Sequence]], list[Sequence]]
+"""Returns the waiting sequences that limits let run together with running ones; takes both."""
 Preempted = tuple[list[Sequence], list[Sequence]]
 """The running sequences that are preempted, and the waiting ones that are admitted first."""
 
@@ -44,7 +49,9 @@ class Preemption:
         extension: PreemptionPhase | None = None,
     ) -> None:
         self._now, self._policy, self._name, self._extension = now, policy, name, extension or PreemptionPhase()
-        self._next_retry = 0.0
+        self._next_retry = self._next_limited = 0.0
+        self._searched = 0
+        """Number of limited sequences that were considered, which says with which one the next search begins."""
         self._changed, self._failures = False, 0
         self.lacks_slots = False
         """True if waiting sequences lack a running slot or KV slots, and not the prompt tokens of a step."""
@@ -81,16 +88,33 @@ class Preemption:
             self._stuck, self._failures, self._next_retry = sequence, 0, self._now() + RETRY_SECONDS
         self._failures += 1
 
-    def preempt(self, running: list[Sequence], waiting: list[Sequence], free_running_slots: int = 0) -> Preempted:
+    def preempt(
+        self,
+        running: list[Sequence],
+        waiting: list[Sequence],
+        free_running_slots: int = 0,
+        admissible: Admissible = lambda waiting, running: waiting,
+    ) -> Preempted:
         """Return the running sequences that are preempted, and the waiting ones that are admitted first.
 
         To be called while preemption ``is_due``. Raises ``RuntimeError`` for an answer with other sequences than these.
 
         Args:
             running: the first admitted first.
-            waiting: those that may be admitted, in no particular order.
+            waiting: the waiting sequences, in no particular order.
             free_running_slots: number of further sequences that may run.
+            admissible: returns the waiting sequences that limits let run together with running ones.
         """
+        candidates = admissible(waiting, running)
+        preempted = self._preempt(running, candidates, free_running_slots)
+        if preempted[0] or len(candidates) == len(waiting):
+            return preempted
+        present = set(map(id, candidates))
+        limited = [sequence for sequence in waiting if id(sequence) not in present]
+        return self._preempt_for_limited(running, limited, admissible)
+
+    def _preempt(self, running: list[Sequence], waiting: list[Sequence], free_running_slots: int) -> Preempted:
+        """Choose sequences to preempt in favour of waiting ones that may all be admitted."""
         self._is_blocked = not waiting
         if not waiting:
             return [], []
@@ -109,6 +133,28 @@ class Preemption:
             running = [sequence for sequence in running if sequence.computes_prompt]
         chosen = self._extension.preempt(running, waiting, within_callers=preempts)
         return _checked(chosen, running, waiting, type(self._extension).__name__)
+
+    def _preempt_for_limited(
+        self, running: list[Sequence], limited: list[Sequence], admissible: Admissible
+    ) -> Preempted:
+        """Choose a sequence whose preemption lets one of the ``limited`` waiting ones run, and that one.
+
+        Only the step extension decides.
+        """
+        if self._now() < self._next_limited:
+            return [], []
+        self._next_limited = self._now() + LIMITED_SECONDS
+        for _ in range(min(LIMITED_CANDIDATES, len(limited))):
+            sequence = limited[self._searched % len(limited)]
+            self._searched += 1
+            others = ([rest for rest in running if rest is not other] for other in running)
+            victims = [other for other, rest in zip(running, others, strict=True) if admissible([sequence], rest)]
+            if victims:
+                answer = self._extension.preempt(victims, [sequence], within_callers=self.preempts)
+                ended, first = _checked(answer, victims, [sequence], type(self._extension).__name__)
+                if ended:
+                    return ended, first
+        return [], []
 
     def _is_stuck(self) -> bool:
         return self._stuck is not None and self._failures >= RETRY_STEPS and self._now() >= self._next_retry

@@ -239,13 +239,13 @@ class Scheduler:
 
         The computed tokens of preempted sequences stay in the prefix cache until they are evicted.
         """
-        if not self.waiting:
+        if self.waiting:
+            self.sharing.charge()
+        if not self.waiting or not self.preemption.is_due:
             return []
-        self.sharing.charge()
-        if not self.preemption.is_due:
-            return []
-        waiting = self.sharing.may_preempt(self.waiting, self.running, self.extensions.order)
-        ended, preferred = self.preemption.preempt(self.running, waiting, self.max_running - len(self.running))
+        admissible = partial(self.sharing.filtered, filters=self.extensions.order)
+        room = self.max_running - len(self.running)
+        ended, preferred = self.preemption.preempt(self.running, self.waiting, room, admissible)
         for sequence in ended:
             self._stop_running(sequence)
             self.preemption.begin(sequence)
@@ -263,8 +263,8 @@ class Scheduler:
         in_work, admitted, present = prefixes_being_computed(self.running), set[int](), set(map(id, prompts))
         unused = max(0, room.budget - self.chunk_size // SHORT_STEP_DIVISOR)
         order = self.policy.order([*self.waiting, *prompts] if not closed else prompts, self.allocator.match)
-        order = self.sharing.filtered(order, self.running, self.extensions.order, keep=prompts)
-        for waiting in moved_to_front(preferred, order) if preferred else order:
+        order = moved_to_front(preferred, order) if preferred else order
+        for waiting in self.sharing.filtered(order, self.running, self.extensions.order, keep=prompts):
             if self.sharing.should_shorten_step(waiting):
                 room.budget, unused = room.budget - unused, 0
             if (closed and not prompts) or room.tokens(0) <= 0:

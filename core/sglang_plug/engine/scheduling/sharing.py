@@ -115,12 +115,6 @@ class CallerAccounting:
         ordered = [sequence for sequence in prompts if len(sequence.slots) >= len(sequence.tokens)]
         return [sequence for sequence in prompts if len(sequence.slots) < len(sequence.tokens)], ordered
 
-    def may_preempt(self, waiting: list[Sequence], running: list[Sequence], filters: Ordered[Filter]) -> list[Sequence]:
-        """Return the waiting sequences in favour of which running ones may be preempted."""
-        if self._preemptive is None or not self._preemptive.preempts():
-            return waiting
-        return self.filtered(waiting, running, filters)
-
     def filtered(
         self,
         order: list[Sequence],
