@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+from contextlib import redirect_stderr
 
 import pytest
 
@@ -17,9 +18,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_shows_one_line(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("sys.stderr", terminal := Terminal())
-    with caplog.at_level(logging.INFO), ProgressLine(2, LOGGER) as progress:
+def test_a_terminal_shows_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    terminal = Terminal()
+    with redirect_stderr(terminal), caplog.at_level(logging.INFO), ProgressLine(2, LOGGER) as progress:
         progress.show(1, "a long text: 1")
         progress.show(2, "short: 2")
     assert terminal.getvalue() == "\ra long text: 1\rshort: 2      \n"
@@ -38,9 +39,8 @@ def test_without_a_terminal_the_log_has_a_few_lines(
     assert capsys.readouterr().err == ""
 
 
-def test_nothing_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", terminal := Terminal())
-    with ProgressLine(2, LOGGER):
+def test_nothing_was_shown() -> None:
+    with redirect_stderr(Terminal()) as terminal, ProgressLine(2, LOGGER):
         pass
     assert terminal.getvalue() == ""
 

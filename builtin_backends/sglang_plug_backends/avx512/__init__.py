@@ -6,7 +6,7 @@ They are chosen for a bfloat16 model on such a CPU if a compiler or a previously
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -43,10 +43,15 @@ def register_attention_backends() -> Iterator[AttentionSpec]:
 @hookimpl(trylast=True)
 def choose_component(kind: str, facts: Facts) -> str | None:
     """Choose this backend for bfloat16 on a CPU with the instructions if the library exists or can be compiled."""
+    return choose(kind, facts, lambda: str(import_module(f"{__name__}.library").why_not()))
+
+
+def choose(kind: str, facts: Facts, why_not: Callable[[], str]) -> str | None:
+    """Choose this backend if it serves ``facts``; ``why_not`` tells why the library cannot be used, if it cannot."""
     if kind not in ("attention", "kernels") or facts.device != "cpu" or facts.dtype != "bfloat16":
         return None
     reason = unsupported_reason(facts.shape) if kind == "attention" and facts.shape is not None else ""
-    reason = reason or import_module(f"{__name__}.library").why_not()
+    reason = reason or why_not()
     if reason:
         logger.info("%s: %s is not chosen: %s", kind, NAME, reason)
         return None

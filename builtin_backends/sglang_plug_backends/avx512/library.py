@@ -117,28 +117,51 @@ def _call_and_observe(
         observe(name, arguments)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The places on a machine that decide whether the kernels can be used, and from where they are loaded."""
+
+    cpuinfo: Path = Path("/proc/cpuinfo")
+    """File that lists the instructions of the CPU."""
+    installed: Path = COMPILED
+    """Folder of a library that is installed with the package."""
+    cache: Path | None = None
+    """Folder for caches; ``None``: the user's."""
+
+
+THIS_MACHINE = Machine()
+
+
+def why_not(machine: Machine = THIS_MACHINE) -> str:
+    """Return the reason why the kernels cannot be used on a machine, or an empty string. Compiles them if needed."""
+    return _why_not(machine)
+
+
 @cache
-def why_not() -> str:
-    """Return the reason why the kernels cannot be used on this machine, or an empty string. Compiles them if needed."""
-    missing = _missing_instructions()
+def _why_not(machine: Machine) -> str:
+    missing = _missing_instructions(machine.cpuinfo)
     if missing:
         return f"the CPU lacks {', '.join(missing)}"
     try:
-        load()
+        load(machine)
     except ConfigError as error:
         return str(error)
     return ""
 
 
-@cache
-def load() -> Library:
+def load(machine: Machine = THIS_MACHINE) -> Library:
     """Load the library. Raises ``ConfigError`` if it can be neither found nor compiled, or fails to load."""
-    missing = _missing_instructions()
+    return _load(machine)
+
+
+@cache
+def _load(machine: Machine) -> Library:
+    missing = _missing_instructions(machine.cpuinfo)
     if missing:
         raise ConfigError(f"the kernels avx512 need a CPU with {', '.join(missing)}")
     import torch  # noqa: F401  its OpenMP library must be loaded first
 
-    path = _compiled()
+    path = library_path(machine)
     try:
         return _declare(ctypes.CDLL(str(path)))
     except OSError as error:
@@ -178,11 +201,11 @@ def _declare(loaded: ctypes.CDLL) -> Library:
     return Library(**functions)
 
 
-def _missing_instructions() -> list[str]:
+def _missing_instructions(cpuinfo: Path) -> list[str]:
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+        text = cpuinfo.read_text(encoding="ascii", errors="replace")
     except OSError:
-        return ["a readable /proc/cpuinfo"]
+        return [f"a readable {cpuinfo}"]
     flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
     return [name for name in INSTRUCTIONS if name not in flags]
 
@@ -224,12 +247,13 @@ def _compilers() -> int:
     return min(MAX_COMPILERS, len(os.sched_getaffinity(0)))
 
 
-def _compiled() -> Path:
+def library_path(machine: Machine = THIS_MACHINE) -> Path:
     """Return the library's path, compiling it if it is missing."""
-    for folder in (COMPILED, _cache_folder()):
+    cache_folder = private_cache(machine.cache)
+    for folder in (machine.installed, cache_folder):
         if (target := folder / _library_name()).exists():
             return target
-    return compile_into(_cache_folder())
+    return compile_into(cache_folder)
 
 
 def _library_name() -> str:
@@ -252,9 +276,12 @@ def _run(command: Sequence[str]) -> None:
 
 
 @cache
-def _cache_folder() -> Path:
-    """Return a folder that only this user can write to, because code is loaded from it."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+def private_cache(base: Path | None = None) -> Path:
+    """Return a folder that only this user can write to, because code is loaded from it.
+
+    It is in ``base``, by default the user's folder for caches, or else a temporary one.
+    """
+    base = base or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = base / "sglang-plug" / f"kernels-{sys.platform}"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

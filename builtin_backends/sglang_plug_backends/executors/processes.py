@@ -25,7 +25,6 @@ from .torch_distributed import GroupCollectives
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 10.0
-"""Seconds that a worker rank has to exit before it is killed."""
 THREADS = "OMP_NUM_THREADS"
 
 
@@ -45,19 +44,26 @@ class ProcessSettings:
 
 
 class ProcessRankGroup(RankGroup):
-    """A rank group whose worker ranks are processes."""
+    """A rank group whose worker ranks are processes.
 
-    def __init__(self, spec: LaunchSpec, settings: ProcessSettings) -> None:
+    Args:
+        spec: what to start.
+        settings: threads, timeout and kind of the collectives.
+        close_timeout: seconds that a worker rank has to exit before it is killed.
+    """
+
+    def __init__(self, spec: LaunchSpec, settings: ProcessSettings, *, close_timeout: float = CLOSE_TIMEOUT) -> None:
         self._temporary = private_folder("sglang-plug-ranks-")  # only this user may connect
         self._folder = self._temporary.path
         self._context = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._closing = False
-        memory = _memory(spec, settings)
+        self._closing, self._close_timeout = False, close_timeout
+        memory = shared_buffers(spec, settings)
         rendezvous = _Rendezvous(str(self._folder), memory)
         environment = child_environment()
-        if spec.device.type == "cpu" and (threads := _threads(settings, spec.size)) is not None:
+        threads = threads_per_rank(settings, spec.size, len(os.sched_getaffinity(0)))
+        if spec.device.type == "cpu" and threads is not None:
             torch.set_num_threads(threads)
             environment[THREADS] = str(threads)
         for rank in range(1, spec.size):
@@ -106,7 +112,7 @@ class ProcessRankGroup(RankGroup):
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         try:
-            process.wait(CLOSE_TIMEOUT)
+            process.wait(self._close_timeout)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -151,8 +157,8 @@ class _Rendezvous:
         return cls(folder, int(memory) if memory else None)
 
 
-def _memory(spec: LaunchSpec, settings: ProcessSettings) -> int | None:
-    """Return a descriptor of shared memory; ``None`` if tensors use torch.distributed."""
+def shared_buffers(spec: LaunchSpec, settings: ProcessSettings) -> int | None:
+    """Return a descriptor of memory for the ranks to share; ``None`` if tensors use torch.distributed."""
     if spec.device.type != "cpu" or not settings.shared_memory or not is_offered():
         return None
     try:
@@ -179,8 +185,8 @@ def _address(folder: Path, rank: int) -> str:
     return f"ipc://{folder}/{rank}"
 
 
-def _threads(settings: ProcessSettings, size: int) -> int | None:
-    """Return the threads per rank; ``None`` if the environment decides."""
+def threads_per_rank(settings: ProcessSettings, size: int, cores: int) -> int | None:
+    """Return the threads of each of ``size`` ranks that share ``cores``; ``None`` if the environment decides."""
     if settings.threads is not None:
         return settings.threads
-    return None if THREADS in os.environ else max(1, len(os.sched_getaffinity(0)) // size)
+    return None if THREADS in os.environ else max(1, cores // size)

@@ -23,10 +23,6 @@ from sglang_plug import Collectives
 LINE = 64
 """Bytes of a cache line; counters of two ranks are never in the same line."""
 WORDS = LINE // 8
-ROOM = 1 << 20
-"""Bytes of each of a rank's two buffers; larger tensors are exchanged in several pieces."""
-SHARED_SUM = 1 << 15
-"""Bytes from which each rank sums one part and reads the others, instead of summing everything."""
 SPINS = 100
 """Polls of a counter before the processor is yielded to other threads."""
 YIELDING = 0.00002
@@ -42,8 +38,6 @@ POLL_SECONDS = 0.02
 ASLEEP = 1
 """Distance in words from a rank's counter to the flag that shows that another process sleeps on the counter."""
 SYS_FUTEX, FUTEX_WAIT, FUTEX_WAKE, EVERYBODY = 202, 0, 1, 2**31 - 1
-VIEWS = 256
-"""Number of shapes whose buffer views are cached."""
 
 
 def is_offered() -> bool:
@@ -52,6 +46,25 @@ def is_offered() -> bool:
     A counter must become visible after the data written before it, which the processor has to guarantee.
     """
     return sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferSizes:
+    """Sizes of the buffers that ranks share; the same on all ranks of a group."""
+
+    buffer: int = 1 << 20
+    """Bytes of each of a rank's two buffers; larger tensors are exchanged in several pieces."""
+    shared_sum: int = 1 << 15
+    """Bytes from which each rank sums one part and reads the others, instead of summing everything."""
+    views: int = 256
+    """Number of shapes whose buffer views are cached."""
+
+    def total(self, ranks: int) -> int:
+        """Return the bytes of the counters and buffers of a group."""
+        return _header(ranks) + ranks * 2 * self.buffer
+
+
+DEFAULT_SIZES = BufferSizes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +89,25 @@ class SharedCollectives(Collectives):
         file: of ``memory_file``; taken over, and closed at once.
         timeout: seconds to wait for another rank.
         lost: why one of the other ranks has ended; ``None`` while they run.
+        sizes: of the buffers in ``file``.
     """
 
     def __init__(
-        self, rank: int, size: int, file: int, timeout: float, lost: Callable[[], str | None] = lambda: None
+        self,
+        rank: int,
+        size: int,
+        file: int,
+        timeout: float,
+        lost: Callable[[], str | None] = lambda: None,
+        *,
+        sizes: BufferSizes = DEFAULT_SIZES,
     ) -> None:
         super().__init__(rank, size)
-        self._memory = mmap.mmap(file, _bytes(size))
+        self._sizes = sizes
+        self._memory = mmap.mmap(file, sizes.total(size))
         os.close(file)
         self._counters = memoryview(self._memory).cast("q")
-        self._data = torch.frombuffer(self._memory, dtype=torch.uint8)[_header(size) :].view(size, 2, ROOM)
+        self._data = torch.frombuffer(self._memory, dtype=torch.uint8)[_header(size) :].view(size, 2, sizes.buffer)
         self._timeout, self._lost = timeout, lost
         self._own, self._closed = rank * WORDS, size * WORDS
         self._others = [other * WORDS for other in range(size) if other != rank]
@@ -104,7 +126,7 @@ class SharedCollectives(Collectives):
         """Concatenate ``[rows, n]`` of all ranks to ``[rows, size * n]``."""
         rows, width = x.shape
         result = torch.empty(rows, self.size, width, dtype=x.dtype, device=x.device)
-        max_elements = ROOM // x.element_size()
+        max_elements = self._sizes.buffer // x.element_size()
         columns = min(width, max_elements)
         for left in range(0, width, columns):
             for top in range(0, rows, each := max(1, max_elements // columns)):
@@ -133,7 +155,7 @@ class SharedCollectives(Collectives):
         self._counters[self._closed] = 1
 
     def _pieces(self, flat: Tensor) -> tuple[Tensor, ...]:
-        max_elements = ROOM // flat.element_size()
+        max_elements = self._sizes.buffer // flat.element_size()
         return (flat,) if flat.numel() <= max_elements else torch.split(flat, max_elements)
 
     def _sum(self, x: Tensor) -> None:
@@ -141,7 +163,7 @@ class SharedCollectives(Collectives):
         contributions = views.ranks
         contributions[self.rank].copy_(x)
         self._signal_and_wait()
-        if x.numel() * x.element_size() < SHARED_SUM:
+        if x.numel() * x.element_size() < self._sizes.shared_sum:
             _add(contributions, x)
             return
         own = views.cuts[self.rank]
@@ -159,7 +181,7 @@ class SharedCollectives(Collectives):
         self._before, self._half = self._count + 1, 1 - self._half
         key = self._half, dtype, length
         if (result := self._views.get(key)) is None:
-            if len(self._views) >= VIEWS:
+            if len(self._views) >= self._sizes.views:
                 self._views.clear()
             result = self._views[key] = self._find(*key)
         return result
@@ -232,10 +254,10 @@ class Sleep:
         return ctypes.c_void_p(self._address + 8 * word)
 
 
-def memory_file(size: int) -> int:
+def memory_file(size: int, sizes: BufferSizes = DEFAULT_SIZES) -> int:
     """Create an anonymous memory file for the buffers of ``size`` ranks and return its descriptor."""
     file = os.memfd_create("sglang-plug-ranks")
-    os.ftruncate(file, _bytes(size))
+    os.ftruncate(file, sizes.total(size))
     return file
 
 
@@ -257,7 +279,3 @@ def _add(contributions: list[Tensor] | tuple[Tensor, ...], into: Tensor) -> None
 
 def _header(size: int) -> int:
     return (size + 1) * LINE
-
-
-def _bytes(size: int) -> int:
-    return _header(size) + size * 2 * ROOM

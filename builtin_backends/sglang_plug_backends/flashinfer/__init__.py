@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 from sglang_plug import AttentionSpec, Facts, hookimpl
 
@@ -14,6 +15,7 @@ HEAD_DIMS = (64, 128, 256)
 DTYPES = ("float16", "bfloat16")
 KV_DTYPES = {"fp8_e4m3": "torch.float8_e4m3fn", "fp8_e5m2": "torch.float8_e5m2"}
 MIN_CAPABILITY = (8, 0)
+USUAL_CUDA_HOME = Path("/usr/local/cuda")
 logger = logging.getLogger(__name__)
 
 
@@ -46,8 +48,11 @@ def choose_component(kind: str, facts: Facts) -> str | None:
     return "triton"
 
 
-def why_not(facts: Facts) -> str:
-    """Return the reason why FlashInfer cannot serve ``facts``, or an empty string if it can."""
+def why_not(facts: Facts, cuda_home: Path = USUAL_CUDA_HOME) -> str:
+    """Return the reason why FlashInfer cannot serve ``facts``, or an empty string if it can.
+
+    ``cuda_home`` is searched for a compiler after the folders that environment variables name.
+    """
     shape, capability = facts.shape, facts.platform.get("capability", (0, 0))
     if not _installed("flashinfer"):
         return "flashinfer-python is not installed"
@@ -68,14 +73,14 @@ def why_not(facts: Facts) -> str:
             "it needs the number of query heads to be a multiple of the number of key-value heads, got "
             f"{shape.heads} and {shape.kv_heads}"
         )
-    if not _has_compiler() and not _installed("flashinfer_jit_cache"):
+    if not _has_compiler(cuda_home) and not _installed("flashinfer_jit_cache"):
         return "there is no CUDA compiler (nvcc) for its kernels, nor the package of compiled ones"
     return ""
 
 
-def _has_compiler() -> bool:
+def _has_compiler(cuda_home: Path) -> bool:
     """Return True if FlashInfer finds ``nvcc`` on the path or in the CUDA folder."""
-    homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
+    homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), cuda_home)
     return bool(shutil.which("nvcc")) or any(home and os.path.exists(f"{home}/bin/nvcc") for home in homes)
 
 

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 LIBRARIES = ("libcuda.so", "libcudart.so")
@@ -18,31 +19,49 @@ HEADER = "curand_kernel.h"
 USUAL_HOME = Path("/usr/local/cuda")
 
 
-def complete_toolkit(folder: Path | None = None) -> dict[str, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolkitParts:
+    """The places of a toolkit's parts that no environment variable names."""
+
+    home: Path
+    """Folder of a toolkit, which need not exist."""
+    libraries: tuple[Path, ...]
+    """Shared libraries that this process has loaded."""
+    headers: Path | None
+    """Folder of cuRAND's headers outside of a toolkit."""
+
+    @classmethod
+    def of_this_machine(cls) -> ToolkitParts:
+        """Find them, once CUDA is initialised."""
+        return cls(home=USUAL_HOME, libraries=tuple(loaded_libraries()), headers=packaged_headers())
+
+
+def complete_toolkit(folder: Path | None = None, parts: ToolkitParts | None = None) -> dict[str, str]:
     """Return additional environment variables for FlashInfer's compiler runs; existing values are extended.
 
     Call this once CUDA is initialised. The libraries that this process has loaded are linked from ``folder`` under the
     names that the linker expects, and are searched last.
     """
+    parts = parts or ToolkitParts.of_this_machine()
     results: dict[str, str] = {}
-    home = toolkit_home(os.environ)
+    home = toolkit_home(os.environ, parts.home)
     if home is not None and not any(os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")):
         results["CUDA_HOME"] = str(home)
-    links = link_libraries(loaded_libraries(), folder or _cache_folder())
+    links = link_libraries(parts.libraries, folder or _cache_folder())
     if links is not None:
         results["FLASHINFER_EXTRA_LDFLAGS"] = _with(os.environ, "FLASHINFER_EXTRA_LDFLAGS", f"-L{links}")
-    includes = None if home is not None and (home / "include" / HEADER).is_file() else packaged_headers()
+    includes = None if home is not None and (home / "include" / HEADER).is_file() else parts.headers
     if includes is not None:
         results["FLASHINFER_EXTRA_CUDAFLAGS"] = _with(os.environ, "FLASHINFER_EXTRA_CUDAFLAGS", f"-isystem {includes}")
     return results
 
 
-def toolkit_home(environ: Mapping[str, str]) -> Path | None:
-    """Return the toolkit's folder with its compiler and headers; ``None`` if there is none."""
+def toolkit_home(environ: Mapping[str, str], usual: Path = USUAL_HOME) -> Path | None:
+    """Return the toolkit's folder with its compiler and headers, at last ``usual``; ``None`` if there is none."""
     named = [Path(environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
     compiler = shutil.which("nvcc", path=environ.get("PATH"))
     neighbours = [] if compiler is None else [Path(compiler).parent.parent, Path(compiler).resolve().parent.parent]
-    for home in (*named, *neighbours, USUAL_HOME):
+    for home in (*named, *neighbours, usual):
         if (home / "bin" / "nvcc").is_file() and (home / "include" / "cuda_runtime.h").is_file():
             return home
     return None

@@ -29,12 +29,12 @@ def config_class(model_type: object) -> tuple[Any, bool]:
     return PreTrainedConfig, False
 
 
-def import_checks() -> None:
+def import_checks(checks: str = CHECKS) -> None:
     """Import the configuration checks as if activations were unavailable, unless they are already imported."""
-    if CHECKS in sys.modules:
+    if checks in sys.modules:
         return
     try:
-        spec = find_spec(CHECKS)
+        spec = find_spec(checks)
     except ModuleNotFoundError:
         spec = None
     if spec is None or spec.loader is None:  # another release of transformers: import it unchanged
@@ -42,8 +42,8 @@ def import_checks() -> None:
     module = module_from_spec(spec)
     vars(module)["__builtins__"] = {**vars(builtins), "__import__": _import}
     spec.loader.exec_module(module)  # before it is registered: no thread ever sees a partial module
-    parent, _, name = CHECKS.rpartition(".")
-    setattr(sys.modules[parent], name, sys.modules.setdefault(CHECKS, module))
+    parent, _, name = checks.rpartition(".")
+    setattr(sys.modules[parent], name, sys.modules.setdefault(checks, module))
 
 
 def _import(

@@ -21,7 +21,13 @@ class KVTiersSettings:
     """Memory in MiB for blocks on their way to a store; blocks beyond it are not stored. As much again is for loaded
     prefixes whose requests wait. Both are part of the memory that the server plans with."""
 
+    step_mib: int = 32
+    """Maximum MiB of loaded prefixes that are copied into the KV pool in a step for which other requests wait. One
+    block or state is copied in any case."""
+
     def __post_init__(self) -> None:
         for name in ("block_tokens", "load_seconds", "buffer_mib"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.step_mib < 0:
+            raise ValueError(f"step_mib must be at least 0, not {self.step_mib}")

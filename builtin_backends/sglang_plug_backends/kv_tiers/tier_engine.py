@@ -43,6 +43,8 @@ class TierEngine:
     """``None``: no store can transfer."""
     quota: StepQuota | None
     """``None``: steps and loads do not compete for processors."""
+    step_bytes: int
+    """Maximum number of bytes that are copied into the pool in a step for which other sequences wait."""
 
     @classmethod
     def open(
@@ -66,7 +68,18 @@ class TierEngine:
             promote=queue.promote,
         )
         tensors = TensorLoads(tiers, device, prefill, max_seconds=seconds, always=always, promote=queue.promote)
-        return cls(layout, states, tiers, prefill, queue, loads, tensors, Transfers.of(stores, seconds), quota)
+        return cls(
+            layout=layout,
+            states=states,
+            tiers=tiers,
+            prefill=prefill,
+            stores=queue,
+            loads=loads,
+            tensors=tensors,
+            transfers=Transfers.of(stores, seconds),
+            quota=quota,
+            step_bytes=settings.step_mib << 20,
+        )
 
     def step_done(self, stats: StepStats) -> None:
         """Note what the step computed, and how long it took."""

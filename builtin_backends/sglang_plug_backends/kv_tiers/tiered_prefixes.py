@@ -19,8 +19,6 @@ from .loading.prefix_source import MissingPrefix
 from .loading.tensor_loads import encode, encoded_bytes
 from .tier_engine import TierEngine
 
-BUSY_BYTES = 32 << 20
-"""Maximum number of bytes that are copied into the pool in a step for which other sequences wait."""
 POLL = 0.001
 
 
@@ -149,7 +147,8 @@ class TieredPrefixes:
             return True
         if not load.done:
             return self._wait(state, load, busy)
-        layout, result, first = self.engine.layout, load.result, load.missing.first
+        engine, result, first = self.engine, load.result, load.missing.first
+        layout = engine.layout
         present, end = self._pool.present(sequence), result.end * layout.tokens
         if self._pool.cached(sequence) >= end:
             self.release(state)
@@ -157,7 +156,9 @@ class TieredPrefixes:
         if present < first * layout.tokens:
             return self._load_again(sequence, state)
         if present < end:
-            room = (BUSY_BYTES - self._copied_bytes) // layout.token_bytes if busy and layout.token_bytes else end
+            room = (
+                (engine.step_bytes - self._copied_bytes) // layout.token_bytes if busy and layout.token_bytes else end
+            )
             if room < layout.tokens and self._copied_bytes:
                 return False
             target = min(end, present + max(layout.tokens, room) // layout.tokens * layout.tokens)
@@ -166,7 +167,7 @@ class TieredPrefixes:
                 return False
             present = reached
         if result.state and present >= end:
-            if busy and self._copied_bytes and self._copied_bytes + self.engine.states.size > BUSY_BYTES:
+            if busy and self._copied_bytes and self._copied_bytes + engine.states.size > engine.step_bytes:
                 return False
             self._restore_states(sequence, state, load, end)
         self.release(state)

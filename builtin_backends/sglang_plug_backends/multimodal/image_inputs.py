@@ -27,7 +27,7 @@ from sglang_plug import (
 
 from .layout import MediaLayout, cache_tokens
 
-AT_ONCE = 4096
+MAX_ENCODER_TOKENS = 4096
 """Largest number of image tokens that are encoded in one call, unless a single image has more."""
 
 
@@ -71,19 +71,25 @@ def _check_precomputed(model: Model, request: Request) -> None:
 
 
 def multimodal_inputs(
-    model: Model, chunks: Ordered[ChunkView], device: torch.device, store: TensorStore | None = None
+    model: Model,
+    chunks: Ordered[ChunkView],
+    device: torch.device,
+    store: TensorStore | None = None,
+    *,
+    max_encoder_tokens: int = MAX_ENCODER_TOKENS,
 ) -> MultimodalInputs | None:
     """Build the states that replace embeddings in the step of ``chunks``; ``None`` if the step has no images.
 
     Images that the step reaches for the first time are encoded, unless their states were loaded; states that a later
-    chunk needs are kept. What is encoded is put into ``store``.
+    chunk needs are kept. What is encoded is put into ``store``. One call of the encoder gets at most
+    ``max_encoder_tokens`` tokens, or a single image.
     """
     in_step = _images_in_step(chunks)
     if not in_step:
         return None
     _take_precomputed(in_step, device)
     _take_loaded(in_step, device)
-    _encode_missing(model, in_step, store)
+    _encode_missing(model, in_step, store, max_encoder_tokens)
     rows, states = list[int](), list[Tensor]()
     for chunk, first, index in in_step:
         media, layout = chunk.sequence.request.media[index], _layout(chunk)
@@ -100,7 +106,7 @@ def multimodal_inputs(
     )
 
 
-def largest_media(model: Model, tokens: int) -> tuple[Media, ...]:
+def largest_media(model: Model, tokens: int, *, max_encoder_tokens: int = MAX_ENCODER_TOKENS) -> tuple[Media, ...]:
     """Return the images of one encoder call that takes the most memory, in a prompt of at most ``tokens``.
 
     Empty if the model takes no images, or gives no example.
@@ -108,7 +114,7 @@ def largest_media(model: Model, tokens: int) -> tuple[Media, ...]:
     example = model.example(tokens) if isinstance(model, SupportsImages) else None
     if example is None:
         return ()
-    copies = max(1, min(AT_ONCE, tokens) // example.count)
+    copies = max(1, min(max_encoder_tokens, tokens) // example.count)
     return tuple(replace(example, start=number * example.count) for number in range(copies))
 
 
@@ -138,14 +144,16 @@ def _whole(chunks: Ordered[ChunkView], in_step: Ordered[tuple[ChunkView, int, in
     return tuple(images)
 
 
-def _encode_missing(model: Model, in_step: Ordered[tuple[ChunkView, int, int]], store: TensorStore | None) -> None:
+def _encode_missing(
+    model: Model, in_step: Ordered[tuple[ChunkView, int, int]], store: TensorStore | None, max_encoder_tokens: int
+) -> None:
     """Encode all images whose states are not kept yet, in as few calls as possible, and put them into ``store``."""
     missing = [(chunk, index) for chunk, _, index in in_step if index not in _layout(chunk).states]
     if not missing:
         return
     assert isinstance(model, SupportsImages)
     media = [chunk.sequence.request.media[index] for chunk, index in missing]
-    encoded = (states for group in _groups(media) for states in model.encode_images(group))
+    encoded = (states for group in _groups(media, max_encoder_tokens) for states in model.encode_images(group))
     for (chunk, index), image, states in zip(missing, media, encoded, strict=True):
         if len(states) != image.count:
             raise RuntimeError(
@@ -192,11 +200,11 @@ def _take_precomputed(in_step: Ordered[tuple[ChunkView, int, int]], device: torc
             layout.states[index] = upload_array(states, device)
 
 
-def _groups(media: Ordered[Media]) -> Iterator[list[Media]]:
+def _groups(media: Ordered[Media], max_encoder_tokens: int) -> Iterator[list[Media]]:
     """Yield the groups of images that are encoded in one call, in order."""
     group, tokens = list[Media](), 0
     for item in media:
-        if group and tokens + item.count > AT_ONCE:
+        if group and tokens + item.count > max_encoder_tokens:
             yield group
             group, tokens = [], 0
         group.append(item)

@@ -15,8 +15,8 @@ GROUPS = (256, 128, 64, 32)
 MULTIPLE_OF_ROWS = 16
 MIDDLE = 8
 """Zero point of torch's four-bit values."""
-CHUNK = 1 << 22
-"""Maximum numbers of a matrix that are dequantized at once."""
+MAX_DEQUANTIZED = 1 << 22
+"""Maximum numbers of a matrix that are dequantized at once, unless a single row has more."""
 
 
 def pack_quantized(
@@ -31,10 +31,10 @@ def pack_quantized(
     return pack_chunks(weight, bias)
 
 
-def pack_chunks(weight: QuantizedWeight, bias: Tensor | None) -> LinearFunction:
-    """Multiply with chunks of the rows, each dequantized in turn."""
+def pack_chunks(weight: QuantizedWeight, bias: Tensor | None, *, max_numbers: int = MAX_DEQUANTIZED) -> LinearFunction:
+    """Multiply with chunks of the rows, each of at most ``max_numbers`` numbers and dequantized in turn."""
     rows, columns = weight.shape
-    step = max(1, CHUNK // columns)
+    step = max(1, max_numbers // columns)
     chunks = [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
     def linear(x: Tensor) -> Tensor:

@@ -62,17 +62,24 @@ class GrammarSources:
         return GrammarBackends(self._components, self._order, self._vocabulary())
 
 
+MakeProcess = Callable[[Callable[[], Setup], threading.Lock], GrammarProcess]
+"""Makes a compiling process from its first message and the lock that is held while one starts."""
+
+
 class BackendCompiler:
     """Compiles with the chosen backends, for the vocabulary of the chosen tokenizer, in a process of its own.
 
     Args:
         sources: the objects shared with other compilers.
         helps: True if others can do its work when its process cannot be started.
+        make_process: makes the process.
     """
 
-    def __init__(self, sources: GrammarSources, *, helps: bool = False) -> None:
-        self._sources, self._helps = sources, helps
-        self._process = GrammarProcess(lambda: sources.setup, sources.starting)
+    def __init__(
+        self, sources: GrammarSources, *, helps: bool = False, make_process: MakeProcess = GrammarProcess
+    ) -> None:
+        self._sources, self._helps, self._make_process = sources, helps, make_process
+        self._process = make_process(lambda: sources.setup, sources.starting)
 
     def start(self) -> GrammarBackend:
         """Build the first backend in the compiling process and, unless done already, in this one.
@@ -100,7 +107,7 @@ class BackendCompiler:
 
     def helper(self) -> Compiler:
         """Make a compiler with another process; the backends of this one load the grammars that it compiles."""
-        return BackendCompiler(self._sources, helps=True)
+        return BackendCompiler(self._sources, helps=True, make_process=self._make_process)
 
     def compile(self, constraint: Constraint, is_wanted: Callable[[], bool]) -> bytes:
         """Compile a constraint; see ``GrammarProcess.compile``. Raises ``ConstraintError``, ``CompilerUnavailable``."""

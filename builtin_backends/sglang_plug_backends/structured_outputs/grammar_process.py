@@ -59,6 +59,12 @@ class NotWanted(Exception):
     """Raised if no request waits for the answer any more."""
 
 
+def spawn_worker() -> subprocess.Popen[bytes]:
+    """Start the program of a compiling process, with a pipe to it and one from it. Raises ``OSError``."""
+    command = python_command("sglang_plug_backends.structured_outputs.grammar_worker")
+    return start_child(command, stdout=subprocess.PIPE)
+
+
 class GrammarProcess:
     """Runs one compiling process at a time; a new one is started as soon as one is gone.
 
@@ -67,10 +73,17 @@ class GrammarProcess:
     Args:
         setup: returns the first message to the process; called in the thread that uses this.
         starting: held while a process starts, because several at once would all take longer.
+        spawn: starts a process, with pipes as its standard input and output. Raises ``OSError``.
     """
 
-    def __init__(self, setup: Callable[[], Setup], starting: threading.Lock) -> None:
-        self._setup, self._starting = setup, starting
+    def __init__(
+        self,
+        setup: Callable[[], Setup],
+        starting: threading.Lock,
+        *,
+        spawn: Callable[[], subprocess.Popen[bytes]] = spawn_worker,
+    ) -> None:
+        self._setup, self._starting, self._spawn_process = setup, starting, spawn
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = self._was_ready = False
         self.closed = False
@@ -173,9 +186,7 @@ class GrammarProcess:
         """Start a process and send it the setup. Raises ``OSError``."""
         if self.closed:
             return
-        self._process = start_child(
-            python_command("sglang_plug_backends.structured_outputs.grammar_worker"), stdout=subprocess.PIPE
-        )
+        self._process = self._spawn_process()
         try:
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
         except OSError:

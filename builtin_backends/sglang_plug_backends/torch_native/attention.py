@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sglang_plug import Attention, AttentionBackend, ForwardBatch, FusedStoreCapable, KVPool, LSECapable
+from sglang_plug import (
+    Attention,
+    AttentionBackend,
+    AttentionShape,
+    ForwardBatch,
+    FusedStoreCapable,
+    KVPool,
+    LSECapable,
+)
 from sglang_plug.contracts.model.batch import narrowed, widened
 
 from .all_heads import attend_wide
 from .partial import Partial, attend, join
 from .plan import DecodePlan, ExtendPlan, Plan, plan
 from .query_blocks import attend_in_blocks
-
-BLOCKS_FROM = 8192
-"""Number of queries times keys of a sequence from which blocks are used."""
-WIDE_HEADS, WIDE_FROM = 2, 8
-"""Maximum key heads, and minimum decodes, for multiplying all key heads at once."""
+from .thresholds import MEASURED, Thresholds
 
 
 class TorchAttention(AttentionBackend, FusedStoreCapable, LSECapable):
@@ -26,11 +31,23 @@ class TorchAttention(AttentionBackend, FusedStoreCapable, LSECapable):
 
     Values that are a slice of the keys are not cut out: whole keys are used as values, and the result is cut. Torch's
     fast paths require equal widths, and keys are gathered once.
+
+    Args:
+        shape: the shape of the model's attention.
+        device: device of the tensors.
+        settings: not used; the backend has none.
+        thresholds: sizes from which a step is computed in another way.
     """
+
+    def __init__(
+        self, shape: AttentionShape, device: torch.device, settings: Any = None, *, thresholds: Thresholds = MEASURED
+    ) -> None:
+        super().__init__(shape, device, settings)
+        self._thresholds = thresholds
 
     def plan(self, batch: ForwardBatch) -> None:
         """Divide the step's sequences into those with one new token and those with more."""
-        batch.plan = plan(batch, share=True)
+        batch.plan = plan(batch, min_shared=self._thresholds.shared_prefix)
 
     def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         """Store the keys and values and attend.
@@ -75,20 +92,21 @@ class TorchAttention(AttentionBackend, FusedStoreCapable, LSECapable):
     def _run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         result: Plan = batch.plan
         if result.decode is not None and result.decode.rows is None:
-            return _decode(layer, q, batch, result.decode)
+            return _decode(layer, q, batch, result.decode, self._thresholds)
         if batch.kv is not None and batch.kv.k[layer.index].dtype != k.dtype:
             k, v = _as_kept(batch.kv, layer, k, v)
         out = q.new_empty(q.shape[0], q.shape[1], v.shape[-1])
         for extend in result.extends:
             rows = slice(extend.start, extend.start + extend.count)
-            out[rows] = _extend(layer, q[rows], k[rows], v[rows], batch, extend)
+            out[rows] = _extend(layer, q[rows], k[rows], v[rows], batch, extend, self._thresholds)
         if result.decode is not None:
-            assert result.decode.rows is not None
-            out.index_copy_(0, result.decode.rows, _decode(layer, q[result.decode.rows], batch, result.decode))
+            decode_rows = result.decode.rows
+            assert decode_rows is not None
+            out.index_copy_(0, decode_rows, _decode(layer, q[decode_rows], batch, result.decode, self._thresholds))
         return out
 
 
-def _decode(layer: Attention, q: Tensor, batch: ForwardBatch, part: DecodePlan) -> Tensor:
+def _decode(layer: Attention, q: Tensor, batch: ForwardBatch, part: DecodePlan, thresholds: Thresholds) -> Tensor:
     """Attend with one new token of each of ``B`` sequences, ``[B, heads, dim]`` to ``[B, heads, value_dim]``."""
     assert batch.kv is not None
     batch_size, heads, dim = q.shape
@@ -97,7 +115,7 @@ def _decode(layer: Attention, q: Tensor, batch: ForwardBatch, part: DecodePlan) 
     grouped = q.reshape(batch_size, kv_heads, heads // kv_heads, dim)
     k, v = _read(batch.kv, layer, q.dtype, part.gather)  # [B, longest, kv_heads, dim]
     window = layer.window
-    if part.shared is None and layer.softcap is None and _suits_wide(grouped, v):
+    if part.shared is None and layer.softcap is None and thresholds.suits_wide(grouped, v):
         return attend_wide(grouped, k, v, layer.scale, part.mask(window, q.dtype)).reshape(batch_size, heads, -1)
     k, v = k.transpose(1, 2), v.transpose(1, 2)
     if (shared := part.shared) is None:
@@ -124,11 +142,13 @@ def _decode_windowed(
     return out.reshape(size, q.shape[1] * q.shape[2], -1)
 
 
-def _extend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch, part: ExtendPlan) -> Tensor:
+def _extend(
+    layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch, part: ExtendPlan, thresholds: Thresholds
+) -> Tensor:
     """Attend with several new tokens of one sequence, ``[count, heads, dim]`` to ``[count, heads, value_dim]``."""
     length = part.count + (0 if part.prefix is None else len(part.prefix))
     window = layer.window if layer.window is not None and layer.window < length else None
-    blocks = layer.causal and layer.softcap is None and _suits_blocks(q, length)
+    blocks = layer.causal and layer.softcap is None and thresholds.suits_blocks(q, length)
     if (prefix := part.prefix) is not None:
         assert batch.kv is not None
         k_before, v_before = _read(batch.kv, layer, q.dtype, lambda pool: pool.index_select(0, prefix))
@@ -193,17 +213,6 @@ def _read(kv: KVPool, layer: Attention, dtype: torch.dtype, take: Callable[[Tens
     if kv.values_in_keys:
         return keys, keys
     return keys, widened(take(kv.v[layer.index]), dtype, kv.v_scale[layer.index])
-
-
-def _suits_blocks(q: Tensor, length: int) -> bool:
-    """Return True if whole matrix products are faster than torch's flash attention."""
-    return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[0] * length >= BLOCKS_FROM
-
-
-def _suits_wide(q: Tensor, v: Tensor) -> bool:
-    """Return True if one product over all key heads is faster than one for each."""
-    few = q.shape[1] <= WIDE_HEADS and q.shape[0] >= WIDE_FROM
-    return few and q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[-1] == v.shape[-1]
 
 
 def _heads(x: Tensor) -> Tensor:

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from sglang_plug import ForwardBatch, upload
 
-SHARED_PREFIX = 128
-"""Minimum length of a prefix common to all decodes for which it is read once for all of them."""
 NEVER = float("-inf")
 
 
@@ -99,10 +97,11 @@ class Plan:
     extends: list[ExtendPlan]
 
 
-def plan(batch: ForwardBatch, *, share: bool) -> Plan:
-    """Plan the step's sequences. ``share`` allows splitting decodes into a common prefix and the rest.
+def plan(batch: ForwardBatch, *, min_shared: int) -> Plan:
+    """Plan the step's sequences. Decodes are split into a common prefix and the rest.
 
-    Only on a CPU: detecting a prefix reads the tables' values, which would synchronise other devices.
+    A prefix has at least ``min_shared`` tokens, and is detected only on a CPU: that reads the tables' values, which
+    would synchronise other devices.
     """
     decodes, extends, start = [], [], 0
     for row, (count, length) in enumerate(zip(batch.query_lens, batch.kv_lens, strict=True)):
@@ -112,17 +111,17 @@ def plan(batch: ForwardBatch, *, share: bool) -> Plan:
             prefix = batch.tables[row, : length - count] if length > count else None
             extends.append(ExtendPlan(start, count, prefix))
         start += count
-    return Plan(_decode(batch, decodes, share, everything=not extends) if decodes else None, extends)
+    return Plan(_decode(batch, decodes, min_shared, everything=not extends) if decodes else None, extends)
 
 
-def _decode(batch: ForwardBatch, decodes: list[tuple[int, int, int]], share: bool, everything: bool) -> DecodePlan:
+def _decode(batch: ForwardBatch, decodes: list[tuple[int, int, int]], min_shared: int, everything: bool) -> DecodePlan:
     device = batch.tables.device
     lengths = [length for _, _, length in decodes]
     tables = batch.tables
     if not everything:
         tables = tables.index_select(0, upload([row for row, _, _ in decodes], torch.int64, device))
     looks = device.type == "cpu"
-    shared = _common(tables, min(lengths) - 1) if share and looks and len(decodes) > 1 else 0
+    shared = _common(tables, min(lengths) - 1, min_shared) if looks and len(decodes) > 1 else 0
     longest = max(lengths) - shared
     table = tables[:, shared : shared + longest].reshape(-1)
     return DecodePlan(
@@ -142,10 +141,10 @@ def _run_start(table: Tensor) -> int | None:
     return start if bool((table == torch.arange(start, start + len(table))).all()) else None
 
 
-def _common(tables: Tensor, max_length: int) -> int:
-    """Count the leading slots that all ``tables`` share; 0 if too few."""
-    if max_length < SHARED_PREFIX or not bool((tables[:, SHARED_PREFIX - 1] == tables[0, SHARED_PREFIX - 1]).all()):
+def _common(tables: Tensor, max_length: int, minimum: int) -> int:
+    """Count the leading slots that all ``tables`` share; 0 if they are less than ``minimum``."""
+    if max_length < minimum or not bool((tables[:, minimum - 1] == tables[0, minimum - 1]).all()):
         return 0
     same = (tables[:, :max_length] == tables[0, :max_length]).all(dim=0)
     common = max_length if bool(same.all()) else int(same.int().argmin())
-    return common if common >= SHARED_PREFIX else 0
+    return common if common >= minimum else 0

@@ -42,10 +42,10 @@ def can_overlap(device: torch.device) -> bool:
     return supports_overlap() and torch.cuda.get_device_capability(device) >= MIN_FOR_OVERLAP
 
 
-def supports_overlap() -> bool:
-    """Return True if this Triton supports them; older ones do not know the option."""
+def supports_overlap(compiler: str = "triton.backends.nvidia.compiler") -> bool:
+    """Return True if the module ``compiler`` of Triton supports them; older ones do not know the option."""
     try:
-        options = importlib.import_module("triton.backends.nvidia.compiler").CUDAOptions
+        options = importlib.import_module(compiler).CUDAOptions
     except (ImportError, AttributeError):
         return False
     return "launch_pdl" in {field.name for field in dataclasses.fields(options)}

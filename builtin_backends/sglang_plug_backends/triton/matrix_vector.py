@@ -59,6 +59,8 @@ TILES = (
     Tiles(rows=2, columns=1024, warps=4, stages=4),
 )
 """Candidate sizes. Each is compiled once for all shapes, because these are no constants of the kernel."""
+MultiplyRow = Callable[..., Tensor]
+"""The signature of ``multiply_row``."""
 Time = Callable[[Ordered[Callable[[], Tensor]]], float]
 """Timer that returns the seconds of each of several products, run in turns."""
 
@@ -70,12 +72,19 @@ class RowProducts:
         silu_mul: see ``Kernels.silu_mul``.
         time: how products are timed; on a GPU by default.
         overlap: let each kernel start while the one before it ends.
+        multiply: calls the kernel; ``multiply_row`` by default.
     """
 
     def __init__(
-        self, silu_mul: Callable[[Tensor], Tensor], time: Time | None = None, *, overlap: bool = False
+        self,
+        silu_mul: Callable[[Tensor], Tensor],
+        time: Time | None = None,
+        *,
+        overlap: bool = False,
+        multiply: MultiplyRow | None = None,
     ) -> None:
-        self._silu_mul, self._time, self._overlap = silu_mul, time, overlap
+        self._silu_mul, self._time = silu_mul, time
+        self._multiply_row = partial(multiply or multiply_row, overlap=overlap)
         self._tiles: dict[tuple[torch.Size, torch.dtype, bool, bool], Tiles | None] = {}
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None) -> LinearFunction:
@@ -96,7 +105,7 @@ class RowProducts:
         tiles = self._tiles[kind]
         if tiles is None:
             return many
-        single = partial(multiply_row, weight, bias, gated=gated, tiles=tiles, overlap=self._overlap)
+        single = partial(self._multiply_row, weight, bias, gated=gated, tiles=tiles)
         return partial(_multiply, weight.dtype, single, many)
 
     def _many(self, weight: Tensor, bias: Tensor | None, *, gated: bool) -> LinearFunction:
@@ -131,9 +140,7 @@ class RowProducts:
         self, time: Time, copies: Ordered[Tensor], bias: Tensor | None, x: Tensor, gated: bool
     ) -> Iterator[tuple[Tiles, float]]:
         for tiles in TILES:
-            products = [
-                partial(multiply_row, copy, bias, x, gated=gated, tiles=tiles, overlap=self._overlap) for copy in copies
-            ]
+            products = [partial(self._multiply_row, copy, bias, x, gated=gated, tiles=tiles) for copy in copies]
             try:
                 yield tiles, time(products)
             except torch.cuda.OutOfMemoryError:

@@ -14,7 +14,6 @@ DEFINITIONS = Kernels()
 """The torch functions that define each operation."""
 MASK_BLOCK = 4096
 DRAW_BLOCK, DRAW_WIDE = 2048, 8192
-"""Tokens of a row per block, when compared with several values and with one."""
 DRAW_WARPS = 16
 
 
@@ -33,8 +32,19 @@ def mask_logits(logits: Tensor, rows: Tensor | None, mask: Tensor, *, overlap: b
     return logits
 
 
-def sample_tokens(logits: Tensor, options: SamplingOptions, uniform: Tensor, *, overlap: bool = False) -> Tensor:
+def sample_tokens(
+    logits: Tensor,
+    options: SamplingOptions,
+    uniform: Tensor,
+    *,
+    overlap: bool = False,
+    block: int = DRAW_BLOCK,
+    wide_block: int = DRAW_WIDE,
+) -> Tensor:
     """Sample as defined, without a sort: tokens share the numbers in [0, 1) in the order of their ids.
+
+    A row is read in blocks of ``block`` tokens where they are compared with several values, and of ``wide_block`` where
+    they are compared with one.
 
     The kept tokens are the same except for rounding: logits that differ by less than a few millionths of the
     temperature count as equal, and a token at the very edge of top-p may be kept or not.
@@ -55,8 +65,8 @@ def sample_tokens(logits: Tensor, options: SamplingOptions, uniform: Tensor, *, 
             uniform,
             out,
             width,
-            WIDE=min(DRAW_WIDE, power_of_two(width)),
-            BLOCK=min(DRAW_BLOCK, power_of_two(width)),
+            WIDE=min(wide_block, power_of_two(width)),
+            BLOCK=min(block, power_of_two(width)),
             num_warps=DRAW_WARPS,
             **launch_options(logits.device, overlap),
         )

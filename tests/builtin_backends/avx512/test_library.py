@@ -8,8 +8,9 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,26 +19,27 @@ import torch
 from sglang_plug import AttentionShape, ConfigError, Facts
 from sglang_plug_backends import avx512
 from sglang_plug_backends.avx512 import library
+from sglang_plug_backends.avx512.library import INSTRUCTIONS, Machine
 
 FACTS = Facts(device="cpu", dtype="bfloat16", shape=AttentionShape(heads=4, kv_heads=2, dim=64, layers=1))
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """Provide an empty cache folder and no cached state."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    remembered = (library.load, library.why_not, library._cache_folder)
-    for function in remembered:
-        function.cache_clear()
-    yield tmp_path / "sglang-plug"
-    for function in remembered:
-        function.cache_clear()
+def machine(tmp_path: Path) -> Machine:
+    """A machine whose CPU has all instructions, and where nothing is compiled."""
+    return Machine(cpuinfo=cpuinfo(tmp_path, INSTRUCTIONS), installed=tmp_path / "installed", cache=tmp_path / "cache")
 
 
-@pytest.fixture
-def capable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate a CPU with all instructions."""
-    monkeypatch.setattr(library, "_missing_instructions", list)
+def cpuinfo(folder: Path, instructions: Sequence[str]) -> Path:
+    """Write what a system tells of a CPU with ``instructions``, and return the file."""
+    file = folder / "cpuinfo"
+    file.write_text(f"processor\t: 0\nflags\t\t: fpu {' '.join(instructions)}\n")
+    return file
+
+
+def cached_libraries(machine: Machine) -> list[Path]:
+    assert machine.cache is not None
+    return list(machine.cache.rglob("*.so"))
 
 
 def fake_compiler(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -51,39 +53,39 @@ def fake_compiler(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) ->
 @pytest.fixture
 def library_file(compiled: None) -> Path:
     """The library that the real compiler made for this session's other tests."""
-    return library._compiled()
+    return library.library_path()
 
 
 def test_compiled_once(
-    library_file: Path, fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    library_file: Path,
+    machine: Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     script = f'while [ "$1" != -o ]; do shift; done; cp "{library_file}" "$2"'
     fake_compiler(tmp_path / "bin", monkeypatch, script)
     with caplog.at_level(logging.INFO):
-        assert library.why_not() == ""
-    (built,) = fresh.rglob("*.so")
+        assert library.why_not(machine) == ""
+    (built,) = cached_libraries(machine)
     count = len(list(library.SOURCES.glob("*.cpp")))
     assert f"Compiling the CPU kernels: 100%|####################| {count}/{count}" in caplog.text
     assert "Compiling the CPU kernels with" in caplog.text and built.stat().st_mode & 0o022 == 0
     assert [path for path in built.parent.iterdir() if path != built] == []
-    for function in (library.load, library.why_not):
-        function.cache_clear()
     monkeypatch.setenv("PATH", "/nowhere")
-    assert library.why_not() == ""  # no compiler is asked for
+    again = replace(machine, installed=tmp_path / "another")  # as in another process, which remembers nothing
+    assert library.why_not(again) == ""  # no compiler is asked for
 
 
-@pytest.mark.usefixtures("capable")
 def test_compiled_into_the_package(
-    library_file: Path, fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library_file: Path, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "package"
     fake_compiler(tmp_path / "bin", monkeypatch, f'while [ "$1" != -o ]; do shift; done; cp "{library_file}" "$2"')
-    command = [sys.executable, "-m", "sglang_plug_backends.avx512", "--folder", str(folder)]
+    command = [sys.executable, "-m", "sglang_plug_backends.avx512", "--folder", str(machine.installed)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert [Path(done.stdout.strip())] == list(folder.iterdir())
-    monkeypatch.setattr(library, "COMPILED", folder)
+    assert [Path(done.stdout.strip())] == list(machine.installed.iterdir())
     monkeypatch.setenv("PATH", "/nowhere")
-    assert library.why_not() == "" and not list(fresh.rglob("*.so"))
+    assert library.why_not(machine) == "" and not cached_libraries(machine)
 
 
 def test_compiling_into_the_package_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,45 +95,48 @@ def test_compiling_into_the_package_without_a_compiler(tmp_path: Path, monkeypat
     assert done.returncode == 1 and "no C++ compiler is installed" in done.stderr
 
 
-def test_without_a_compiler(fresh: Path, capable: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+def test_without_a_compiler(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="no C\\+\\+ compiler is installed"):
-        library.load()
-    assert avx512.choose_component("kernels", FACTS) is None
+        library.load(machine)
+    assert avx512.choose("kernels", FACTS, partial(library.why_not, machine)) is None
 
 
 def test_the_compiler_fails(
-    fresh: Path, capable: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake_compiler(tmp_path / "bin", monkeypatch, "echo 'common.h:1: error: unknown option' >&2; exit 1")
     with caplog.at_level(logging.INFO):
-        assert avx512.choose_component("attention", FACTS) is None
+        assert avx512.choose("attention", FACTS, partial(library.why_not, machine)) is None
     assert "could not compile the CPU kernels: common.h:1: error: unknown option" in caplog.text
-    assert not list(fresh.rglob("*.so"))
+    assert not cached_libraries(machine)
 
 
-def test_a_broken_library_names_its_file(
-    fresh: Path, capable: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_library_names_its_file(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_compiler(tmp_path / "bin", monkeypatch, 'while [ "$1" != -o ]; do shift; done; echo nothing > "$2"')
-    assert "do not load" in library.why_not() and "remove the file to compile anew" in library.why_not()
+    assert "do not load" in library.why_not(machine) and "remove the file to compile anew" in library.why_not(machine)
 
 
-def test_a_folder_that_others_write_to_is_not_used(
-    fresh: Path, capable: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_compiler(tmp_path / "bin", monkeypatch, 'while [ "$1" != -o ]; do shift; done; echo nothing > "$2"')
-    library._cache_folder().chmod(0o777)
-    library._cache_folder.cache_clear()
-    assert not library._cache_folder().is_relative_to(fresh)
-    shutil.rmtree(library._cache_folder())
+def test_a_folder_that_others_write_to_is_not_used(tmp_path: Path) -> None:
+    usual, shared = tmp_path / "usual", tmp_path / "shared"
+    name = library.private_cache(usual).relative_to(usual)
+    (shared / name).mkdir(parents=True)
+    (shared / name).chmod(0o777)
+    folder = library.private_cache(shared)
+    assert not folder.is_relative_to(tmp_path)
+    shutil.rmtree(folder)
 
 
-def test_the_cpu_lacks_instructions(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_missing_instructions", lambda: ["avx512_bf16"])
-    assert library.why_not() == "the CPU lacks avx512_bf16"
+def test_the_cpu_lacks_instructions(machine: Machine, tmp_path: Path) -> None:
+    cpuinfo(tmp_path, [name for name in INSTRUCTIONS if name != "avx512_bf16"])
+    assert library.why_not(machine) == "the CPU lacks avx512_bf16"
     with pytest.raises(ConfigError, match="need a CPU with avx512_bf16"):
-        library.load()
+        library.load(machine)
+
+
+def test_the_system_does_not_describe_the_cpu(machine: Machine, tmp_path: Path) -> None:
+    unknown = replace(machine, cpuinfo=tmp_path / "missing")
+    assert library.why_not(unknown) == f"the CPU lacks a readable {tmp_path / 'missing'}"
 
 
 @pytest.mark.usefixtures("compiled")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import io
 import logging
-import sys
 from array import array
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from types import SimpleNamespace
 from typing import Any
 from weakref import ref
@@ -32,7 +32,7 @@ from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug_backends.cuda_graphs import build
 from sglang_plug_backends.cuda_graphs.decode_graphs import DecodeGraphs
 from sglang_plug_backends.cuda_graphs.garbage_collection import no_collection
-from sglang_plug_backends.cuda_graphs.graph_inputs import SLOTS, GraphInputs, Held
+from sglang_plug_backends.cuda_graphs.graph_inputs import GraphInputs, Held
 from sglang_plug_backends.torch_native.attention import TorchAttention
 
 from .graph_bench import CPU, SHAPE, VOCABULARY, WIDTH, Engine, Recorder, StaticAttention
@@ -314,20 +314,20 @@ def test_log_lines(caplog: pytest.LogCaptureFixture) -> None:
     assert "Capture cuda graph end. Time elapsed:" in caplog.text
 
 
-def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_how_far_it_is() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    engine = Engine(graphs=True, max_size=8)
+    with redirect_stderr(Terminal()) as stream:
+        engine = Engine(graphs=True, max_size=8)
     lines = stream.getvalue().strip().split("\r")
     assert len(lines) == 4
     assert lines[0].startswith("Capturing batches (bs=8 avail_mem=1.00 GB):  25%|#####")
     assert lines[3].endswith("| 4/4") and "(bs=1 " in lines[3]
     assert engine.graphs is not None
-    engine.graphs.capture_sizes(engine.model, [2])
+    with redirect_stderr(stream):
+        engine.graphs.capture_sizes(engine.model, [2])
     assert stream.getvalue().count("\r") == 4, "what is only tried is not shown"
 
 
@@ -340,8 +340,9 @@ def test_padding_writes_to_the_spare_slot_only() -> None:
     engine.step()
     assert engine.graphs is not None
     used = {sequence.slots[sequence.computed - 1] for sequence in engine.scheduler.running}
-    assert set(engine.graphs._inputs.of(SLOTS, 4).tolist()) == {0, *used}
-    assert not engine.graphs._inputs.tensors[:, 3].any()
+    batch = engine.graphs.captured[4].batch
+    assert set(batch.slots.tolist()) == {0, *used}
+    assert (batch.input_ids[3], batch.positions[3], batch.slots[3], batch.kv_lens[3]) == (0, 0, 0, 1)
 
 
 def test_a_sequence_whose_slots_were_replaced_does_not_follow_on() -> None:
@@ -392,17 +393,13 @@ def extension_context(*, device: str = "cuda", task: str = "generate", ranks: in
     )
 
 
-def test_where_the_engine_uses_graphs(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    class OfDevice(Recorder):
-        def __init__(self, device: torch.device) -> None:
-            super().__init__()
-
-    monkeypatch.setattr(build, "CudaRecorder", OfDevice)
-    monkeypatch.setattr(build, "DecodeGraphs", lambda *arguments, **named: named)
-    kv = Engine(graphs=False).runner.kv
+def test_where_the_engine_uses_graphs(caplog: pytest.LogCaptureFixture) -> None:
+    """With a backend's own recorder, or on a CUDA device; whole engines on one are tested with the fake device."""
+    engine = Engine(graphs=False)
+    kv = engine.runner.kv
     assert kv is not None
 
-    def made(backend: AttentionBackend, **facts: Any) -> Any:
+    def made(backend: AttentionBackend, **facts: Any) -> DecodeGraphs | None:
         extension = build.build_decode_graphs(extension_context(**facts))
         if extension is None:
             return None
@@ -411,17 +408,21 @@ def test_where_the_engine_uses_graphs(monkeypatch: pytest.MonkeyPatch, caplog: p
             backend=backend, attention="attention 'x'", kv=kv, max_context=40, collectives=SINGLE_RANK
         )
         with caplog.at_level(logging.INFO):
-            return extension.executor(context)
+            graphs = extension.executor(context)
+        assert graphs is None or isinstance(graphs, DecodeGraphs)
+        return graphs
 
-    able, unable = StaticAttention(SHAPE, CPU), TorchAttention(SHAPE, CPU)
-    assert made(able)["max_size"] == 256 and made(able)["width"] == 40
-    assert made(able, cuda_graph_max_bs=16)["max_size"] == 16
-    assert made(able, device="cpu") is None and made(able, task="embed") is None and made(able, causal=False) is None
+    able, unable, own = StaticAttention(SHAPE, CPU), TorchAttention(SHAPE, CPU), OwnAttention(SHAPE, CPU)
+    assert made(able, device="cpu") is None and made(own, device="cpu", task="embed") is None
+    assert made(able, task="embed") is None and made(able, causal=False) is None
     assert caplog.text == ""
     assert made(able, disable_cuda_graph=True) is None and "--disable-cuda-graph" in caplog.text
     assert made(unable) is None and "attention 'x' does not offer them" in caplog.text
-    own = OwnAttention(SHAPE, CPU)
-    assert made(own, device="cpu")["max_size"] == 256
+    largest, small = made(own, device="cpu"), made(own, device="cpu", cuda_graph_max_bs=16)
+    assert largest is not None and largest.max_size == 256
+    assert small is not None and small.max_size == 16
+    small.capture(engine.model)
+    assert small.captured[1].batch.tables.shape == (1, 40)
     assert made(own, device="cpu", disable_cuda_graph=True) is None
     assert "without decode graphs: --disable-cuda-graph" in caplog.text
 

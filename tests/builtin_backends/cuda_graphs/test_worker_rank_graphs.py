@@ -16,9 +16,9 @@ from sglang_plug.engine.execution.executors import StepExecutors
 from sglang_plug.engine.extensions.build import RankLink, send_nothing
 from sglang_plug.engine.tensor_parallel.rank_messages import ExtensionCommand, Ranks, ToWorkerRank
 from sglang_plug.engine.tensor_parallel.worker_rank import WorkerRank
-from sglang_plug_backends.cuda_graphs.decode_graphs import Captured, DecodeGraphs
+from sglang_plug_backends.cuda_graphs.decode_graphs import DecodeGraphs
 from sglang_plug_backends.cuda_graphs.rank_commands import CaptureSizes, decode_command
-from tests.builtin_backends.cuda_graphs.graph_bench import CPU, WIDTH, Engine, Recorder
+from tests.builtin_backends.cuda_graphs.graph_bench import CPU, SHAPE, WIDTH, Engine, ExactAttention, Recorder
 from tests.builtin_backends.cuda_graphs.test_decode_graphs import crowd
 
 NAME = "decode-graphs"
@@ -67,14 +67,26 @@ def link(group: RecordingGroup) -> RankLink:
     return RankLink(NAME, group.collectives, CPU, Ranks(group).extension_command)
 
 
-class Watched(Recorder):
+class FailingRecorder(Recorder):
+    """Raises an error instead of capturing, once it has one."""
+
+    error: Exception | None = None
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        if self.error is not None:
+            raise self.error
+        return super().capture(work)
+
+
+class WatchedAttention(ExactAttention):
     """Keeps the inputs of each replay."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(SHAPE, CPU)
         self.inputs: list[MultimodalInputs] = []
 
-    def note(self, batch: ForwardBatch) -> None:
+    def refresh(self, batch: ForwardBatch) -> None:
+        super().refresh(batch)
         slots = [table[:length].tolist() for table, length in zip(batch.tables, batch.kv_lens, strict=True)]
         inputs: MultimodalInputs = {name: getattr(batch, name).tolist() for name in NAMES}
         self.inputs.append({**inputs, "tables": slots, "lengths": list(batch.kv_lens)})
@@ -87,39 +99,35 @@ class Pair:
         sent: list[Tensor] = []
         self.group = RecordingGroup(Votes(0, sent))
         self.engine, twin = Engine(graphs=False, overlap=overlap), Engine(graphs=False)
-        self.first, self.second = Watched(), Watched()
-        self.graphs = self._made(self.engine, self.first, ranks=link(self.group), collectives=self.group.collectives)
+        self.first, self.second = FailingRecorder(), FailingRecorder()
+        self.first_attention, self.second_attention = WatchedAttention(), WatchedAttention()
+        group = {"ranks": link(self.group), "collectives": self.group.collectives}
+        self.graphs = self._made(self.engine, self.first, self.first_attention, **group)
         self.graphs.capture(self.engine.model)
         self.engine.use(self.graphs)
         parts: Any = type("RankComponents", (), {"model": twin.model, "device": CPU})
-        self.worker_rank = WorkerRank(parts, RankEndpoint(Votes(1, sent), lambda: b""), kv=twin.runner.kv)
+        self.worker_rank = WorkerRank(parts, RankEndpoint(Votes(1, sent), self._receive), kv=twin.runner.kv)
         collectives = self.worker_rank.endpoint.collectives
         ranks = RankLink(NAME, collectives, CPU, send_nothing)
-        self.worker_graphs = self._made(twin, self.second, ranks=ranks, collectives=collectives)
+        self.worker_graphs = self._made(twin, self.second, self.second_attention, ranks=ranks, collectives=collectives)
         self.worker_rank.executors = StepExecutors.of({NAME: self.worker_graphs})
 
-    def _made(self, engine: Engine, recorder: Watched, **more: Any) -> DecodeGraphs:
+    def _made(self, engine: Engine, recorder: Recorder, attention: WatchedAttention, **more: Any) -> DecodeGraphs:
         assert engine.runner.kv is not None
-        backend = engine.runner.backend
-        graphs = DecodeGraphs(
-            backend, engine.runner.kv, recorder, device=CPU, page_size=1, max_size=8, width=WIDTH, **more
+        return DecodeGraphs(
+            attention, engine.runner.kv, recorder, device=CPU, page_size=1, max_size=8, width=WIDTH, **more
         )
-        replay = graphs._replay
 
-        def noted(captured: Captured) -> None:
-            recorder.note(captured.batch)
-            replay(captured)
+    def _receive(self) -> bytes:
+        """Return the next command to an extension; there are no messages to the model."""
+        while self.group.messages:
+            if isinstance(message := self.group.messages.pop(0), ExtensionCommand):
+                return msgspec.msgpack.encode(message)
+        raise EOFError
 
-        graphs._replay = noted  # type: ignore[method-assign]
-        return graphs
-
-    @torch.inference_mode()
     def follow(self) -> None:
-        """What was told since the last time."""
-        messages, self.group.messages = self.group.messages, []
-        for message in messages:
-            if isinstance(message, ExtensionCommand):
-                self.worker_rank._follow(message)
+        """Let the worker rank follow what it was told since the last time."""
+        self.worker_rank.run()
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -136,8 +144,8 @@ def test_a_worker_rank_replays_the_same_steps(overlap: bool) -> None:
     pair.engine.step = followed  # type: ignore[method-assign]
     assert crowd(pair.engine) == expected
     assert pair.first.captures == pair.second.captures > 1
-    assert len(pair.first.inputs) > 15
-    assert pair.first.inputs == pair.second.inputs
+    assert len(pair.first_attention.inputs) > 15
+    assert pair.first_attention.inputs == pair.second_attention.inputs
 
 
 def test_new_weights_are_captured_by_all() -> None:
@@ -155,7 +163,7 @@ def test_new_weights_are_captured_by_all() -> None:
     )
     pair.follow()
     assert pair.first.captures == pair.second.captures == 2 * len(pair.first.sizes(8))
-    assert pair.first.inputs == pair.second.inputs != []
+    assert pair.first_attention.inputs == pair.second_attention.inputs != []
 
 
 def test_where_another_rank_cannot_capture_nobody_does(caplog: pytest.LogCaptureFixture) -> None:
@@ -180,14 +188,9 @@ def test_where_another_rank_cannot_capture_nobody_does(caplog: pytest.LogCapture
 
 def test_the_engine_does_not_go_on_while_others_wait_for_a_vote() -> None:
     pair = Pair()
-    graphs = pair.graphs
-
-    def fails(model: Any, size: int) -> Any:
-        raise torch.OutOfMemoryError("no room")
-
-    graphs._capture_size = fails  # type: ignore[method-assign]
+    pair.first.error = torch.OutOfMemoryError("no room")
     with pytest.raises(torch.OutOfMemoryError):
-        graphs.capture(Engine(graphs=False).model)
+        pair.graphs.capture(Engine(graphs=False).model)
 
 
 @pytest.mark.parametrize("out_of_memory", [False, True])
@@ -199,12 +202,8 @@ def test_a_worker_rank_that_cannot_capture_votes_unless_its_memory_is_gone(out_o
             votes.append(x.item())
             return x
 
-    def fails(model: Any, size: int) -> Any:
-        raise torch.OutOfMemoryError("no room") if out_of_memory else CannotCaptureError("in Python")
-
-    graphs = pair.worker_graphs
-    graphs._capture_size = fails  # type: ignore[method-assign]
-    graphs.ranks = RankLink(NAME, Broken(1, []), CPU, send_nothing)
+    pair.second.error = torch.OutOfMemoryError("no room") if out_of_memory else CannotCaptureError("in Python")
+    pair.worker_graphs.ranks = RankLink(NAME, Broken(1, []), CPU, send_nothing)
     if out_of_memory:
         with pytest.raises(torch.OutOfMemoryError):
             pair.follow()

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,25 @@ import pytest
 import torch
 
 from sglang_plug import LaunchSpec, RankGroup
-from sglang_plug_backends.executors import processes
-from sglang_plug_backends.executors.processes import ProcessExecutor, ProcessSettings
+from sglang_plug_backends.executors.processes import (
+    ProcessExecutor,
+    ProcessRankGroup,
+    ProcessSettings,
+    shared_buffers,
+    threads_per_rank,
+)
 from sglang_plug_backends.executors.shared_memory import SharedCollectives, is_offered
 from sglang_plug_backends.executors.torch_distributed import GroupCollectives
 
 BOUND = 120.0
 """Timeout in seconds, only reached on failure."""
 PROGRAM = """
-import os, sys, threading
+import os, pathlib, sys, threading
 import torch
 from sglang_plug_backends.executors.processes import ProcessExecutor, ProcessSettings
 
 rank, folder = sys.stdin.buffer.readline().decode().split()
+pathlib.Path(sys.argv[0]).with_name(f"pid of rank {rank}").write_text(str(os.getpid()))
 threading.Thread(target=lambda: (sys.stdin.buffer.raw.read(), os._exit(3)), daemon=True).start()
 endpoint = ProcessExecutor(ProcessSettings()).join(int(rank), 3, torch.device("cpu"), folder)
 while (message := endpoint.receive()) != b"end":
@@ -49,26 +56,50 @@ def until(true: Callable[[], Any]) -> Any:
     return result
 
 
-@pytest.fixture(params=[True, False], ids=["shared memory", "sockets"])
-def rank_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[RankGroup]:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    program = tmp_path / "worker.py"
+def pid_of(folder: Path, rank: int) -> int:
+    """The process id that a worker rank has written into ``folder``."""
+    path = folder / f"pid of rank {rank}"
+    return int(until(lambda: path.exists() and path.read_text()))
+
+
+def launch_spec(folder: Path, noted: list[str] | None = None) -> LaunchSpec:
+    """Two worker ranks that run the program, and write their process ids into ``folder``.
+
+    ``noted`` gets the rendezvous address that each is told.
+    """
+    program = folder / "worker.py"
     program.write_text(PROGRAM)
-    before = torch.get_num_threads()
-    result = ProcessExecutor(ProcessSettings(threads=3, shared_memory=request.param)).start(
-        LaunchSpec(
-            size=3,
-            device=torch.device("cpu"),
-            command=(sys.executable, str(program)),
-            line=lambda rank, rendezvous: f"{rank} {rendezvous}\n".encode(),
-            run_worker_rank=lambda rank, endpoint: None,
-        )
+
+    def line(rank: int, rendezvous: str) -> bytes:
+        if noted is not None:
+            noted.append(rendezvous)
+        return f"{rank} {rendezvous}\n".encode()
+
+    return LaunchSpec(
+        size=3,
+        device=torch.device("cpu"),
+        command=(sys.executable, str(program)),
+        line=line,
+        run_worker_rank=lambda rank, endpoint: None,
     )
-    assert isinstance(result.collectives, SharedCollectives if request.param and is_offered() else GroupCollectives)
+
+
+@pytest.fixture(params=[True, False], ids=["shared memory", "sockets"])
+def settings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessSettings]:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    before = torch.get_num_threads()
+    yield ProcessSettings(threads=3, shared_memory=request.param)
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def rank_group(tmp_path: Path, settings: ProcessSettings) -> Iterator[RankGroup]:
+    result = ProcessExecutor(settings).start(launch_spec(tmp_path))
+    shares = settings.shared_memory and is_offered()
+    assert isinstance(result.collectives, SharedCollectives if shares else GroupCollectives)
     yield result
     result.send(b"end")
     result.close()
-    torch.set_num_threads(before)
 
 
 def test_collectives_agree_on_all_ranks(rank_group: RankGroup) -> None:
@@ -93,22 +124,22 @@ def test_one_that_ends_is_told(rank_group: RankGroup) -> None:
     assert rank_group.failure() is None
 
 
-def test_without_memory_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(size: int) -> int:
+def test_without_memory_to_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(name: str) -> int:
         raise PermissionError("not permitted here")
 
-    spec: Any = type("LaunchSpec", (), {"device": torch.device("cpu"), "size": 2})
-    monkeypatch.setattr(processes, "memory_file", refused)
-    assert processes._memory(spec, ProcessSettings()) is None
+    spec = launch_spec(tmp_path)
+    monkeypatch.setattr(os, "memfd_create", refused)
+    assert shared_buffers(spec, ProcessSettings()) is None
     monkeypatch.undo()
-    spec.device = torch.device("cuda", 0)
-    assert processes._memory(spec, ProcessSettings()) is None
+    assert shared_buffers(replace(spec, device=torch.device("cuda", 0)), ProcessSettings()) is None
 
 
-def test_one_that_does_not_heed_the_end_is_killed(rank_group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "CLOSE_TIMEOUT", 0.2)
-    pids = [process.pid for process in rank_group._processes]
-    folder = rank_group._folder
+def test_one_that_does_not_heed_the_end_is_killed(tmp_path: Path, settings: ProcessSettings) -> None:
+    addresses = list[str]()
+    rank_group = ProcessRankGroup(launch_spec(tmp_path, addresses), settings, close_timeout=0.2)
+    pids = [pid_of(tmp_path, rank) for rank in (1, 2)]
+    folder = Path(addresses[0].partition(":")[2])
     assert folder.stat().st_mode & 0o077 == 0, "nobody else may connect"
     rank_group.close()
     for pid in pids:
@@ -119,10 +150,9 @@ def test_one_that_does_not_heed_the_end_is_killed(rank_group: Any, monkeypatch: 
 
 def test_threads_are_shared_unless_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)))
-    assert processes._threads(ProcessSettings(), 4) == 3
-    assert processes._threads(ProcessSettings(), 32) == 1
-    assert processes._threads(ProcessSettings(threads=5), 4) == 5
+    assert threads_per_rank(ProcessSettings(), 4, cores=12) == 3
+    assert threads_per_rank(ProcessSettings(), 32, cores=12) == 1
+    assert threads_per_rank(ProcessSettings(threads=5), 4, cores=12) == 5
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert processes._threads(ProcessSettings(), 4) is None
-    assert processes._threads(ProcessSettings(threads=5), 4) == 5
+    assert threads_per_rank(ProcessSettings(), 4, cores=12) is None
+    assert threads_per_rank(ProcessSettings(threads=5), 4, cores=12) == 5

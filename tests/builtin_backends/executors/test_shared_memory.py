@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable
@@ -12,8 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from sglang_plug_backends.executors import shared_memory
-from sglang_plug_backends.executors.shared_memory import SharedCollectives, is_offered, memory_file
+from sglang_plug_backends.executors.shared_memory import (
+    DEFAULT_SIZES,
+    BufferSizes,
+    BufferViews,
+    SharedCollectives,
+    is_offered,
+    memory_file,
+)
 
 pytestmark = pytest.mark.skipif(not is_offered(), reason="processes cannot share memory in this way here")
 BOUND = 120.0
@@ -21,9 +28,9 @@ BOUND = 120.0
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64]
 
 
-def rank_group(size: int, **more: Any) -> list[SharedCollectives]:
-    file = memory_file(size)
-    results = [SharedCollectives(rank, size, os.dup(file), BOUND, **more) for rank in range(size)]
+def rank_group(size: int, sizes: BufferSizes = DEFAULT_SIZES, **more: Any) -> list[SharedCollectives]:
+    file = memory_file(size, sizes)
+    results = [SharedCollectives(rank, size, os.dup(file), BOUND, **more, sizes=sizes) for rank in range(size)]
     os.close(file)
     return results
 
@@ -39,14 +46,10 @@ def brought(rank: int, dtype: torch.dtype, *shape: int) -> Tensor:
     return (noise * 8).to(dtype)
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Provide small buffers, so that few numbers need several pieces and shared sums."""
-    monkeypatch.setattr(shared_memory, "ROOM", 1024)
-    monkeypatch.setattr(shared_memory, "SHARED_SUM", 512)
+SMALL = BufferSizes(buffer=1024, shared_sum=512)
+"""Small buffers, so that few numbers need several pieces and shared sums."""
 
 
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_all_of_them_in_turn(size: int, dtype: torch.dtype) -> None:
@@ -62,7 +65,7 @@ def test_all_of_them_in_turn(size: int, dtype: torch.dtype) -> None:
             results.append((ranks.all_gather(x), broadcast, ranks.all_reduce(x)))
         return results
 
-    every = together(rank_group(size), work)
+    every = together(rank_group(size, SMALL), work)
     for number, shape in enumerate(shapes * 3):
         parts = [brought(rank, dtype, *shape) for rank in range(size)]
         wide = torch.float32 if dtype.is_floating_point else dtype
@@ -76,7 +79,7 @@ def test_all_of_them_in_turn(size: int, dtype: torch.dtype) -> None:
 
 
 def test_real_buffers() -> None:
-    x = torch.randn(3, shared_memory.ROOM // 8)
+    x = torch.randn(3, DEFAULT_SIZES.buffer // 8)
 
     def work(ranks: SharedCollectives) -> tuple[Tensor, Tensor]:
         return ranks.all_gather(x), ranks.all_reduce(x.clone())
@@ -103,16 +106,21 @@ def test_nobody_writes_over_what_others_still_read() -> None:
     assert together(rank_group(3), work) == [expected] * 3
 
 
-def test_views_of_many_shapes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory, "VIEWS", 4)
-    ranks = rank_group(2)
+def live_views() -> int:
+    """The number of buffer views that are in memory."""
+    gc.collect()
+    return sum(isinstance(item, BufferViews) for item in gc.get_objects())
+
+
+def test_views_of_many_shapes_are_forgotten() -> None:
+    ranks, before = rank_group(2, BufferSizes(views=4)), live_views()
 
     def work(own: SharedCollectives) -> None:
         for length in range(1, 40):
             assert own.all_reduce(torch.ones(length)).tolist() == [2.0] * length
 
     together(ranks, work)
-    assert all(len(rank._views) <= 4 for rank in ranks)
+    assert 0 < live_views() - before <= 4 * len(ranks)
 
 
 def test_a_rank_that_is_gone_is_named() -> None:

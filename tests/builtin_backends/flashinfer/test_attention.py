@@ -44,10 +44,10 @@ def layer_of(attention: object, **options: float | None) -> Attention:
 
 
 @torch.inference_mode()
-def attend(layer: Attention, batch: ForwardBatch) -> torch.Tensor:
+def attend(layer: Attention, batch: ForwardBatch, heads: int = 4) -> torch.Tensor:
     count = len(batch.slots)
     k = torch.randn(count, 2, 64, dtype=torch.bfloat16)
-    return layer(torch.randn(count, 4, 64, dtype=torch.bfloat16), k, k, batch)
+    return layer(torch.randn(count, heads, 64, dtype=torch.bfloat16), k, k, batch)
 
 
 def test_roles_follow_the_batch(backend: ModuleType, fake: ModuleType) -> None:
@@ -104,7 +104,10 @@ def test_batches_in_flight_have_wrappers_of_their_own(backend: ModuleType, fake:
 def test_tensor_cores_for_grouped_heads(backend: ModuleType, fake: ModuleType) -> None:
     for heads, expected in ((2, False), (6, False), (8, True), (14, True)):
         attention = backend.FlashInferAttention(AttentionShape(heads=heads, kv_heads=2, dim=64, layers=1), CPU, SMALL)
-        assert attention._wrapper("decode").tensor_cores is expected
+        batch = scene([1], [9])
+        attention.plan(batch)
+        attend(layer_of(attention), batch, heads)
+        assert fake.Wrapper.made[-1].tensor_cores is expected
 
 
 def test_static_plans_share_the_page_buffer(backend: ModuleType, fake: ModuleType) -> None:

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from dataclasses import replace
+from importlib import invalidate_caches
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,16 +19,39 @@ SHAPE = AttentionShape(heads=32, kv_heads=8, dim=128, layers=2)
 HOPPER = Facts(device="cuda", dtype="bfloat16", shape=SHAPE, platform={"capability": (9, 0)})
 
 
+class Packages:
+    """Packages that can be found, empty ones where they are not installed."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folder, self._monkeypatch = folder, monkeypatch
+        folder.mkdir()
+        monkeypatch.syspath_prepend(folder)
+
+    def add(self, name: str) -> None:
+        """Let a package be found."""
+        if find_spec(name) is None:
+            (self._folder / name).mkdir()
+            (self._folder / name / "__init__.py").touch()
+            invalidate_caches()
+
+    def remove(self, name: str) -> None:
+        """Let a package be missing, as an entry without a module does."""
+        self._monkeypatch.setitem(sys.modules, name, None)
+
+
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Set the package names that count as installed."""
-    names = {"flashinfer", "triton"}
-    monkeypatch.setattr(plugin, "_installed", names.__contains__)
-    monkeypatch.setattr(plugin, "_has_compiler", lambda: True)
-    return names
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
+    """The packages of a machine that has FlashInfer, Triton and a compiler."""
+    packages = Packages(tmp_path / "packages", monkeypatch)
+    packages.add("flashinfer")
+    packages.add("triton")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvcc").touch(mode=0o755)
+    return packages
 
 
-def test_chosen_where_it_fits(installed: set[str]) -> None:
+def test_chosen_where_it_fits(installed: Packages) -> None:
     plugins = Plugins.discover()
     assert plugins.choose("attention", HOPPER) == "flashinfer"
     assert plugins.choose("attention", Facts(device="cpu", dtype="float32", shape=SHAPE)) == "torch"
@@ -46,21 +74,24 @@ def test_chosen_where_it_fits(installed: set[str]) -> None:
     ],
 )
 def test_triton_where_it_does_not(
-    installed: set[str], changed: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+    installed: Packages, changed: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
         assert Plugins.discover().choose("attention", replace(HOPPER, **changed)) == "triton"
     assert reason in caplog.text
 
 
-def test_without_a_compiler(installed: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin, "_has_compiler", lambda: False)
-    assert plugin.choose_component("attention", HOPPER) == "triton"
+def test_without_a_compiler(installed: Packages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = tmp_path / "empty"
+    monkeypatch.setenv("PATH", str(empty))
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    assert "there is no CUDA compiler" in plugin.why_not(HOPPER, cuda_home=empty)
     installed.add("flashinfer_jit_cache")
-    assert plugin.choose_component("attention", HOPPER) == "flashinfer"
+    assert plugin.why_not(HOPPER, cuda_home=empty) == ""
 
 
-def test_without_the_packages(installed: set[str]) -> None:
+def test_without_the_packages(installed: Packages) -> None:
     installed.remove("flashinfer")
     assert plugin.choose_component("attention", HOPPER) == "triton"
     installed.remove("triton")

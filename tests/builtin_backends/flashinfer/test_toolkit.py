@@ -17,6 +17,14 @@ def make_toolkit(folder: Path, *headers: str) -> Path:
     return folder / "bin" / "nvcc"
 
 
+def parts_of(machine: Path) -> toolkit.ToolkitParts:
+    """The parts of a toolkit on a machine."""
+    driver = machine / "driver" / "libcuda.so.580.159.04"
+    return toolkit.ToolkitParts(
+        home=machine / "cuda", libraries=(driver, Path("/lib/libcuda_like.so")), headers=machine / "packages"
+    )
+
+
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Simulate a machine whose ``nvcc`` on the path is a script, and whose toolkit lacks cuRAND."""
@@ -25,15 +33,11 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_toolkit(tmp_path / "local")
     make_toolkit(tmp_path / "cuda", "cuda_runtime.h")
     monkeypatch.setenv("PATH", str(tmp_path / "local" / "bin"))
-    monkeypatch.setattr(toolkit, "USUAL_HOME", tmp_path / "cuda")
-    driver = tmp_path / "driver" / "libcuda.so.580.159.04"
-    monkeypatch.setattr(toolkit, "loaded_libraries", lambda: iter([driver, Path("/lib/libcuda_like.so")]))
-    monkeypatch.setattr(toolkit, "packaged_headers", lambda: tmp_path / "packages")
     return tmp_path
 
 
 def test_missing_parts_of_a_scattered_toolkit_are_linked(machine: Path) -> None:
-    result = toolkit.complete_toolkit(machine / "links")
+    result = toolkit.complete_toolkit(machine / "links", parts_of(machine))
     assert result == {
         "CUDA_HOME": str(machine / "cuda"),
         "FLASHINFER_EXTRA_LDFLAGS": f"-L{machine / 'links'}",
@@ -47,19 +51,18 @@ def test_existing_variables_are_kept(machine: Path, monkeypatch: pytest.MonkeyPa
     other = make_toolkit(machine / "other", "cuda_runtime.h", toolkit.HEADER).parent.parent
     monkeypatch.setenv("CUDA_PATH", str(other))
     monkeypatch.setenv("FLASHINFER_EXTRA_LDFLAGS", "-lmine")
-    result = toolkit.complete_toolkit(machine / "links")
+    result = toolkit.complete_toolkit(machine / "links", parts_of(machine))
     assert result == {"FLASHINFER_EXTRA_LDFLAGS": f"-lmine -L{machine / 'links'}"}
     monkeypatch.setenv("FLASHINFER_EXTRA_LDFLAGS", result["FLASHINFER_EXTRA_LDFLAGS"])
-    assert toolkit.complete_toolkit(machine / "links") == result  # not twice
+    assert toolkit.complete_toolkit(machine / "links", parts_of(machine)) == result  # not twice
 
 
-def test_home_behind_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_behind_a_link(tmp_path: Path) -> None:
     compiler = make_toolkit(tmp_path / "cuda-13", "cuda_runtime.h")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "nvcc").symlink_to(compiler)
-    monkeypatch.setattr(toolkit, "USUAL_HOME", tmp_path / "none")
-    assert toolkit.toolkit_home({"PATH": str(tmp_path / "bin")}) == tmp_path / "cuda-13"
-    assert toolkit.toolkit_home({"PATH": str(tmp_path / "cuda-13")}) is None
+    assert toolkit.toolkit_home({"PATH": str(tmp_path / "bin")}, tmp_path / "none") == tmp_path / "cuda-13"
+    assert toolkit.toolkit_home({"PATH": str(tmp_path / "cuda-13")}, tmp_path / "none") is None
 
 
 def test_loaded_libraries(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from sglang_plug import EngineConfig
 from sglang_plug.config import CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
-from tests.builtin_backends.kv_tiers.engine_requests import BLOCK, BROKEN_STORES
+from tests.builtin_backends.kv_tiers.engine_requests import BLOCK, BROKEN_STORES, SLOW_PREFILL
 
 
 @pytest.fixture
@@ -41,6 +41,14 @@ def config(tiny_model: Callable[[str], Any], tmp_path: Path) -> Callable[..., En
         )
 
     return make
+
+
+@pytest.fixture
+def slow_prefill(tmp_path: Path) -> Path:
+    """A plugin with which prompts are computed slowly."""
+    file = tmp_path / "slow_prefill.py"
+    file.write_text(textwrap.dedent(SLOW_PREFILL))
+    return file
 
 
 @pytest.fixture

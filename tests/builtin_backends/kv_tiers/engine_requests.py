@@ -10,6 +10,8 @@ from sglang_plug import Output, Request, SamplingParams
 
 BLOCK = 16
 """Tokens of a block of these engines."""
+BLOCKWISE = {"kv-tiers": {"block_tokens": BLOCK, "load": "always", "buffer_mib": 64, "step_mib": 0}}
+"""Settings with which one block is copied in a step for which other requests wait."""
 
 
 def prompt(seed: int, length: int = 100) -> tuple[int, ...]:
@@ -37,6 +39,27 @@ def stored(engine: Any) -> dict[str, Any]:
         pass
     return dict(info["tiers"])
 
+
+SLOW_PREFILL = """
+    from __future__ import annotations
+
+    import time
+
+    from sglang_plug import ForwardPhase, StepExtension, StepExtensionSpec, hookimpl
+
+    @hookimpl
+    def register_step_extensions():
+        yield StepExtensionSpec(name="slow-prefill", target=f"{__name__}:build")
+
+    class SlowPrefill(StepExtension, ForwardPhase):
+        def before_forward(self, chunks):
+            if any(chunk.width > 1 for chunk in chunks):
+                time.sleep(0.07)
+
+    def build(context):
+        return SlowPrefill()
+"""
+"""A plugin whose prompts are computed slowly: 100 tokens, in two chunks, take a little more than 0.14 s."""
 
 BROKEN_STORES = """
     from __future__ import annotations

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, EngineConfig, LogprobOptions
-from sglang_plug_backends.kv_tiers import tiered_prefixes
-from sglang_plug_backends.kv_tiers.loading.rates import PrefillRate
-from tests.builtin_backends.kv_tiers.engine_requests import BLOCK, answer, prompt, request, stored
+from tests.builtin_backends.kv_tiers.engine_requests import BLOCK, BLOCKWISE, answer, prompt, request, stored
 
 pytestmark = pytest.mark.whole_engine
 
@@ -126,11 +124,10 @@ def test_a_broken_store_costs_hits_only(serve: Serve, config: Any, broken: Path,
 
 
 def test_a_store_that_is_slower_than_computing_is_not_waited_for_again(
-    serve: Serve, config: Any, broken: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, config: Any, broken: Path, slow_prefill: Path
 ) -> None:
-    monkeypatch.setattr(PrefillRate, "seconds", lambda rate, tokens: 0.12)
     tiers = {"kv-tiers": {"block_tokens": BLOCK}}
-    engine, tokens = serve(config("crawling", files=[broken], settings=tiers)), prompt(11)
+    engine, tokens = serve(config("crawling", files=[broken, slow_prefill], settings=tiers)), prompt(11)
     expected = answer(engine, tokens)
     loaded = list[tuple[int, int]]()
     for _ in range(4):
@@ -195,11 +192,8 @@ def test_a_request_that_is_aborted_while_it_is_held_leaves_nothing(serve: Serve,
     assert slots["free"] + slots["cached"] == slots["capacity"]
 
 
-def test_a_long_prefix_is_inserted_a_part_at_a_time_while_others_decode(
-    serve: Serve, config: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tiered_prefixes, "BUSY_BYTES", 1)
-    engine, tokens = serve(config("host", slots=512)), prompt(16, 200)
+def test_a_long_prefix_is_inserted_a_part_at_a_time_while_others_decode(serve: Serve, config: Any) -> None:
+    engine, tokens = serve(config("host", slots=512, settings=BLOCKWISE)), prompt(16, 200)
     expected = answer(engine, tokens)
     engine.control("flush_cache", stored=False)
     decoding = request("decodes", prompt(17, 20), new=80)

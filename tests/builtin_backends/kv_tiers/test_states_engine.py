@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug_backends.kv_tiers import tiered_prefixes
-from tests.builtin_backends.kv_tiers.engine_requests import answer, prompt, request, stored
+from tests.builtin_backends.kv_tiers.engine_requests import BLOCKWISE, answer, prompt, request, stored
 
 pytestmark = pytest.mark.whole_engine
 
@@ -124,11 +123,8 @@ def test_a_store_that_has_to_be_waited_for_is_used(serve: Serve, config: Any, br
     assert (output.tokens, output.loaded_tokens) == (expected.tokens, (("remote", 192),))
 
 
-def test_a_prefix_is_inserted_a_part_at_a_time_while_others_decode(
-    serve: Serve, config: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tiered_prefixes, "BUSY_BYTES", 1)
-    engine, tokens = serve(config("host", model=HYBRID, slots=1024)), prompt(14, 200)
+def test_a_prefix_is_inserted_a_part_at_a_time_while_others_decode(serve: Serve, config: Any) -> None:
+    engine, tokens = serve(config("host", model=HYBRID, slots=1024, settings=BLOCKWISE)), prompt(14, 200)
     expected = answer(engine, tokens)
     assert engine.control("flush_cache", stored=False)["success"]
     _, output = engine.outputs([request("decodes", prompt(15, 20), new=80), request("one", tokens)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ import pytest
 
 from sglang_plug import (
     EngineConfig,
-    ForwardBatch,
-    KVBlockPart,
     KVTransfer,
     LogprobOptions,
     Output,
@@ -23,16 +20,15 @@ from sglang_plug import (
 )
 from sglang_plug.config import CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
 from sglang_plug_api.engine_clients.replicas.prefilled_client import prompt_request
-from sglang_plug_backends.kv_stores.transfer.store import TransferStore
-from sglang_plug_backends.kv_tiers.extension import KVTiers
-from sglang_plug_backends.kv_tiers.layer_transfers import LayerTransfers
-from sglang_plug_backends.kv_tiers.tier_engine import TierEngine
 
 pytestmark = pytest.mark.whole_engine
 
 Serve = Callable[[EngineConfig], Any]
 BLOCK = 16
 SECRET = "a secret that the engines share"
+PLUGIN = Path(__file__).with_name("transfer_plugin.py")
+WATCHED = frozenset({"noting", "parts", "losing"})
+"""The stores of the plugin."""
 
 
 @pytest.fixture
@@ -49,15 +45,17 @@ def config(tiny_model: Callable[[str], Any], tmp_path: Path) -> Callable[..., En
     ) -> EngineConfig:
         file = tmp_path / f"secret of {secret}"
         file.write_text(secret)
+        transfer = {"secret_file": str(file), "timeout_seconds": send_seconds}
+        watched = WATCHED.intersection(stores)
         settings: dict[str, dict[str, Any]] = {
             "kv-tiers": {"block_tokens": BLOCK, "load_seconds": seconds},
-            "transfer": {"secret_file": str(file), "timeout_seconds": send_seconds},
+            **{name: transfer for name in ("transfer", *watched)},
         }
         return EngineConfig(
             model=ModelOptions(path=str(tiny_model(model).path), device="cpu"),
             cache=CacheOptions(**{"max_total_tokens": 512, **cache}, kv_stores=stores or ("transfer",)),
             schedule=ScheduleOptions(chunked_prefill_size=64),
-            plugins=PluginOptions(settings=settings),
+            plugins=PluginOptions(files=(str(PLUGIN),) if watched else (), settings=settings),
         )
 
     return make
@@ -91,14 +89,6 @@ def decode(engine: Any, whole: Request, transfer: str) -> Output:
     fields = {name: getattr(whole, name) for name in ("id", "tokens", "params", "salt", "logprobs")}
     output: Output = engine.outputs([Request(**fields, transfer=KVTransfer(id=transfer))])[0]
     return output
-
-
-def until(holds: Callable[[], Any]) -> None:
-    """Wait for something."""
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("page_size", [1, 16, 24])
@@ -143,31 +133,13 @@ def test_recurrent_states_are_sent(serve: Serve, config: Any, model: str) -> Non
         assert dict(output.loaded_tokens)["transfer"] >= 64
 
 
-def test_blocks_are_sent_before_the_prompt_is_complete(
-    serve: Serve, config: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent, steps = list[tuple[int, str]](), list[int]()
-    send, step_done = TransferStore.send, KVTiers.step_done
-
-    def sending(store: TransferStore, keys: Sequence[bytes], address: str, completes: str = "") -> None:
-        send(store, keys, address, completes)
-        sent.append((len(keys), completes))
-
-    def done(extension: KVTiers, stats: Any) -> None:
-        step_done(extension, stats)
-        steps.append(stats.prefill_tokens)
-        deadline = time.monotonic() + 60
-        while len(steps) == 1 and not sent:  # the next chunk is not computed before
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-
-    monkeypatch.setattr(TransferStore, "send", sending)
-    monkeypatch.setattr(KVTiers, "step_done", done)
-    first, second = serve(config()), serve(config())
+def test_blocks_are_sent_before_the_prompt_is_complete(serve: Serve, config: Any) -> None:
+    first, second = serve(config("noting")), serve(config())
     prefill(first, second, request(prompt(2)), "a")
-    assert (steps, sent[0]) == ([64, 36], (4, ""))
+    info = first.control("info")
+    assert (info["steps"], info["sent"][0]) == ([64, 36], (4, ""))
     decode(second, request(prompt(2)), "a")
-    assert sent == [(4, ""), (2, ""), (0, "a")]
+    assert first.control("info")["sent"] == [(4, ""), (2, ""), (0, "a")]
 
 
 @pytest.mark.parametrize(
@@ -175,37 +147,17 @@ def test_blocks_are_sent_before_the_prompt_is_complete(
     [("llama-3.2-1b", {}), ("deepseek-v3", {}), ("llama-3.2-1b", {"kv_dtype": "fp8_e4m3"}), ("gpt2", {})],
 )
 def test_layers_are_sent_while_later_ones_are_computed(
-    serve: Serve, config: Any, monkeypatch: pytest.MonkeyPatch, model: str, cache: dict[str, Any]
+    serve: Serve, config: Any, model: str, cache: dict[str, Any]
 ) -> None:
     """No block is sent whole here, and a layer is computed once the parts of those before it have left."""
-    send, send_parts, attended = TransferStore.send, TransferStore.send_parts, LayerTransfers.attended
-    queue, queued, sent = TierEngine.send_parts, list[int](), list[int]()
-
-    def complete_only(store: TransferStore, keys: Sequence[bytes], address: str, completes: str = "") -> None:
-        send(store, (), address, completes)
-
-    def sending(store: TransferStore, parts: Sequence[KVBlockPart], address: str) -> None:
-        send_parts(store, parts, address)
-        sent.append(parts[0].start)
-
-    def queueing(engine: TierEngine, parts: Any, size: int, address: str) -> None:
-        queued.append(size)
-        queue(engine, parts, size, address)
-
-    def after_those_before(layers: LayerTransfers, layer: int, batch: ForwardBatch) -> None:
-        until(lambda: len(sent) == len(queued))
-        attended(layers, layer, batch)
-
-    monkeypatch.setattr(TransferStore, "send", complete_only)
-    monkeypatch.setattr(TransferStore, "send_parts", sending)
-    monkeypatch.setattr(TierEngine, "send_parts", queueing)
-    monkeypatch.setattr(LayerTransfers, "attended", after_those_before)
-    plain, first, second = (serve(config(model=model, **cache)) for _ in range(3))
+    plain, second = (serve(config(model=model, **cache)) for _ in range(2))
+    first = serve(config("parts", model=model, **cache))
     whole = request(prompt(1))
     expected = plain.outputs([whole])[0].tokens
     assert prefill(first, second, whole, "a").sends_prompt
     output = decode(second, whole, "a")
     assert (output.tokens, output.loaded_tokens) == (expected, (("transfer", 96),))
+    sent = first.control("info")["sent_parts"]
     layers = len(set(sent))
     assert layers > 1 and len(sent) == 2 * layers, "two chunks"
     assert transfers(first)["sent_parts"] == 6 * layers
@@ -246,19 +198,9 @@ def test_blocks_that_do_not_arrive_are_computed(serve: Serve, config: Any) -> No
     assert (transfers(engine)["received"], transfers(engine)["late"]) == (0, 1)
 
 
-def test_blocks_that_arrived_before_the_deadline_are_used(
-    serve: Serve, config: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    send = TransferStore.send
-
-    def losing(store: TransferStore, keys: Sequence[bytes], address: str, completes: str = "") -> None:
-        if len(keys) == 4:
-            send(store, keys, address)
-
-    first, second, whole = serve(config()), serve(config(seconds=0.3)), request(prompt(7))
+def test_blocks_that_arrived_before_the_deadline_are_used(serve: Serve, config: Any) -> None:
+    first, second, whole = serve(config("losing")), serve(config(seconds=0.3)), request(prompt(7))
     expected = serve(config()).outputs([whole])[0]
-    monkeypatch.setattr(TransferStore, "send", losing)
-    monkeypatch.setattr(TransferStore, "send_parts", lambda store, parts, address: None)
     prefill(first, second, whole, "a")
     output = decode(second, whole, "a")
     assert (output.tokens, output.loaded_tokens) == (expected.tokens, (("transfer", 64),))

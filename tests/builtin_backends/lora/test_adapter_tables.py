@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_plug import AdaptableLayer, LayerAdapter, LowRank, LowRankAdapter, LowRankPart
+from sglang_plug import AdaptableLayer, LayerAdapter, LowRank, LowRankAdapter, LowRankPart, LowRankTable
 from sglang_plug.ops.lora import add_low_rank
-from sglang_plug_backends.lora.adapter_tables import AdapterTables, segments_of
+from sglang_plug_backends.lora.adapter_tables import AdapterTables, AddLowRank, segments_of
 from sglang_plug_backends.lora.lora_batch import LoadedAdapter
 
 LAYERS = [
@@ -41,8 +41,8 @@ def test_segments() -> None:
     assert segments_of(parts) == [slice(0, 8), slice(8, 12), slice(12, 16)]
 
 
-def made(slots: int = 2) -> AdapterTables:
-    return AdapterTables(add_low_rank, LAYERS, dtype=torch.float32, device=torch.device("cpu"), slots=slots)
+def made(slots: int = 2, add: AddLowRank = add_low_rank) -> AdapterTables:
+    return AdapterTables(add, LAYERS, dtype=torch.float32, device=torch.device("cpu"), slots=slots)
 
 
 def added(tables: AdapterTables, layer: str, *slots: int) -> list[float]:
@@ -53,7 +53,13 @@ def added(tables: AdapterTables, layer: str, *slots: int) -> list[float]:
 
 
 def test_slots_are_freed() -> None:
-    tables = made()
+    applied: list[LowRankTable] = []
+
+    def add(x: torch.Tensor, y: torch.Tensor, table: LowRankTable, which: torch.Tensor) -> None:
+        applied.append(table)
+        add_low_rank(x, y, table, which)
+
+    tables = made(add=add)
     layers: list[dict[str, Any]] = [{"first": Narrow(2)}, {"first": Narrow(3), "second": Narrow(1)}]
     slots = [tables.put(str(number), layer) for number, layer in enumerate(layers)]
     assert slots == [1, 2] and tables.put("third", layers[0]) == 0
@@ -64,7 +70,8 @@ def test_slots_are_freed() -> None:
     assert added(tables, "first", 1, 2) == [16, 0] and added(tables, "second", 2) == [0]
     assert tables.put("fourth", {"second": Narrow(5)}) == 2
     assert added(tables, "second", 2) == [40]
-    assert not tables._tables["first"].entries[2].any(), "what was there before is gone from the device, too"
+    assert added(tables, "first", 1) == [16]
+    assert not applied[-1].entries[2].any(), "what was there before is gone from the device, too"
 
 
 class Lost(torch.Tensor):

@@ -34,54 +34,8 @@ from sglang_plug.config import (
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug_backends.lora.adapter_limit import MAX_WAIT_SECONDS, AdapterLimit
 from sglang_plug_backends.lora.lora_batch import AdaptedProduct, AdaptedStep, AdapterUse, CurrentStep, LoadedAdapter
+from tests.builtin_backends.lora.plugin_sources import SCALING, WATCHED_STEPS
 from tests.peft_adapters import Lora, linears, make_lora
-
-SCALING = """
-from __future__ import annotations
-
-import json
-
-import torch
-
-from sglang_plug import AdapterSpec, Adapter, ConfigError, LayerAdapter, hookimpl
-
-
-@hookimpl
-def register_adapters():
-    yield AdapterSpec(name="scaling", target=f"{__name__}:read", summary="multiplies inputs or outputs")
-
-
-class Scaled(LayerAdapter):
-    def __init__(self, inputs, outputs):
-        self.inputs, self.outputs = inputs, outputs
-
-    def before(self, x):
-        return x * self.inputs
-
-    def after(self, x, y):
-        y.mul_(self.outputs)
-
-
-def read(request, settings):
-    file = request.path / "scaling.json"
-    if not file.is_file():
-        return None
-    layers = {}
-    for name, sides in json.loads(file.read_text()).items():
-        if name == "broken":
-            raise ZeroDivisionError("in the format")
-        if name == "unknown":
-            return Adapter(layers={"model.nowhere": Scaled(1, 1)})
-        if name == "wrong":
-            return Adapter(layers={request.layers[0].name: "nothing"})
-        layer, columns = request.target_modules()[name]
-        old = layers.get(layer.name)
-        outputs = torch.ones(layer.size_out) if old is None else old.outputs
-        outputs[columns] = torch.tensor(sides["out"]) if "out" in sides else 1
-        layers[layer.name] = Scaled(torch.tensor(sides.get("in", 1.0)), outputs)
-    return Adapter(layers=layers)
-"""
-"""A format of tests: each output, or each input, is multiplied with a number of its own (IA3)."""
 
 
 @pytest.fixture
@@ -190,24 +144,19 @@ def test_retracted_sequences_keep_theirs(
 
 
 def test_no_step_has_more_adapters_than_the_limit(
-    tiny_model: Callable[[str], Any], serve: Callable[..., Any], lora: dict[str, Lora], monkeypatch: pytest.MonkeyPatch
+    tiny_model: Callable[[str], Any], serve: Callable[..., Any], lora: dict[str, Lora], tmp_path: Path
 ) -> None:
-    steps: list[set[str]] = []
-    init = AdaptedStep.__init__
-
-    def watched(self: AdaptedStep, owners: Any, *more: Any) -> None:
-        init(self, owners, *more)
-        steps.append({owner.name for owner in owners if owner is not None})
-
-    monkeypatch.setattr(AdaptedStep, "__init__", watched)
+    (tmp_path / "watched.py").write_text(WATCHED_STEPS)
+    watched = PluginOptions(files=(str(tmp_path / "watched.py"),))
     model = tiny_model("llama-3.2-1b")
-    engine = serve(config(model.path, folders(lora), max_per_batch=2))
+    engine = serve(config(model.path, folders(lora), max_per_batch=2, plugins=watched))
     requests = [
         request(str(index), name, LONG[index:30]) for index, name in enumerate(("x", "y", "z", None, "z", "x", "y"))
     ]
     for submitted, output in zip(requests, engine.outputs(requests), strict=True):
         reference = model.reference if submitted.adapter is None else lora[submitted.adapter].merged(model.reference)
         assert list(output.tokens) == greedy(model, reference, submitted.tokens, 6), submitted.id
+    steps = engine.control("info")["adapters_of_steps"]
     assert max(map(len, steps)) == 2 and set().union(*steps) == {"x", "y", "z"}
 
 
@@ -288,17 +237,16 @@ def test_a_start_with_a_bad_one_fails(
 
 
 def test_one_that_does_not_fit_is_refused(
-    tiny_model: Callable[[str], Any], serve: Callable[..., Any], lora: dict[str, Lora], monkeypatch: pytest.MonkeyPatch
+    tiny_model: Callable[[str], Any],
+    serve: Callable[..., Any],
+    lora: dict[str, Lora],
+    plugin: PluginOptions,
+    tmp_path: Path,
 ) -> None:
-    engine = serve(config(tiny_model("llama-3.2-1b").path, {}))
-
-    def full(*_: Any, **__: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("sglang_plug_backends.lora.peft.LoraLayer", full)
-        with pytest.raises(RequestError, match="'x' was not loaded: memory does not suffice; start the server with"):
-            engine.control("load_adapter", adapter="x", path=str(lora["x"].path))
+    engine = serve(config(tiny_model("llama-3.2-1b").path, {}, plugins=plugin))
+    (tmp_path / "scaling.json").write_text(json.dumps({"full": 1}))
+    with pytest.raises(RequestError, match="'x' was not loaded: memory does not suffice; start the server with"):
+        engine.control("load_adapter", adapter="x", path=str(tmp_path))
     assert engine.control("load_adapter", adapter="x", path=str(lora["x"].path))["adapters"].keys() == {"x"}
 
 

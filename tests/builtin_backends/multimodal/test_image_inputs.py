@@ -128,27 +128,27 @@ def test_several_sequences_are_seen_in_one_call_and_rows_count_through() -> None
     assert model.encoded_starts == [[2, 0]] and step.mrope_positions is None
 
 
-def test_not_too_much_is_seen_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sglang_plug_backends.multimodal.image_inputs.AT_ONCE", 4)
+def test_not_too_much_is_seen_in_one_call() -> None:
     model = VisionModel()
-    step = multimodal_inputs(
-        model, [ScheduledChunk(admitted(model, 14, (0, 2), (2, 2), (4, 1), (5, 6), (11, 3)), 14)], CPU
-    )
+    chunk = ScheduledChunk(admitted(model, 14, (0, 2), (2, 2), (4, 1), (5, 6), (11, 3)), 14)
+    step = multimodal_inputs(model, [chunk], CPU, max_encoder_tokens=4)
     assert step is not None and step.rows.tolist() == list(range(14))
     assert model.encoded_starts == [[0, 2], [4], [5], [11]]
 
 
-def test_the_largest_images_fill_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_images_fill_one_call() -> None:
     class ModelWithLargestMedia(VisionModel):
         def example(self, tokens: int) -> Media | None:
             return Media.of(0, 3, {}) if tokens > 2 else None
 
-    monkeypatch.setattr("sglang_plug_backends.multimodal.image_inputs.AT_ONCE", 8)
-    assert [item.start for item in largest_media(ModelWithLargestMedia(), 100)] == [0, 3]
-    assert [item.start for item in largest_media(ModelWithLargestMedia(), 4)] == [0]
-    assert largest_media(ModelWithLargestMedia(), 2) == () == largest_media(VisionModel(), 100)
-    monkeypatch.setattr("sglang_plug_backends.multimodal.image_inputs.AT_ONCE", 2)
-    assert [item.start for item in largest_media(ModelWithLargestMedia(), 100)] == [0]
+    def starts(tokens: int, max_encoder_tokens: int = 8) -> list[int]:
+        media = largest_media(ModelWithLargestMedia(), tokens, max_encoder_tokens=max_encoder_tokens)
+        return [item.start for item in media]
+
+    assert starts(100) == [0, 3]
+    assert starts(4) == [0]
+    assert starts(2) == [] and largest_media(VisionModel(), 100) == ()
+    assert starts(100, max_encoder_tokens=2) == [0]
 
 
 def test_bidirectional_images_have_their_positions() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import itertools
+import tracemalloc
 from array import array
 from collections.abc import Callable, Sequence
 
@@ -111,15 +113,33 @@ def test_salts_share_nothing() -> None:
     assert cache.size == 4
 
 
+def memory_of(use: Callable[[str], None], salts: int) -> int:
+    """Return the bytes that are still allocated after as many salts were used."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(salts):
+            use(str(number))
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
 def test_unknown_salts_take_no_memory() -> None:
     cache = radix()
-    for number in range(50):
-        cache.lock(cache.match([1], salt=str(number)))
-        cache.insert([], [], salt=str(number))
-    assert cache._roots == {}
-    cache.insert([1], [1], salt="x")
-    cache.evict(1)
-    assert cache._roots == {}
+
+    def look_up(salt: str) -> None:
+        cache.lock(cache.match([1], salt=salt))
+        cache.insert([], [], salt=salt)
+
+    def insert_and_evict(salt: str) -> None:
+        cache.insert([1], [1], salt=salt)
+        cache.evict(1)
+
+    for use in (look_up, insert_and_evict):
+        use("first")
+        assert memory_of(use, salts=50) < 2000, "less than 40 bytes each"
 
 
 def test_duplicates_stay_the_callers() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sglang_plug import Request, StateShape
 from sglang_plug.engine.scheduling.sequence import Sequence
@@ -64,16 +64,28 @@ def test_a_state_from_the_host_waits_for_those_that_begin_with_the_one_in_its_ro
     assert torch.equal(extension.copy_state(sequence(2), 8)[0], new) and not extension.copy_state(begins, 8)
 
 
-def test_a_sequence_that_is_released_before_its_first_step_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+class CopiedRows(TorchDispatchMode):
+    """Notes the rows to which rows are copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = list[int]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.name() == "aten::index_copy_":
+            self.rows += args[2].tolist()
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_sequence_that_is_released_before_its_first_step_changes_no_row() -> None:
     extension, begins, other = allocated(2), sequence(1), sequence(2)
-    targets = list[int]()
     assert extension.restore_state(begins, 8, [torch.ones(3, 2)]) and extension.acquire(begins, 8, 8)
-    monkeypatch.setattr(extension.pool, "copy", lambda sources, rows: targets.extend(rows.tolist()))
     extension.release(begins, False)
     assert extension.acquire(other, 0, 0), "in the row that was released"
-    extension.before_forward([])
+    with CopiedRows() as copied:
+        extension.before_forward([])
     held = held_state(other)
-    assert held is not None and targets == [held.row]
+    assert held is not None and copied.rows == [held.row]
     extension.check()
 
 

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sglang_plug import Constraint, LogprobOptions, Output
 from sglang_plug.engine.processes.messages import Abort
@@ -156,7 +156,7 @@ def test_an_aborted_request_gives_everything_back() -> None:
     compare(fill, share=0.1, finish=finish)
 
 
-def test_behind_a_draft_whose_logits_are_not_finite_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_behind_a_draft_whose_logits_are_not_finite_nothing_is_taken() -> None:
     plain, engine = Engine(overlap=False, graphs=False), Engine(overlap=False, graphs=False)
     for current in (plain, engine):
         current.submit("a", QUESTIONS[0], max_new_tokens=12, stop_token_ids=())
@@ -165,14 +165,12 @@ def test_behind_a_draft_whose_logits_are_not_finite_nothing_is_taken(monkeypatch
     tokens = plain.outputs["a"].tokens
     known = [*engine.messages[0].request.tokens, *tokens]  # type: ignore[union-attr]
     engine.loop.scheduler.extensions, drafter = speculation(knowing([known], 0.0, 1), vocabulary=10**6)
-    head = engine.loop.runner.parts.model.head
 
-    def broken(states: Tensor) -> Tensor:
-        logits = head(states)
+    def broken(layer: nn.Module, inputs: object, logits: Tensor) -> None:
         logits[1:] = torch.nan
-        return logits
 
-    monkeypatch.setattr(engine.loop.runner.parts.model, "head", broken, raising=False)
-    output = engine.finish()["a"]
+    lm_head = engine.loop.runner.parts.model.get_submodule("lm_head")
+    with lm_head.register_forward_hook(broken):
+        output = engine.finish()["a"]
     assert output.tokens == tokens
     assert output.drafts is not None and output.drafts.drafted > output.drafts.accepted == 0

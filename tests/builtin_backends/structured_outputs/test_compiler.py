@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from sglang_plug import ConfigError, EngineConfig, Plugins, Vocabulary
-from sglang_plug_backends.structured_outputs import compiler
 from sglang_plug_backends.structured_outputs.compiler import BackendCompiler, GrammarSources
 from sglang_plug_backends.structured_outputs.grammar_worker import Setup
 
@@ -34,12 +35,17 @@ class Process:
         return lambda: self.calls.append(name)
 
 
-@pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
+class Processes(list[Process]):
     """The processes that compilers make."""
-    made: list[Process] = []
-    monkeypatch.setattr(compiler, "GrammarProcess", lambda setup, starting: made.append(Process(setup)) or made[-1])
-    return made
+
+    def make(self, setup: Callable[[], Setup], starting: threading.Lock) -> Any:
+        self.append(Process(setup))
+        return self[-1]
+
+
+@pytest.fixture
+def processes() -> Processes:
+    return Processes()
 
 
 @pytest.fixture
@@ -60,8 +66,8 @@ def sources(reads: list[None]) -> GrammarSources:
     return GrammarSources(EngineConfig(), components, ("xgrammar",), vocabulary)
 
 
-def test_helpers_share_the_backends_of_the_engine(sources: GrammarSources, processes: list[Process]) -> None:
-    first = BackendCompiler(sources)
+def test_helpers_share_the_backends_of_the_engine(sources: GrammarSources, processes: Processes) -> None:
+    first = BackendCompiler(sources, make_process=processes.make)
     helper = first.helper()
     backends = first.start()
     assert helper.start() is backends
@@ -75,8 +81,8 @@ def test_helpers_share_the_backends_of_the_engine(sources: GrammarSources, proce
     assert processes[0].setup.pieces[3:6] == [b"c", b"d", b"e"] and processes[0].setup.backends == ("xgrammar",)
 
 
-def test_an_interrupted_compiler_starts_no_process(sources: GrammarSources, processes: list[Process]) -> None:
-    interrupted = BackendCompiler(sources)
+def test_an_interrupted_compiler_starts_no_process(sources: GrammarSources, processes: Processes) -> None:
+    interrupted = BackendCompiler(sources, make_process=processes.make)
     interrupted.interrupt()
     with pytest.raises(ConfigError, match="the engine is closing"):
         interrupted.start()

@@ -5,16 +5,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sglang_plug import ConfigError, Constraint, ConstraintError, PluginOptions, Plugins, Vocabulary
+from sglang_plug import ConfigError, Constraint, ConstraintError, GrammarBackend, PluginOptions, Plugins, Vocabulary
 from sglang_plug_backends.structured_outputs.grammar_backends import GrammarBackends, forms, installed
 
 PLUGIN = """
 from sglang_plug import ConfigError, ConstraintError, GrammarBackend, GrammarSpec, hookimpl
-
-BUILT, CONSTRAINTS = [], []
 
 @hookimpl
 def register_grammar_backends():
@@ -24,21 +23,23 @@ def register_grammar_backends():
     yield GrammarSpec(name="absent", target=f"{__name__}:First", needs=("no_such_library_at_all",))
 
 class Fake(GrammarBackend):
+    built, constraints = [], []
+
     def __init__(self, vocabulary, settings):
         super().__init__(vocabulary, settings)
-        BUILT.append(type(self).__name__)
+        self.built.append(type(self).__name__)
 
     def refuses(self, constraint):
         return f"{type(self).__name__} refuses" if self.limit < len(constraint.source) else None
 
     def compile(self, constraint):
-        CONSTRAINTS.append(constraint)
+        self.constraints.append(constraint)
         if constraint.source == "bad":
             raise ConstraintError(f"{type(self).__name__} fails")
         return type(self).__name__.encode() + bytes([0, 1])
 
     def load(self, constraint, compiled):
-        CONSTRAINTS.append(constraint)
+        self.constraints.append(constraint)
         return lambda: (type(self).__name__, compiled)
 
 class First(Fake):
@@ -67,6 +68,12 @@ def plugins(tmp_path: Path) -> Plugins:
     file = tmp_path / "several_backends.py"
     file.write_text(textwrap.dedent(PLUGIN))
     return Plugins.discover(PluginOptions(files=(str(file),)))
+
+
+@pytest.fixture
+def fakes(plugins: Plugins) -> Any:
+    """The base of the plugin's backends, with the names of those that are built, and the constraints that they get."""
+    return plugins.get("grammar", "first").load(GrammarBackend).__base__
 
 
 @pytest.fixture
@@ -131,12 +138,11 @@ def test_a_constraint_may_name_a_backend(make: Make) -> None:
     ],
 )
 def test_a_choice_is_a_regular_expression_for_backends_without_choices(
-    make: Make, backend: str, source: str, enforced: Constraint
+    make: Make, fakes: Any, backend: str, source: str, enforced: Constraint
 ) -> None:
     backends = make("first", "second", "words")
-    constraints = backends._get("first")[1].refuses.__globals__["CONSTRAINTS"]  # type: ignore[attr-defined]
     assert enforced_by(backends, "choice", source, backend) == backend.title()
-    assert constraints == [enforced] * 2
+    assert fakes.constraints == [enforced] * 2
 
 
 @pytest.mark.parametrize("source", ["[]", "{", '["a", 1]', '["\\ud800"]'])
@@ -145,13 +151,12 @@ def test_a_choice_that_is_no_list_of_texts_is_refused(make: Make, source: str) -
         make("first").compile(Constraint("choice", source))
 
 
-def test_each_is_built_once_and_when_needed(make: Make) -> None:
+def test_each_is_built_once_and_when_needed(make: Make, fakes: Any) -> None:
     backends = make("first", "second")
-    built = backends._get("first")[1].refuses.__globals__["BUILT"]  # type: ignore[attr-defined]
-    assert built == ["First"]
+    assert fakes.built == ["First"]
     for _ in range(2):
         enforced_by(backends, "regex", "abcd")
-    assert built == ["First", "Second"]
+    assert fakes.built == ["First", "Second"]
     with pytest.raises(ConfigError, match="Broken cannot be built"):
         make("broken")
 

@@ -17,7 +17,12 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, Constraint, ConstraintError, PluginOptions
-from sglang_plug_backends.structured_outputs.grammar_process import CompilerUnavailable, ComputingTime, GrammarProcess
+from sglang_plug_backends.structured_outputs.grammar_process import (
+    CompilerUnavailable,
+    ComputingTime,
+    GrammarProcess,
+    spawn_worker,
+)
 from sglang_plug_backends.structured_outputs.grammar_worker import Setup
 
 pytestmark = pytest.mark.whole_engine
@@ -94,6 +99,7 @@ class Fake(GrammarBackend):
 """
 
 Start = Callable[..., GrammarProcess]
+Spawn = Callable[[], "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
@@ -103,7 +109,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     file.write_text(textwrap.dedent(BACKEND))
     started: list[GrammarProcess] = []
 
-    def make(*, settings: Any = None, **fields: Any) -> GrammarProcess:
+    def make(*, settings: Any = None, spawn: Spawn = spawn_worker, **fields: Any) -> GrammarProcess:
         options = PluginOptions(files=(str(file),), settings={"fake": settings or {}})
         setup = {
             "backends": ("fake",),
@@ -114,7 +120,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "timeout": 240.0,
             **fields,
         }
-        started.append(GrammarProcess(lambda: Setup(plugins=options, **setup), threading.Lock()))
+        started.append(GrammarProcess(lambda: Setup(plugins=options, **setup), threading.Lock(), spawn=spawn))
         started[-1].start()
         return started[-1]
 
@@ -213,11 +219,16 @@ def test_it_ends_with_its_parent_and_when_told(start: Start) -> None:
     with pytest.raises(CompilerUnavailable, match="closing"):
         process.wait_ready()
     assert is_gone(pid)
-    other = start()
-    pid = pid_of(other)
-    assert other._process is not None and other._process.stdin is not None
-    other._process.stdin.close()  # as when the engine is killed
-    assert other._process.wait(240) == 0
+    spawned: list[subprocess.Popen[bytes]] = []
+
+    def spawn() -> subprocess.Popen[bytes]:
+        spawned.append(spawn_worker())
+        return spawned[-1]
+
+    pid = pid_of(start(spawn=spawn))
+    assert spawned[-1].pid == pid and spawned[-1].stdin is not None
+    spawned[-1].stdin.close()  # as when the engine is killed
+    assert spawned[-1].wait(240) == 0
     deadline = time.monotonic() + 240
     while not is_gone(pid):
         assert time.monotonic() < deadline
@@ -260,12 +271,12 @@ def test_processes_that_never_get_ready_make_the_compiler_unavailable(start: Sta
         compiled(process, "x")
 
 
-def test_a_process_that_cannot_be_spawned_makes_the_compiler_unavailable(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+def test_a_process_that_cannot_be_spawned_makes_the_compiler_unavailable(start: Start, tmp_path: Path) -> None:
+    def spawn() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([tmp_path / "missing"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
     with pytest.raises(CompilerUnavailable, match="No such file"):
-        compiled(start(), "x")
+        compiled(start(spawn=spawn), "x")
 
 
 def test_the_limit_counts_computing(start: Start) -> None:

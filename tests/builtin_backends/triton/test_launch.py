@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,7 +43,6 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
     """Return each launched kernel on a device with overlapping launches, and its named arguments."""
     results: dict[str, dict[str, Any]] = {}
     replace_kernels(monkeypatch, (kernels, moe, draw, row, attention), partial(Recorded, launches=results))
-    monkeypatch.setattr(attention, "INTERPRETED", True)  # only to be let in without a GPU
     return results
 
 
@@ -99,6 +98,7 @@ def test_products_of_one_row_too(launched: dict[str, dict[str, Any]], overlap: b
     check(launched, overlap)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("overlap", [True, False])
 def test_attention_does_as_its_settings_say(launched: dict[str, dict[str, Any]], overlap: bool) -> None:
     from sglang_plug import Attention, BuildEnv
@@ -169,12 +169,11 @@ def test_where_launches_can_overlap(
     assert launch.launch_options(CPU, True) is launch.OPTIONS
 
 
-def test_older_versions_of_triton_do_not_know_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    import dataclasses
-
+def test_older_versions_of_triton_do_not_know_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert launch.supports_overlap()
-    older = dataclasses.make_dataclass("CUDAOptions", [("num_warps", int, 4)])
-    monkeypatch.setattr(launch.importlib, "import_module", lambda name: SimpleNamespace(CUDAOptions=older))
-    assert not launch.supports_overlap()
-    monkeypatch.setattr(launch.importlib, "import_module", lambda name: SimpleNamespace())
-    assert not launch.supports_overlap()
+    older = "import dataclasses\n\nCUDAOptions = dataclasses.make_dataclass('CUDAOptions', [('num_warps', int, 4)])\n"
+    (tmp_path / "older_compiler_of_triton.py").write_text(older)
+    (tmp_path / "other_compiler_of_triton.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("older_compiler_of_triton", "other_compiler_of_triton", "no_compiler_of_triton"):
+        assert not launch.supports_overlap(module)

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from sglang_plug.contracts.model import kernels as definitions
-from sglang_plug_backends.triton import matrix_vector as row
 from sglang_plug_backends.triton.matrix_vector import TILES, RowProducts, Tiles
 
 
@@ -33,30 +32,32 @@ class Clock:
         return result
 
 
-@pytest.fixture
-def multiplied(monkeypatch: pytest.MonkeyPatch) -> list[Tiles]:
-    """Return the tiles with which the kernel was called."""
-    results: list[Tiles] = []
+class Multiplied(list[Tiles]):
+    """The tiles with which the kernel was called."""
 
-    def multiply(weight: Tensor, bias: Tensor | None, x: Tensor, *, gated: bool, tiles: Tiles, overlap: bool) -> Tensor:
-        results.append(tiles)
+    def multiply(
+        self, weight: Tensor, bias: Tensor | None, x: Tensor, *, gated: bool, tiles: Tiles, overlap: bool
+    ) -> Tensor:
+        self.append(tiles)
         return x.new_full((1, len(weight)), 7.0)
 
-    monkeypatch.setattr(row, "multiply_row", multiply)
-    return results
+
+@pytest.fixture
+def multiplied() -> Multiplied:
+    return Multiplied()
 
 
 def weight(rows: int = 8, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.randn(rows, 16, generator=torch.Generator().manual_seed(rows)).to(dtype)
 
 
-def products(times: Mapping[Tiles | None, float | Exception]) -> tuple[RowProducts, Clock]:
+def products(times: Mapping[Tiles | None, float | Exception], multiplied: Multiplied) -> tuple[RowProducts, Clock]:
     clock = Clock(times)
-    return RowProducts(definitions.silu_mul, clock), clock
+    return RowProducts(definitions.silu_mul, clock, multiply=multiplied.multiply), clock
 
 
-def test_the_fastest_is_taken_for_one_row(multiplied: list[Tiles]) -> None:
-    packer, clock = products({None: 1.0, TILES[1]: 0.8, TILES[2]: 0.7, TILES[3]: 0.9})
+def test_the_fastest_is_taken_for_one_row(multiplied: Multiplied) -> None:
+    packer, clock = products({None: 1.0, TILES[1]: 0.8, TILES[2]: 0.7, TILES[3]: 0.9}, multiplied)
     matrix = weight()
     multiply = packer.pack_linear(matrix, None)
     assert multiply(matrix[:1]).tolist() == [[7.0] * 8] and multiplied == [TILES[2]]
@@ -66,8 +67,8 @@ def test_the_fastest_is_taken_for_one_row(multiplied: list[Tiles]) -> None:
 
 
 @pytest.mark.parametrize("best", [0.98, 1.5])
-def test_the_library_is_kept_unless_something_is_clearly_faster(best: float, multiplied: list[Tiles]) -> None:
-    packer, _ = products({None: 1.0, TILES[0]: best})
+def test_the_library_is_kept_unless_something_is_clearly_faster(best: float, multiplied: Multiplied) -> None:
+    packer, _ = products({None: 1.0, TILES[0]: best}, multiplied)
     matrix, bias = weight(), weight(1)[0, :8]
     assert torch.equal(packer.pack_linear(matrix, bias)(matrix[:1]), F.linear(matrix[:1], matrix, bias))
     gated = definitions.silu_mul(F.linear(matrix[:1], matrix, bias))
@@ -75,8 +76,8 @@ def test_the_library_is_kept_unless_something_is_clearly_faster(best: float, mul
     assert multiplied == []
 
 
-def test_each_kind_is_measured_once() -> None:
-    packer, clock = products({None: 1.0})
+def test_each_kind_is_measured_once(multiplied: Multiplied) -> None:
+    packer, clock = products({None: 1.0}, multiplied)
     for _ in range(3):
         packer.pack_linear(weight(), None)
     assert clock.calls == 1 + len(TILES)
@@ -87,17 +88,17 @@ def test_each_kind_is_measured_once() -> None:
     assert clock.calls == 5 * (1 + len(TILES))
 
 
-def test_parts_that_cannot_run_are_left_out(multiplied: list[Tiles]) -> None:
-    packer, _ = products({None: 1.0, TILES[0]: RuntimeError("too much shared memory"), TILES[1]: 0.5})
+def test_parts_that_cannot_run_are_left_out(multiplied: Multiplied) -> None:
+    packer, _ = products({None: 1.0, TILES[0]: RuntimeError("too much shared memory"), TILES[1]: 0.5}, multiplied)
     packer.pack_linear(weight(), None)(weight()[:1])
     assert multiplied == [TILES[1]]
-    packer, _ = products({None: 1.0, TILES[0]: torch.cuda.OutOfMemoryError(), TILES[1]: 0.5})
+    packer, _ = products({None: 1.0, TILES[0]: torch.cuda.OutOfMemoryError(), TILES[1]: 0.5}, multiplied)
     packer.pack_linear(weight(), None)(weight()[:1])
     assert multiplied == [TILES[1]], "without memory nothing is tried"
 
 
-def test_what_the_kernel_does_not_serve_goes_to_the_library(multiplied: list[Tiles]) -> None:
-    packer, clock = products({None: 1.0, TILES[0]: 0.5})
+def test_what_the_kernel_does_not_serve_goes_to_the_library(multiplied: Multiplied) -> None:
+    packer, clock = products({None: 1.0, TILES[0]: 0.5}, multiplied)
     wide, view = weight(dtype=torch.float32), weight()[:, ::2]
     assert torch.equal(packer.pack_linear(wide, None)(wide[:1]), F.linear(wide[:1], wide))
     assert torch.equal(packer.pack_linear(view, None)(view[:1]), F.linear(view[:1], view))

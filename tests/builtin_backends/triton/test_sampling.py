@@ -27,10 +27,8 @@ def made() -> Kernels:
     return built
 
 
-def check_exact(monkeypatch: pytest.MonkeyPatch, *, width: int, block: int, some: int, every: int) -> None:
+def check_exact(*, width: int, block: int, some: int, every: int) -> None:
     # tokens share the numbers by id, so the middle of a token's share gives just that token
-    monkeypatch.setattr(draw, "DRAW_BLOCK", block)
-    monkeypatch.setattr(draw, "DRAW_WIDE", block)
     generator = torch.Generator().manual_seed(4)
     for case in list(sampling_cases(width))[::every]:
         probs = distribution(case.logits, case.params)
@@ -42,7 +40,8 @@ def check_exact(monkeypatch: pytest.MonkeyPatch, *, width: int, block: int, some
         tokens = torch.cat((edges, kept[torch.randperm(len(kept), generator=generator)[:some]]))
         logits = case.logits.expand(len(tokens), -1).contiguous().to(device)
         options = SamplingOptions.of([case.params] * len(tokens), width, lambda tensor: tensor.to(device))
-        sampled = draw.sample_tokens(logits, options, middles[tokens].to(device)).cpu()
+        uniform = middles[tokens].to(device)
+        sampled = draw.sample_tokens(logits, options, uniform, block=block, wide_block=block).cpu()
         assert torch.equal(sampled, tokens), (case.name, sampled.tolist(), tokens.tolist())
 
 
@@ -58,15 +57,15 @@ def check_not_finite() -> None:
 
 
 @pytest.mark.interpreted
-def test_sampled_tokens_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_exact(monkeypatch, width=70, block=32, some=0, every=5)
+def test_sampled_tokens_interpreted() -> None:
+    check_exact(width=70, block=32, some=0, every=5)
 
 
 @pytest.mark.slow
 @pytest.mark.interpreted
 @pytest.mark.parametrize(("width", "block"), [(5, 8), (70, 32), (300, 128), (1000, 1024)])
-def test_sampled_tokens_in_many_widths_interpreted(width: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_exact(monkeypatch, width=width, block=block, some=2, every=1)
+def test_sampled_tokens_in_many_widths_interpreted(width: int, block: int) -> None:
+    check_exact(width=width, block=block, some=2, every=1)
 
 
 @pytest.mark.slow
@@ -87,8 +86,8 @@ class TestCompiled:
     def test_frequencies_and_masks(self, width: int, draws: int) -> None:
         check_sampling(made(), device=device, width=width, draws=draws)
 
-    def test_sampled_tokens(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        check_exact(monkeypatch, width=32000, block=2048, some=50, every=1)
+    def test_sampled_tokens(self) -> None:
+        check_exact(width=32000, block=2048, some=50, every=1)
 
     def test_rows_that_are_not_finite_end(self) -> None:
         check_not_finite()

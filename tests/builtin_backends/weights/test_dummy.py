@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sglang_plug import BuildEnv, Checkpoint, Model
-from sglang_plug_backends.weights import dummy
-from sglang_plug_backends.weights.dummy import load_dummy
+from sglang_plug_backends.weights.dummy import RandomNumbers, load_dummy
 
 CHECKPOINT = Checkpoint(source="x", path=None, config=None)  # type: ignore[arg-type]  # never looked at
 
@@ -26,9 +26,24 @@ class Toy(Model):
         self.head_weights.weight = self.embed.weight
 
 
-def loaded(width: int = 32) -> dict[str, Tensor]:
+class CopiedToMeta(TorchDispatchMode):
+    """Notes the sizes of the host's tensors that are copied to the meta device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes = list[int]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.is_meta:
+            tensors = [item for item in args if isinstance(item, Tensor)]
+            self.sizes += [tensor.numel() for tensor in tensors if tensor.device.type == "cpu"]
+        return result
+
+
+def loaded(width: int = 32, **options: int) -> dict[str, Tensor]:
     model = Toy(width)
-    model.load_weights(load_dummy(CHECKPOINT, model))
+    model.load_weights(load_dummy(CHECKPOINT, model, **options))
     return dict(model.named_parameters())
 
 
@@ -48,31 +63,26 @@ def test_every_run_makes_the_same_numbers() -> None:
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
-def test_tensors_and_rows_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dummy, "BLOCK", 1013)
-    parameters = loaded(64)
+def test_tensors_and_rows_differ() -> None:
+    parameters = loaded(64, block_size=1013)
     rows = parameters["qkv.weight"]
     assert len(torch.unique(rows, dim=0)) == len(rows)
     assert not torch.equal(parameters["qkv.bias"][:64], parameters["norm.bias"])
 
 
-def test_values_are_made_where_the_parameter_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiled: list[tuple[torch.device, torch.device]] = []
-    tile = dummy._tile
-
-    def watched(block: Tensor, shape: torch.Size, seed: int) -> Tensor:
-        result = tile(block, shape, seed)
-        tiled.append((block.device, result.device))
-        return result
-
-    monkeypatch.setattr(dummy, "_tile", watched)
+def test_weights_of_a_model_without_memory_are_on_the_host() -> None:
     with torch.device("meta"):
         unborn = Toy()
     assert all(tensor.device.type == "cpu" for _, tensor in load_dummy(CHECKPOINT, unborn))
-    monkeypatch.setattr(dummy, "HOST", torch.device("meta"))  # stands in for an accelerator
-    assert all(tensor.is_meta for name, tensor in load_dummy(CHECKPOINT, unborn) if name != "norm.weight")
-    assert {item.type for pair in tiled[:5] for item in pair} == {"cpu"}
-    assert {item.type for pair in tiled[5:] for item in pair} == {"meta"}
+
+
+def test_values_are_made_on_the_device() -> None:
+    numbers, accelerator = RandomNumbers(100), torch.device("meta")
+    with CopiedToMeta() as copied:
+        tensors = [numbers.tensor((50, 30), torch.bfloat16, accelerator, seed) for seed in range(3)]
+    assert all(tensor.is_meta and tensor.shape == (50, 30) for tensor in tensors)
+    assert copied.sizes == [100], "the block, once"
+    assert numbers.tensor((50, 30), torch.bfloat16, torch.device("cpu"), 0).device.type == "cpu"
 
 
 def test_model_without_parameters() -> None:

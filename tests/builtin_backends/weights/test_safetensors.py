@@ -4,6 +4,7 @@ import io
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import redirect_stderr
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sglang_plug import Checkpoint, ConfigError, Model, Plugins, WeightError
-from sglang_plug_backends.weights import safetensors
 from sglang_plug_backends.weights.safetensors import load_safetensors
 
 MODEL: Model = SimpleNamespace()  # type: ignore[assignment]  # the loader never looks at the model
@@ -62,19 +62,21 @@ def test_consolidated_file_alone_is_read(tmp_path: Path) -> None:
     assert list(load(tmp_path)) == ["a"]
 
 
-def test_tensors_come_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
+def replace_file(path: Path, **tensors: Tensor) -> None:
+    """Put another file in the place of one, which keeps its content for those that have opened it."""
+    path.unlink()
+    save_file(tensors, path)
 
-    def open_noted(path: Path, **options: str) -> object:
-        opened.append(path.name)
-        return real(path, **options)
 
-    real = safetensors.safe_open
-    monkeypatch.setattr(safetensors, "safe_open", open_noted)
+def test_tensors_come_one_at_a_time(tmp_path: Path) -> None:
     tensors = iter(load_safetensors(Checkpoint(source="x", path=write_shards(tmp_path), config=None), MODEL))
-    assert opened == []
-    assert next(tensors)[0] == "a"
-    assert opened == ["model-00001-of-00002.safetensors"]
+    first, second = (tmp_path / f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+    replace_file(first, a=A + 1, b=B)  # not opened yet
+    assert torch.equal(dict([next(tensors)])["a"], A + 1)
+    replace_file(first, b=B + 1)  # opened already
+    replace_file(second, c=C + 1)  # not opened yet
+    rest = dict(tensors)
+    assert torch.equal(rest["b"], B) and torch.equal(rest["c"], C + 1)
 
 
 def test_missing_shard_is_named_before_anything_is_read(tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def test_folder_without_weights(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_progress_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_is_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Terminal(io.StringIO):
         terminal = True
 
@@ -125,16 +127,16 @@ def test_progress_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capl
             return self.terminal
 
     write_shards(tmp_path)
-    monkeypatch.setattr("sys.stderr", terminal := Terminal())
-    load(tmp_path)
+    with redirect_stderr(Terminal()) as terminal:
+        load(tmp_path)
     assert terminal.getvalue().split("\r")[1:] == [
         "Loading safetensors checkpoint shards:   0% Completed | 0/2",
         "Loading safetensors checkpoint shards:  50% Completed | 1/2",
         "Loading safetensors checkpoint shards: 100% Completed | 2/2\n",
     ]
-    monkeypatch.setattr("sys.stderr", hidden := Terminal())
+    hidden = Terminal()
     hidden.terminal = False
-    with caplog.at_level(logging.INFO):
+    with redirect_stderr(hidden), caplog.at_level(logging.INFO):
         load(tmp_path)
     assert hidden.getvalue() == ""
     assert [text for text in caplog.messages if "shards" in text] == [
