@@ -81,7 +81,7 @@ def launch_server(
     """Start a server as ``launch_server_cmd`` does, from a list of arguments."""
     if not arguments:
         raise ValueError("the command is empty")
-    chosen = _free_port(host) if port is None else port
+    chosen = free_port(host) if port is None else port
     return _start([*arguments, "--port", str(chosen)]), chosen
 
 
@@ -221,11 +221,12 @@ def _start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen([first, *options], stdin=subprocess.DEVNULL, start_new_session=True)
 
 
-def _free_port(host: str) -> int:
+def free_port(host: str, ports: tuple[int, int] = PORTS) -> int:
+    """Return a port that is free on ``host``: one of the range ``ports``, or any other where those are taken."""
     generator = random.SystemRandom()  # the default generator may be seeded alike in several processes
     for _ in range(ATTEMPTS):
         with socket.socket() as probe, contextlib.suppress(OSError):
-            port = generator.randrange(*PORTS)
+            port = generator.randrange(*ports)
             probe.bind((host, port))
             return port
     with socket.socket() as probe:

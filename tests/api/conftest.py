@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from sglang_plug import (
     Plugins,
     Request,
     StepStats,
-    TemplateError,
     TokenLogprob,
 )
 from sglang_plug.config import ModelOptions
@@ -29,6 +28,8 @@ from sglang_plug_api.batches.storage import Storage, store_context
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.stores.sqlite.store import SQLiteStore
 from sglang_plug_api.text.text_engine import TextEngine
+
+from .letters import END, LETTERS, VOCABULARY
 
 HEADER = (
     "from __future__ import annotations\nfrom sglang_plug import hookimpl\nfrom sglang_plug.plugins.specs import *\n"
@@ -56,8 +57,6 @@ def discover() -> Discover:
     return lambda *files, **options: Plugins.discover(PluginOptions(files=files, **options))
 
 
-END = 1
-VOCABULARY = 1000
 INFO: dict[str, Any] = {
     "tasks": ["generate"],
     "vocab_size": VOCABULARY,
@@ -73,55 +72,6 @@ INFO: dict[str, Any] = {
     "device": "cpu",
     "components": {"attention": {"name": "torch", "plugin": "p", "distribution": "d", "version": "1"}},
 }
-
-
-class Letters:
-    """A tokenizer whose tokens are characters; those below 32, but for line ends, are special."""
-
-    vocab_size = VOCABULARY
-    eos_token_ids = (END,)
-
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        return list(map(ord, text))
-
-    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
-        return "".join(chr(token) for token in tokens if not skip_special or token >= 32 or token == 10)
-
-    def piece(self, token: int) -> str:
-        return chr(token)
-
-    def piece_bytes(self, token: int) -> bytes:
-        return chr(token).encode()
-
-    def chat_template(self, *, tools: bool = False) -> str | None:
-        return None
-
-    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
-        if any(message["role"] == "tool" for message in messages):
-            raise TemplateError("no tools here")
-        return "".join(f"{message['role']}: {message['content']}\n" for message in messages)
-
-    def decoder(self, *, skip_special: bool = True, prompt: Sequence[int] = ()) -> LettersDecoder:
-        return LettersDecoder(skip_special)
-
-
-class LettersDecoder:
-    """Decodes at once, but for a tilde, which waits for what follows."""
-
-    def __init__(self, skip_special: bool) -> None:
-        self._skip_special, self._held = skip_special, ""
-
-    def feed(self, tokens: Sequence[int]) -> str:
-        text = self._held + Letters().decode(tokens, skip_special=self._skip_special)
-        self._held = "~" if text.endswith("~") else ""
-        return text.removesuffix(self._held)
-
-    def flush(self) -> str:
-        held, self._held = self._held, ""
-        return held
-
-
-LETTERS = Letters()
 
 
 class ScriptedEngine(EngineClient):
@@ -216,9 +166,13 @@ def scripted() -> ScriptedEngine:
 def text_engine(scripted: ScriptedEngine) -> Callable[..., TextEngine]:
     """``text_engine(**options)``: the text side of ``scripted``, with options of ``ServerConfig``."""
 
-    def make(*, tokenizer: Any = LETTERS, observers: Any = None, **options: Any) -> TextEngine:
+    def make(
+        *, tokenizer: Any = LETTERS, observers: Any = None, image_prompts: Any = None, **options: Any
+    ) -> TextEngine:
         config = ServerConfig(engine=EngineConfig(model=ModelOptions(path="org/letters")), **options)
         storage = Storage(SQLiteStore(store_context(config)))
-        return TextEngine(config, scripted, INFO, tokenizer, storage=storage, observers=observers)
+        return TextEngine(
+            config, scripted, INFO, tokenizer, storage=storage, observers=observers, image_prompts=image_prompts
+        )
 
     return make

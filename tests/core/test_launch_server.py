@@ -11,13 +11,16 @@ from sglang_plug import __main__ as command_line
 from sglang_plug import launch_server
 
 
-def test_launch_server_passes_everything_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[list[str]] = []
-    monkeypatch.setattr(launch_server, "command_line", lambda argv: calls.append(argv) or 7)
-    assert launch_server.main(["--port", "1"]) == 7
-    monkeypatch.setattr(sys, "argv", ["launch_server", "--model-path", "m"])
-    assert launch_server.main() == 7
-    assert calls == [["serve", "--port", "1"], ["serve", "--model-path", "m"]]
+def test_launch_server_passes_everything_to_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = ["--prot", "1", "--model-path", "m"]
+    assert command_line.main(["serve", *wrong]) == 2
+    expected = capsys.readouterr().err
+    assert "unknown option '--prot'" in expected
+    assert launch_server.main(wrong) == 2
+    assert capsys.readouterr().err == expected
+    command = [sys.executable, "-m", "sglang_plug.launch_server", *wrong]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, expected)
 
 
 def test_help_is_the_help_of_serve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sglang_plug_lang import set_default_backend, terminate_process, wait_for_server
-from sglang_plug_lang.utils import _free_port
+from sglang_plug_lang.utils import free_port
 
 from .document_checks import CHECKS, Notebook, check
 from .document_models import make_models
@@ -103,7 +103,7 @@ def translated(text: str, models: Mapping[str, Path], port: int) -> str:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("document", CELLS)
 def test_the_cells_of(document: str, book: Notebook) -> None:
-    port = _free_port("")
+    port = free_port("")
     for cell, language, text in cells_of(document):
         if (document, cell) in EXCLUDED:
             continue

@@ -17,12 +17,15 @@ from sglang_plug.config import (
     CacheOptions,
     ModelOptions,
     ParallelOptions,
+    PluginOptions,
     ScheduleOptions,
     SpeculativeOptions,
 )
-from sglang_plug.engine.execution.rank_components import RankComponents
+from tests import faulty_rank_plugin
 
 from .test_update_weights import copy_of
+
+FAULTY = PluginOptions(files=(str(faulty_rank_plugin.__file__),))
 
 SHARED = [
     ("llama-3.2-1b", 2),
@@ -152,25 +155,20 @@ def test_new_weights_serve(tiny_model: Callable[[str], Any], serve: Callable[...
 
 
 def test_all_ranks_take_new_weights_or_none(
-    tiny_model: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path
 ) -> None:
     old = tiny_model("llama-3.2-1b").path
     new = copy_of(old, tmp_path / "new")
-    engine = serve(config(old, 2))
+    plain = config(old, 2)
+    model = replace(plain.model, load_format="full-on-rank-1")
+    engine = serve(replace(plain, model=model, plugins=FAULTY))
     batch = requests("x", start=0)[:1]
     before = engine.outputs(batch)[0]
-    load = RankComponents.load
-
-    def fails_on_rank_1(self: RankComponents, resolved: Any) -> Any:
-        if self.collectives.rank == 1:
-            raise ConfigError("its disk is full")
-        return load(self, resolved)
-
-    monkeypatch.setattr(RankComponents, "load", fails_on_rank_1)
+    (new / faulty_rank_plugin.FULL).touch()
     with pytest.raises(RequestError, match="another rank could not"):
         engine.control("update_weights", source=str(new))
     assert engine.outputs(batch)[0].tokens == before.tokens
-    monkeypatch.undo()
+    (new / faulty_rank_plugin.FULL).unlink()
     assert engine.control("update_weights", source=str(new))["success"]
     assert engine.outputs(batch)[0].tokens != before.tokens
 
@@ -192,16 +190,10 @@ def test_a_head_that_the_checkpoint_has_although_it_is_tied(
     assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-4)
 
 
-def test_a_rank_that_fails_ends_the_engine(
-    tiny_model: Callable[[str], Any], serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_fails_ends_the_engine(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
     """And nobody waits for it."""
-    engine = serve(config(tiny_model("llama-3.2-1b").path, 2))
-
-    def broken(self: Any, step: Any) -> None:
-        raise RuntimeError("its memory is gone")
-
-    monkeypatch.setattr("sglang_plug.engine.tensor_parallel.worker_rank.WorkerRank._step", broken)
+    plain = config(tiny_model("llama-3.2-1b").path, 2, attention="broken-on-rank-1")
+    engine = serve(replace(plain, plugins=FAULTY))
     with pytest.raises(EngineError, match="rank 1 failed: RuntimeError: its memory is gone|BrokenBarrierError"):
         engine.outputs(requests("x"))
 

@@ -82,6 +82,7 @@ class BatchJob:
         limits: limits of the input.
         worker: the name of this server in claims.
         timing: durations.
+        now: returns the time in seconds since the epoch.
     """
 
     def __init__(
@@ -94,10 +95,11 @@ class BatchJob:
         limits: InputLimits,
         worker: str,
         timing: JobTiming | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._batch, self._store, self._call = batch, store, call
         self._admission, self._concurrency, self._limits, self._worker = admission, concurrency, limits, worker
-        self._timing = timing or JobTiming()
+        self._timing, self._now = timing or JobTiming(), now
         self._stopped = asyncio.Event()
         self._journal = _Journal(store, batch.id, worker)
 
@@ -150,7 +152,7 @@ class BatchJob:
 
     @property
     def _expired(self) -> bool:
-        return time.time() >= self._batch.expires_at and self._batch.status in ("validating", "in_progress")
+        return self._now() >= self._batch.expires_at and self._batch.status in ("validating", "in_progress")
 
     async def _claim_batch(self) -> bool:
         """Return True if no other server works on the batch as a whole; then no result is added any more."""
@@ -286,7 +288,7 @@ class BatchJob:
 
     async def _move(self, to: BatchStatus, *, total: int | None = None, errors: Faults = ()) -> None:
         """Change the status unless others have changed it; load the batch either way."""
-        self._batch = await self._store.move(self._batch.id, to, int(time.time()), total=total, errors=errors)
+        self._batch = await self._store.move(self._batch.id, to, int(self._now()), total=total, errors=errors)
 
     async def _fail(self, code: str, message: str) -> None:
         """End the batch with an error, unless another server is ending it."""
@@ -295,7 +297,7 @@ class BatchJob:
 
     async def _finish(self, to: BatchStatus, errors: Faults = ()) -> None:
         """Write the result files and end the batch, unless its status leads to another end now."""
-        batch, now = self._batch, int(time.time())
+        batch, now = self._batch, int(self._now())
         expired = self._input() if to == "expired" and batch.status == "in_progress" else None
         results = ResultFiles(self._store, batch, now)
         output, error = await results.write_output(), await results.write_errors(expired)

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from fastapi import FastAPI
@@ -27,17 +27,30 @@ ACTIVE_BATCHES = 4
 """Batches whose lines run at the same time; others wait, oldest first."""
 SWEEP_INTERVAL = 1.0
 """Seconds between two looks at the open batches, which other processes may have changed."""
-STORAGE_PAUSE = 30
-"""Seconds before a batch that stopped because the storage failed is tried again."""
+STORAGE_PAUSE = 30.0
 ABANDONED_AFTER = 3600
 """Seconds after its expiry when a batch may be ended by a server of another model."""
 
 
 class BatchRunner:
-    """Runs the open batches of the store. All state that must survive is in the store."""
+    """Runs the open batches of the store. All state that must survive is in the store.
 
-    def __init__(self, engine: TextEngine, storage: Storage) -> None:
-        self._engine, self._storage = engine, storage
+    Args:
+        engine: the engine of this server.
+        storage: has the batches and their files.
+        storage_pause: seconds before a batch that stopped because the storage failed is tried again.
+        now: returns the time in seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        engine: TextEngine,
+        storage: Storage,
+        *,
+        storage_pause: float = STORAGE_PAUSE,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine, self._storage, self._storage_pause, self._now = engine, storage, storage_pause, now
         self._worker = str(uuid.uuid4())
         self._jobs: dict[str, BatchJob] = {}
         self._tasks = set[asyncio.Task[None]]()
@@ -93,7 +106,7 @@ class BatchRunner:
         # asked in any case, to detect a store that is damaged
         if not await self._storage.call(store.may_run_batches(model)) or self._engine.client.failure is not None:
             return
-        now = int(time.time())
+        now = int(self._now())
         batches = await self._storage.call(store.open_batches(model, now - ABANDONED_AFTER))
         for batch in batches:
             if job := self._jobs.get(batch.id):
@@ -114,6 +127,7 @@ class BatchRunner:
             self._limits,
             InputLimits(lines=config.storage.max_batch_lines, line_bytes=config.max_request_bytes),
             self._worker,
+            now=self._now,
         )
         self._jobs[batch.id] = job
         task = asyncio.create_task(self._run(batch.id, job))
@@ -126,8 +140,8 @@ class BatchRunner:
         except EngineError as error:
             logger.error("batch %s stays unfinished: %s", id, error)
         except StorageError as error:
-            self._postponed[id] = time.time() + STORAGE_PAUSE
-            logger.error("batch %s is tried again in %d seconds: %s", id, STORAGE_PAUSE, error)
+            self._postponed[id] = self._now() + self._storage_pause
+            logger.error("batch %s is tried again in %d seconds: %s", id, self._storage_pause, error)
         except Exception:
             self._postponed[id] = math.inf
             logger.exception("batch %s stays unfinished until the server is started again", id)

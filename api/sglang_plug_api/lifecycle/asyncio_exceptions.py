@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -17,9 +18,14 @@ LOG_INTERVAL = 10.0
 
 
 class AsyncioExceptions:
-    """Exception handler of an event loop that reports only now and then that no connections can be accepted."""
+    """Exception handler of an event loop that reports only now and then that no connections can be accepted.
 
-    def __init__(self) -> None:
+    Args:
+        now: returns the time in seconds, by a clock that is never set back.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self._last_logged = -math.inf
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -27,7 +33,7 @@ class AsyncioExceptions:
         if context.get("message") != NO_RESOURCE:
             loop.default_exception_handler(context)
             return
-        now = time.monotonic()
+        now = self._now()
         if now - self._last_logged >= LOG_INTERVAL:
             self._last_logged = now
             reason = context.get("exception")

@@ -56,11 +56,19 @@ class ImagePrompts:
         processor: media processor of the model's family.
         limits: limits of one request.
         sources: sources of images besides the request.
+        max_prepared_bytes: bytes of images, prepared but not served yet, at which further prompts are refused.
     """
 
-    def __init__(self, processor: MediaProcessor, limits: MediaLimits, sources: ImageSources) -> None:
+    def __init__(
+        self,
+        processor: MediaProcessor,
+        limits: MediaLimits,
+        sources: ImageSources,
+        *,
+        max_prepared_bytes: int = MAX_PREPARED_BYTES,
+    ) -> None:
         self._processor, self._limits, self._sources = processor, limits, sources
-        self.prepared = PreparedBytes(MAX_PREPARED_BYTES)
+        self.prepared = PreparedBytes(max_prepared_bytes)
         self._decoding = asyncio.Semaphore(MAX_CONCURRENT_DECODES)
         self._fetching = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
 

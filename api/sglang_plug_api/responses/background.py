@@ -59,12 +59,17 @@ class EventLog:
         self._changed = asyncio.Event()
 
 
-async def stored_if_possible(store: Callable[[], Awaitable[None]], id: str, *, attempts: int = ATTEMPTS) -> None:
-    """Store something of the response ``id`` that no request waits for, in several attempts; log if it is lost."""
+async def stored_if_possible(
+    store: Callable[[], Awaitable[None]], id: str, *, attempts: int = ATTEMPTS, pause: float = ATTEMPT_PAUSE
+) -> None:
+    """Store something of the response ``id`` that no request waits for, in several attempts; log if it is lost.
+
+    ``pause``: seconds between two attempts.
+    """
     problem: StorageError | None = None
     for attempt in range(attempts):
         if attempt:
-            await asyncio.sleep(ATTEMPT_PAUSE)
+            await asyncio.sleep(pause)
         try:
             await store()
             return
@@ -74,10 +79,16 @@ async def stored_if_possible(store: Callable[[], Awaitable[None]], id: str, *, a
 
 
 class EventWriter:
-    """Appends the events of a response to a store, in groups: those that come during a write make up the next one."""
+    """Appends the events of a response to a store, in groups: those that come during a write make up the next one.
 
-    def __init__(self, store: ResponseStore, id: str) -> None:
-        self._store, self._id = store, id
+    Args:
+        store: the store, which may fail for a while.
+        id: the response's id.
+        pause: seconds between two attempts to write a group.
+    """
+
+    def __init__(self, store: ResponseStore, id: str, *, pause: float = ATTEMPT_PAUSE) -> None:
+        self._store, self._id, self._pause = store, id, pause
         self._pending: list[ResponseEvent] = []
         self._writing: asyncio.Task[None] | None = None
 
@@ -96,7 +107,8 @@ class EventWriter:
         try:
             while self._pending:
                 group, self._pending = self._pending, []
-                await stored_if_possible(partial(self._store.append_events, self._id, group), self._id)
+                write = partial(self._store.append_events, self._id, group)
+                await stored_if_possible(write, self._id, pause=self._pause)
         finally:
             self._writing = None
 

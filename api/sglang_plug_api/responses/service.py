@@ -59,10 +59,11 @@ class ResponsesService:
 
     Args:
         engine: generates the outputs; its storage has the files that images refer to, and maybe the responses.
+        renew_interval: seconds between two messages to the store that the running responses are still generated.
     """
 
-    def __init__(self, engine: TextEngine) -> None:
-        config = engine.config
+    def __init__(self, engine: TextEngine, *, renew_interval: float = RENEW_INTERVAL) -> None:
+        config, self._renew_interval = engine.config, renew_interval
         self._engine, self._storage = engine, engine.storage
         self._stored = StoredResponses(engine.storage, config)
         self._running: dict[str, ActiveResponse] = {}
@@ -181,7 +182,7 @@ class ResponsesService:
     async def _renew_running(self) -> None:
         """Keep the responses in the background, and stop those that another server cancelled or deleted."""
         while True:
-            await asyncio.sleep(RENEW_INTERVAL)
+            await asyncio.sleep(self._renew_interval)
             ids = [id for id, response in self._running.items() if response.background]
             try:
                 stopped = await self._stored.renew(ids) if ids else ()

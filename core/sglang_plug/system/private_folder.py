@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -53,14 +54,14 @@ class PrivateFolder:
             os.close(lock)
 
 
-def private_folder(prefix: str) -> PrivateFolder:
+def private_folder(prefix: str, others: Sequence[str] = OTHERS) -> PrivateFolder:
     """Make a folder that only this user may enter, whose path leaves room for unix sockets in it.
 
-    It is in the temporary folder (``TMPDIR``), unless the path of that is too long. Folders of this user that killed
-    processes left there are removed. Raises ``ConfigError`` where none can be made.
+    It is in the temporary folder (``TMPDIR``), or in one of ``others`` if the path of that is too long. Folders of this
+    user that killed processes left there are removed. Raises ``ConfigError`` where none can be made.
     """
     usual = tempfile.gettempdir()
-    for parent in (usual, *OTHERS):
+    for parent in (usual, *others):
         if len(os.fsencode(parent)) + len(prefix) + ROOM <= LONGEST:
             try:
                 return scratch_folder(Path(parent), prefix, family=FAMILY)
@@ -68,7 +69,7 @@ def private_folder(prefix: str) -> PrivateFolder:
                 continue
     raise ConfigError(
         f"no folder for sockets can be made: not in {usual!r}, whose path may be too long for them, nor in "
-        f"{' or '.join(OTHERS)}; name another one with TMPDIR"
+        f"{' or '.join(others)}; name another one with TMPDIR"
     )
 
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, cast
 
 import pytest
 
-from sglang_plug import WHOLE_BATCH, BatchRecord, EngineError, LineResult, StorageBroken
-from sglang_plug_api.batches import batch_job as job_module
+from sglang_plug import (
+    WHOLE_BATCH,
+    BatchRecord,
+    ContentWriter,
+    EngineError,
+    LineResult,
+    StorageBroken,
+    Store,
+    StoreWrapper,
+)
 from sglang_plug_api.batches.admission import BatchAdmission
 from sglang_plug_api.batches.batch_job import BatchJob, ConcurrencyLimits, InputLimits, JobTiming
-from sglang_plug_api.batches.outputs import ResultFiles
 from sglang_plug_api.batches.route_call import EngineBusy, RouteAnswer
 from sglang_plug_api.stores.sqlite.store import SQLiteStore
 
@@ -78,20 +86,29 @@ class Bench:
     async def batch(self) -> BatchRecord:
         return await self.storage.call(lambda store: store.batch(self.id))
 
-    async def job(self, *, worker: str = "worker", turns: int = 1, **timing: float) -> BatchJob:
+    async def job(
+        self,
+        *,
+        worker: str = "worker",
+        turns: int = 1,
+        store: Store | None = None,
+        now: Callable[[], float] = time.time,
+        **timing: float,
+    ) -> BatchJob:
         return BatchJob(
             await self.batch(),
-            self.storage,
+            store or self.storage,
             self.route,
             cast(BatchAdmission, self.slots),
             ConcurrencyLimits(checks=turns, lines=turns),
             InputLimits(lines=1000, line_bytes=10_000),
             worker,
             JobTiming(**timing),
+            now=now,
         )
 
-    async def run(self, **timing: float) -> BatchRecord:
-        await (await self.job(**timing)).run()
+    async def run(self, **options: Any) -> BatchRecord:
+        await (await self.job(**options)).run()
         return await self.batch()
 
     async def move(self, to: Any) -> None:
@@ -200,30 +217,34 @@ async def test_stop_does_not_wait_for_a_turn(start: StartBench) -> None:
     assert (await bench.batch()).status == "cancelled"
 
 
-async def test_cancel_while_the_file_is_being_checked(start: StartBench, monkeypatch: pytest.MonkeyPatch) -> None:
+class CancelledWhileRead(StoreWrapper):
+    """A store in which the batch is cancelled when its input is read."""
+
+    async def read_content(self, id: str) -> AsyncGenerator[bytes, None]:
+        await self.store.move("batch_1", "cancelling", NOW)
+        async with contextlib.aclosing(self.store.read_content(id)) as parts:
+            async for part in parts:
+                yield part
+
+
+async def test_cancel_while_the_file_is_being_checked(start: StartBench) -> None:
     bench = await start(5)
-    check_file = job_module.check_file
-
-    async def check_slowly(*arguments: Any, **more: Any) -> Any:
-        await bench.move("cancelling")
-        return await check_file(*arguments, **more)
-
-    monkeypatch.setattr(job_module, "check_file", check_slowly)
-    batch = await bench.run()
+    batch = await bench.run(store=CancelledWhileRead(bench.storage))
     assert (batch.status, batch.in_progress_at, batch.total) == ("cancelled", None, 0)
     assert bench.route.ran == []
 
 
-async def test_cancel_while_the_files_are_written(start: StartBench, monkeypatch: pytest.MonkeyPatch) -> None:
+class CancelledWhileWritten(StoreWrapper):
+    """A store in which the batch is cancelled when a result file is created."""
+
+    async def create_content(self, id: str) -> ContentWriter:
+        await self.store.move("batch_1", "cancelling", NOW)
+        return await self.store.create_content(id)
+
+
+async def test_cancel_while_the_files_are_written(start: StartBench) -> None:
     bench = await start(5)
-    write_output = ResultFiles.write_output
-
-    async def write_and_cancel(files: ResultFiles) -> Any:
-        await bench.move("cancelling")
-        return await write_output(files)
-
-    monkeypatch.setattr(ResultFiles, "write_output", write_and_cancel)
-    batch = await bench.run()
+    batch = await bench.run(store=CancelledWhileWritten(bench.storage))
     assert (batch.status, batch.completed) == ("cancelled", 5)
     assert bench.ids(batch.output_file_id) == names(range(5))
     known = await bench.storage.call(lambda store: store.file_ids())
@@ -307,8 +328,7 @@ async def test_a_batch_that_expires_tells_what_was_not_run(start: StartBench) ->
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
-    await bench.storage.call(lambda store: store._database.execute("UPDATE batches SET expires_at = 5"))
-    batch = await bench.run()
+    batch = await bench.run(now=lambda: 2.0**40)
     assert batch.status == "expired" and batch.expired_at
     done = bench.ids(batch.output_file_id)
     assert 1 <= len(done) == batch.completed < 10
@@ -427,22 +447,27 @@ async def test_a_server_does_not_end_a_batch_that_another_one_ends(start: StartB
     assert (await bench.run()).status == "cancelled"
 
 
-async def test_claims_are_renewed_while_lines_run(start: StartBench, monkeypatch: pytest.MonkeyPatch) -> None:
+class ShowsRenewals(StoreWrapper):
+    """A store that shows which claims were renewed."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.renewed = asyncio.Queue[tuple[str, str, float]]()
+
+    async def renew(self, id: str, worker: str, seconds: float) -> None:
+        await self.store.renew(id, worker, seconds)
+        self.renewed.put_nowait((id, worker, seconds))
+
+
+async def test_claims_are_renewed_while_lines_run(start: StartBench) -> None:
     bench = await start(3)
-    renewed = asyncio.Queue[tuple[str, str, float]]()
-    renew = bench.storage.renew
-
-    async def renew_and_tell(id: str, worker: str, seconds: float) -> None:
-        await renew(id, worker, seconds)
-        renewed.put_nowait((id, worker, seconds))
-
-    monkeypatch.setattr(bench.storage, "renew", renew_and_tell)
+    store = ShowsRenewals(bench.storage)
     bench.route.hold.clear()
-    running = asyncio.create_task((await bench.job(worker="slow", claim=0.03)).run())
+    running = asyncio.create_task((await bench.job(worker="slow", claim=0.03, store=store)).run())
     while bench.route.at_once < 3:
         await asyncio.sleep(0.001)
     for _ in range(3):
-        assert await renewed.get() == ("batch_1", "slow", 0.03)
+        assert await store.renewed.get() == ("batch_1", "slow", 0.03)
     bench.route.hold.set()
     await running
     assert (await bench.batch()).completed == 3

@@ -14,8 +14,7 @@ import pytest
 from fastapi import FastAPI, Request, Response
 
 from sglang_plug import BatchRecord, EngineError, StoreContext
-from sglang_plug_api.batches import runner as runner_module
-from sglang_plug_api.batches.runner import BatchRunner
+from sglang_plug_api.batches.runner import ABANDONED_AFTER, BatchRunner
 from sglang_plug_api.batches.storage import Storage
 from sglang_plug_api.http.callers import Callers
 from sglang_plug_api.http.errors import json_response
@@ -31,7 +30,7 @@ ROUTE = "/v1/completions"
 class Server:
     """A server of some model over the shared folder."""
 
-    def __init__(self, storage: SQLiteStore, model: str) -> None:
+    def __init__(self, storage: SQLiteStore, model: str, now: Callable[[], float]) -> None:
         self.gate = GateState()
         self.prompts: list[str] = []
         self.called = asyncio.Event()
@@ -49,7 +48,7 @@ class Server:
             config=SimpleNamespace(max_request_bytes=10_000, storage=StorageConfig(), role=None),
         )
         self.storage = Storage(SQLiteStore(StoreContext(folder=str(storage.folder), max_bytes=100_000)))
-        self.runner = BatchRunner(cast(TextEngine, engine), self.storage)
+        self.runner = BatchRunner(cast(TextEngine, engine), self.storage, storage_pause=0, now=now)
 
     async def answer(self, request: Request) -> Response:
         body = json.loads(await request.body())
@@ -67,9 +66,11 @@ class Site:
     def __init__(self, storage: SQLiteStore, stack: AsyncExitStack) -> None:
         self.storage, self._stack = storage, stack
 
-    async def start(self, model: str = "demo", *, held: bool = False, **attributes: Any) -> Server:
+    async def start(
+        self, model: str = "demo", *, held: bool = False, now: Callable[[], float] = time.time, **attributes: Any
+    ) -> Server:
         """Start a server; lines wait for an answer if it is ``held``."""
-        server = Server(self.storage, model)
+        server = Server(self.storage, model, now)
         if held:
             server.hold.clear()
         for name, value in attributes.items():
@@ -191,15 +192,14 @@ async def test_a_server_that_stops_starts_nothing(site: Site) -> None:
 
 
 async def test_a_batch_of_a_model_that_never_came_back_is_ended(site: Site) -> None:
-    await site.storage.call(lambda store: store._database.execute("UPDATE batches SET expires_at = 5"))
-    server = await site.start("other")
+    expires_at = (await site.batch()).expires_at
+    server = await site.start("other", now=lambda: expires_at + ABANDONED_AFTER + 1.0)
     batch = await site.until("expired")
     assert batch.expired_at
     assert server.prompts == []
 
 
-async def test_a_batch_goes_on_once_the_storage_works_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_module, "STORAGE_PAUSE", 0)
+async def test_a_batch_goes_on_once_the_storage_works_again(site: Site) -> None:
     server = await site.start(held=True)
     await site.until("in_progress")
     path = site.storage.folder / "batches.sqlite3"

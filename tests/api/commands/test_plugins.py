@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import sys
 from typing import Any
 
 import pytest
@@ -61,17 +62,23 @@ def test_a_broken_plugin_does_not_break_the_list(plugin_file: Any, capsys: pytes
     assert "\x1b" not in output
 
 
-def test_failures_are_red_on_a_terminal(
-    plugin_file: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+class Terminal(io.StringIO):
+    """An output that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_failures_are_red_on_a_terminal(plugin_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     argv = ["plugins", "list", "--plugin", plugin_file("broken", BROKEN)]
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert main(argv) == 0
-    assert "\x1b[31mplugin 'broken'" in capsys.readouterr().out
+    with contextlib.redirect_stdout(Terminal()) as output:
+        assert main(argv) == 0
+    assert "\x1b[31mplugin 'broken'" in output.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
-    assert main(argv) == 0
-    assert "\x1b" not in capsys.readouterr().out
+    with contextlib.redirect_stdout(Terminal()) as output:
+        assert main(argv) == 0
+    assert "plugin 'broken'" in output.getvalue() and "\x1b" not in output.getvalue()
 
 
 def test_show_a_component(plugin_file: Any, capsys: pytest.CaptureFixture[str]) -> None:

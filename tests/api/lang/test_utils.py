@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import shlex
 import signal
 import socket
@@ -26,6 +28,7 @@ from sglang_plug_lang.utils import (
     download_and_cache_file,
     dump_state_text,
     encode_image_base64,
+    free_port,
     http_request,
     is_in_ci,
     read_jsonl,
@@ -66,14 +69,14 @@ def test_a_free_port_is_appended(capfd: Any) -> None:
     assert port in range(*PORTS)
 
 
-def test_where_those_ports_are_taken_any_other_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as other:
+def test_where_those_ports_are_taken_any_other_will_do() -> None:
+    with socket.socket() as other, socket.socket() as probe:
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
-        monkeypatch.setattr("sglang_plug_lang.utils.PORTS", (taken, taken + 1))
-        process, port = launch_server_cmd("true", host="127.0.0.1")
-        assert process.wait() == 0 and port != taken
+        port = free_port("127.0.0.1", ports=(taken, taken + 1))
+        assert port != taken
+        probe.bind(("127.0.0.1", port))
 
 
 def test_a_given_port_is_used(capfd: Any) -> None:
@@ -132,11 +135,19 @@ def test_waiting_in_vain() -> None:
         wait_for_server("http://127.0.0.1:9", timeout=0)
 
 
-def test_highlighted_only_on_a_terminal(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    print_highlight("plain")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    print_highlight("bold")
-    assert capsys.readouterr().out == "plain\n\033[1mbold\033[0m\n"
+class Terminal(io.StringIO):
+    """An output that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_highlighted_only_on_a_terminal() -> None:
+    with contextlib.redirect_stdout(io.StringIO()) as file:
+        print_highlight("plain")
+    with contextlib.redirect_stdout(Terminal()) as terminal:
+        print_highlight("bold")
+    assert (file.getvalue(), terminal.getvalue()) == ("plain\n", "\033[1mbold\033[0m\n")
 
 
 @pytest.mark.parametrize("value, expected", [("true", True), ("1", True), ("", False), ("False", False), ("0", False)])

@@ -10,19 +10,11 @@ import pytest
 from sglang_plug_api.lifecycle.asyncio_exceptions import LOG_INTERVAL, NO_RESOURCE, AsyncioExceptions
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What time it is."""
-    now = [0.0]
-    monkeypatch.setattr("sglang_plug_api.lifecycle.asyncio_exceptions.time.monotonic", lambda: now[0])
-    return now
-
-
-def test_that_connections_wait_is_told_now_and_then(clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
-    complain, loop = AsyncioExceptions(), asyncio.new_event_loop()
+def test_that_connections_wait_is_told_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    times = (0.0, 0.1, LOG_INTERVAL - 0.1, LOG_INTERVAL, LOG_INTERVAL + 1)
+    complain, loop = AsyncioExceptions(now=iter(times).__next__), asyncio.new_event_loop()
     context: dict[str, Any] = {"message": NO_RESOURCE, "exception": OSError(24, "Too many open files")}
-    for moment in (0.0, 0.1, LOG_INTERVAL - 0.1, LOG_INTERVAL, LOG_INTERVAL + 1):
-        clock[0] = moment
+    for _ in times:
         complain(loop, context)
     loop.close()
     assert len(caplog.records) == 2

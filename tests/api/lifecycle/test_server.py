@@ -16,7 +16,6 @@ import pytest
 
 from sglang_plug import ConfigError, EngineConfig, StepStats
 from sglang_plug.config import AdapterOptions, ModelOptions
-from sglang_plug_api.lifecycle import service
 from sglang_plug_api.lifecycle.assembly import assemble, load_observers, start_components, start_engine
 from sglang_plug_api.lifecycle.server import serve
 from sglang_plug_api.lifecycle.start_checks import check_media_processor, check_paths
@@ -69,9 +68,20 @@ def config(**options: Any) -> ServerConfig:
     return ServerConfig(engine=EngineConfig(model=ModelOptions(path="org/letters", **own)), **options)
 
 
+DEPLOYMENTS = """
+    @hookimpl
+    def register_deployments():
+        yield DeploymentSpec(name="never", target=f"{__name__}:deploy")
+
+    def deploy(launch):
+        raise AssertionError("an engine is made")
+"""
+
+
 @pytest.fixture
 def plugins(discover: Any, plugin_file: Any) -> Any:
-    return discover(plugin_file("watcher", OBSERVERS), plugin_file("wide", TOKENIZERS))
+    files = {"watcher": OBSERVERS, "wide": TOKENIZERS, "never": DEPLOYMENTS}
+    return discover(*(plugin_file(name, source) for name, source in files.items()))
 
 
 @pytest.fixture
@@ -101,10 +111,10 @@ async def started(config: ServerConfig, plugins: Any, engine: Starting) -> Mappi
         return await start_engine(engine, EarlyTokenizer(config, plugins))  # type: ignore[arg-type]
 
 
-async def test_the_tokenizer_is_imported_while_the_engine_starts(plugins: Any, monkeypatch: Any) -> None:
+async def test_the_tokenizer_is_imported_while_the_engine_starts() -> None:
     imported = threading.Event()
     component = SimpleNamespace(check=imported.set)
-    monkeypatch.setattr(type(plugins), "resolve", lambda self, kind, name, facts: component)
+    plugins = SimpleNamespace(resolve=lambda kind, name, facts: component)
     assert await started(config(), plugins, Starting(imported)) == {"device": "cpu"}
 
 
@@ -156,11 +166,10 @@ async def test_the_tokenizer_is_loaded_once(discover: Any, plugin_file: Any, inf
     ],
 )
 def test_components_that_cannot_be_are_told_before_the_engine_is_started(
-    options: dict[str, Any], message: str, plugins: Any, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], message: str, plugins: Any
 ) -> None:
-    monkeypatch.setattr(service, "make_client", lambda *arguments: pytest.fail("an engine is made"))
     with pytest.raises(ConfigError, match=message):
-        serve(config(port=0, **options), plugins)
+        serve(config(port=0, deployment="never", **options), plugins)
 
 
 def test_observers_that_are_on_by_default_or_named(plugins: Any) -> None:
@@ -246,11 +255,10 @@ def test_a_taken_port_is_told_before_anything_is_loaded(plugins: Any) -> None:
     ],
 )
 def test_paths_that_are_none_are_told_before_anything_is_loaded(
-    options: dict[str, Any], message: str, plugins: Any, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], message: str, plugins: Any
 ) -> None:
-    monkeypatch.setattr(service, "make_client", lambda *arguments: pytest.fail("an engine is made"))
     with pytest.raises(ConfigError, match=message):
-        serve(config(port=0, **options), plugins)
+        serve(config(port=0, deployment="never", **options), plugins)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import pytest
 
 from sglang_plug import Media, MediaArray, MediaError, MediaLimits, MediaPrompt
 from sglang_plug_api.http.errors import ApiError
-from sglang_plug_api.multimodal import image_prompts as module
 from sglang_plug_api.multimodal.image_prompts import MAX_CONCURRENT_DECODES, MAX_CONCURRENT_FETCHES, ImagePrompts
 from sglang_plug_api.multimodal.image_sources import ImageSources
 from sglang_plug_api.multimodal.images import RequestImage
@@ -48,9 +47,9 @@ class Uploaded:
         return b"uploaded"
 
 
-def image_prompts(processor: Any = None, count: int = 4) -> ImagePrompts:
-    limits = MediaLimits(count=count, bytes=100)
-    return ImagePrompts(processor or Processor(), limits, ImageSources(MediaSourcesConfig(), per_file=100, total=100))
+def image_prompts(processor: Any = None, count: int = 4, **options: int) -> ImagePrompts:
+    limits, sources = MediaLimits(count=count, bytes=100), ImageSources(MediaSourcesConfig(), per_file=100, total=100)
+    return ImagePrompts(processor or Processor(), limits, sources, **options)
 
 
 def images(*sources: Any) -> list[RequestImage]:
@@ -111,9 +110,8 @@ async def becomes(prompts: ImagePrompts, count: int) -> bool:
     return False
 
 
-async def test_prepared_images_count_as_long_as_somebody_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_PREPARED_BYTES", 150)
-    prompts = image_prompts()
+async def test_prepared_images_count_as_long_as_somebody_has_them() -> None:
+    prompts = image_prompts(max_prepared_bytes=150)
     first = await prompts.prompt([9], images(bytes(100)))
     assert prompts.prepared.bytes == 100
     second = await prompts.prompt([9, 9], images(bytes(50), bytes(10)))

@@ -10,6 +10,7 @@ from sglang_plug import DraftCounts
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.native.generate import Generation
 from sglang_plug_api.protocol.native import GenerateBody
+from tests.api.letters import Unused
 
 
 async def prepared(engine: Any, **fields: Any) -> Generation:
@@ -183,11 +184,8 @@ async def test_ids_and_salts(text_engine: Any, scripted: Any) -> None:
     assert first.id != second.id
 
 
-async def test_too_many_sequences_are_refused_before_any_is_tokenised(
-    text_engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = text_engine(max_sequences_per_request=3, preferred_sampling_params={"n": 2})
-    monkeypatch.setattr(engine, "encode", None)
+async def test_too_many_sequences_are_refused_before_any_is_tokenised(text_engine: Any) -> None:
+    engine = text_engine(tokenizer=Unused(), max_sequences_per_request=3, preferred_sampling_params={"n": 2})
     for fields in (
         {"text": ["a"] * 4, "sampling_params": {"n": 1}},
         {"text": ["a", "b"]},

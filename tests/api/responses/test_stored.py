@@ -20,7 +20,8 @@ from sglang_plug import (
 from sglang_plug_api.batches.storage import Storage
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.protocol.responses import ResponsesBody
-from sglang_plug_api.responses import background, service, stored
+from sglang_plug_api.responses import stored
+from sglang_plug_api.responses.active_response import ActiveResponse
 from sglang_plug_api.responses.background import EventWriter
 from sglang_plug_api.responses.input_items import ItemQuery
 from sglang_plug_api.responses.service import ResponsesService
@@ -42,31 +43,49 @@ class Sharing(StoreWrapper):
         return self._responses
 
 
+class RecordingResponses(MemoryResponses):
+    """A store that knows which responses are not generated any more."""
+
+    def __init__(self) -> None:
+        super().__init__(100, 1 << 20)
+        self.ended = set[str]()
+
+    async def put(self, response: ResponseRecord, seconds: float = 0.0) -> None:
+        await super().put(response, seconds)
+        if not response.running:
+            self.ended.add(response.id)
+
+
 @pytest.fixture
-def memory() -> MemoryResponses:
+def memory() -> RecordingResponses:
     """The responses of all servers of a test."""
-    return MemoryResponses(100, 1 << 20)
+    return RecordingResponses()
 
 
 @pytest.fixture
 async def services(
-    text_engine: Callable[..., Any], memory: MemoryResponses, monkeypatch: pytest.MonkeyPatch
+    text_engine: Callable[..., Any], memory: MemoryResponses
 ) -> AsyncIterator[tuple[ResponsesService, ResponsesService]]:
     """Two servers with the same store of responses."""
-    monkeypatch.setattr(service, "RENEW_INTERVAL", 0.01)
     engines = [text_engine(), text_engine()]
     for engine in engines:
         engine.storage = Storage(Sharing(memory))
-    first, second = map(ResponsesService, engines)
+    first, second = (ResponsesService(engine, renew_interval=0.01) for engine in engines)
     async with first.lifespan(FastAPI()), second.lifespan(FastAPI()):
         yield first, second
 
 
-async def start(server: ResponsesService, *, stream: bool = True) -> str:
+async def begin(server: ResponsesService) -> ActiveResponse:
+    """Let a server generate a response in the background."""
+    body = ResponsesBody(input="abc", background=True, stream=True, max_output_tokens=50)
+    response = await server.prepare(body)
+    await server.start(response)
+    return response
+
+
+async def start(server: ResponsesService) -> str:
     """Let a server generate a response in the background; return its id."""
-    body = ResponsesBody(input="abc", background=True, stream=stream, max_output_tokens=50)
-    answer = await server.start(await server.prepare(body))
-    return str(answer["id"])
+    return (await begin(server)).id
 
 
 async def texts(server: ResponsesService, id: str) -> list[tuple[str, Any]]:
@@ -95,11 +114,11 @@ async def test_a_response_is_cancelled_at_another_server(
 ) -> None:
     first, second = services
     scripted.pause.clear()
-    id = await start(first)
+    running = await begin(first)
+    id = running.id
     events = asyncio.create_task(texts(second, id))
     with pytest.raises(ApiError, match="is still in progress"):
         await second.prepare(ResponsesBody(input="abc", previous_response_id=id))
-    running = first._running[id]
     cancelling = asyncio.create_task(second.cancel(id))
     while not running.cancelled:
         await asyncio.sleep(0.01)
@@ -110,17 +129,17 @@ async def test_a_response_is_cancelled_at_another_server(
 
 
 async def test_a_response_is_deleted_at_another_server(
-    services: tuple[ResponsesService, ResponsesService], scripted: Any
+    services: tuple[ResponsesService, ResponsesService], memory: RecordingResponses, scripted: Any
 ) -> None:
     first, second = services
     scripted.pause.clear()
-    id = await start(first)
-    running = first._running[id]
+    running = await begin(first)
+    id = running.id
     assert (await second.delete(id))["deleted"]
     while not running.cancelled:
         await asyncio.sleep(0.01)
     scripted.pause.set()
-    while id in first._running:
+    while id not in memory.ended:
         await asyncio.sleep(0.01)
     for server in services:
         with pytest.raises(ApiError, match="not found"):
@@ -184,13 +203,12 @@ async def test_a_store_that_is_away_costs_no_answer(text_engine: Callable[..., A
 
 @pytest.mark.parametrize(("failures", "is_stored"), [(3, True), (10, False)])
 async def test_events_are_stored_once_the_store_is_back(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failures: int, is_stored: bool
+    caplog: pytest.LogCaptureFixture, failures: int, is_stored: bool
 ) -> None:
-    monkeypatch.setattr(background, "ATTEMPT_PAUSE", 0.0)
     store = Failing(0)
     await store.put(ResponseRecord(id="a", answer={}, streams=True, running=True), 3600)
     store.failures = failures
-    writer = EventWriter(store, "a")
+    writer = EventWriter(store, "a", pause=0.0)
     events = [{"type": "x", "sequence_number": number} for number in range(3)]
     for event in events:
         writer.add(event)

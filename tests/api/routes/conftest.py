@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
-from sglang_plug import Plugins
+from sglang_plug import EngineClient, EngineLaunch, PluginOptions, Plugins
 from sglang_plug.clients.thread_client import ThreadClient
 from sglang_plug_api.http.app import build_app
 from sglang_plug_api.http.middleware import GateState
@@ -21,59 +21,23 @@ from sglang_plug_api.options.parsing import server_config
 from sglang_plug_api.text.parsers import load_parsers
 from sglang_plug_api.text.sampling import SamplingDefaults
 
+from .streaming import Streaming
+
 TIMEOUT = 240.0
 
 
-class Streaming:
-    """One answer, read as it comes by a client that may leave."""
-
-    def __init__(self, application: Any, path: str, body: Any) -> None:
-        self._raw = json.dumps(body).encode()
-        self.received = b""
-        self._news, self._left, self._asked = asyncio.Event(), asyncio.Event(), False
-        headers = [(b"content-type", b"application/json"), (b"host", b"localhost")]
-        scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
-        scope |= {"headers": headers, "http_version": "1.1", "scheme": "http", "server": ("test", 80), "root_path": ""}
-        self.task = asyncio.ensure_future(application(scope, self._receive, self._send))
-
-    async def until(self, text: str) -> bytes:
-        """What has come, once ``text`` is in it."""
-        while text.encode() not in self.received:
-            assert not self.task.done(), self.received
-            self._news.clear()
-            await self._news.wait()
-        return self.received
-
-    async def end(self) -> bytes:
-        """The whole answer."""
-        await self.task
-        return self.received
-
-    async def leave(self) -> None:
-        """Close the connection, and wait until the application has noticed."""
-        self._left.set()
-        await self.task
-
-    async def _receive(self) -> dict[str, Any]:
-        if self._asked:
-            await self._left.wait()
-            return {"type": "http.disconnect"}
-        self._asked = True
-        return {"type": "http.request", "body": self._raw, "more_body": False}
-
-    async def _send(self, message: dict[str, Any]) -> None:
-        self.received += message.get("body", b"")
-        self._news.set()
-
-
 class App:
-    """An application, called from tests without a running event loop; options as of ``sglang-plug serve``."""
+    """An application, called from tests without a running event loop; options as of ``sglang-plug serve``.
 
-    def __init__(self, **options: Any) -> None:
+    ``client`` makes the client of the engine; ``None``: one of an engine in a thread.
+    """
+
+    def __init__(self, client: Callable[[EngineLaunch], EngineClient] | None = None, **options: Any) -> None:
         plugins = Plugins.discover()
         config = server_config(argparse.Namespace(**{"device": "cpu", "max_total_tokens": 4096, **options}), plugins)
         self.runner = asyncio.Runner()
-        self._engine = ThreadClient(config.engine, plugins)
+        launch = EngineLaunch(config=config.engine, plugins=plugins)
+        self._engine = ThreadClient(launch.config, launch.plugins) if client is None else client(launch)
         self.info = self.run(self._engine.start())
         self.engine = assemble(config, plugins, self._engine, self.info)
         self.gate = GateState()
@@ -146,17 +110,33 @@ def app(apps: Callable[..., App]) -> App:
 
 
 @pytest.fixture
-async def scripted_client(text_engine: Any) -> AsyncIterator[Callable[..., httpx.AsyncClient]]:
-    """``scripted_client(tool_call_parser=…, reasoning_parser=…)``: asks an application whose engine is ``scripted``."""
-    made: list[httpx.AsyncClient] = []
-    plugins = Plugins.discover()
+def scripted_application(text_engine: Any) -> Callable[..., FastAPI]:
+    """``scripted_application(tool_call_parser=…, …)``: an application whose engine is ``scripted``.
 
-    def make(tool_call_parser: str = "hermes", **options: Any) -> httpx.AsyncClient:
+    ``files`` are those of plugins.
+    """
+    installed = Plugins.discover()
+
+    def make(tool_call_parser: str = "hermes", *, files: tuple[str, ...] = (), **options: Any) -> FastAPI:
+        plugins = Plugins.discover(PluginOptions(files=files)) if files else installed
         engine = text_engine(tool_call_parser=tool_call_parser, **options)
         room = {**engine.info, "context_length": 4096, "max_total_tokens": 8192}
         engine.defaults = SamplingDefaults(engine.config, room, engine.tokenizer.eos_token_ids)
         engine.parsers = load_parsers(engine.config, plugins, engine.tokenizer)
-        transport = httpx.ASGITransport(build_app(engine, plugins, GateState()), raise_app_exceptions=False)
+        return build_app(engine, plugins, GateState())
+
+    return make
+
+
+@pytest.fixture
+async def scripted_client(
+    scripted_application: Callable[..., FastAPI],
+) -> AsyncIterator[Callable[..., httpx.AsyncClient]]:
+    """``scripted_client(tool_call_parser=…, reasoning_parser=…)``: asks an application whose engine is ``scripted``."""
+    made: list[httpx.AsyncClient] = []
+
+    def make(*names: str, **options: Any) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(scripted_application(*names, **options), raise_app_exceptions=False)
         made.append(httpx.AsyncClient(transport=transport, base_url="http://localhost"))
         return made[-1]
 

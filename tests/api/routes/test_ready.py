@@ -31,9 +31,11 @@ def test_while_the_server_stops(draining: Any, path: str) -> None:
 
 
 @PATHS
-def test_once_the_engine_has_failed(app: Any, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    monkeypatch.setattr(app.engine.client._link, "failure", "out of memory")
-    answer = app.get(path)
+async def test_once_the_engine_has_failed(scripted_client: Any, scripted: Any, path: str) -> None:
+    client = scripted_client()
+    assert (await client.get(path)).status_code == 200
+    scripted.dead = "out of memory"
+    answer = await client.get(path)
     assert answer.status_code == 503
     assert "out of memory" in answer.json()["error"]["message"]
 

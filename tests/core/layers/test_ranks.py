@@ -42,6 +42,17 @@ class CapturedCollectives(Collectives):
     def broadcast(self, x: Tensor) -> None: ...
 
 
+class Reduced(CapturedCollectives):
+    """The collectives of a rank that computes alone, with a sum over all ranks that the test knows."""
+
+    def __init__(self, rank: int, size: int, total: Tensor) -> None:
+        super().__init__(rank, size)
+        self.total = total
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return self.total
+
+
 def env(rank: int = 0, size: int = 1) -> BuildEnv:
     backend: AttentionBackend = TorchAttention(
         AttentionShape(heads=1, kv_heads=1, dim=4, layers=1), torch.device("cpu")
@@ -138,12 +149,16 @@ def test_a_norm_over_all_heads(size: int, wide: bool) -> None:
     whole = RMSNorm(heads * dim, 1e-5, env(), wide=wide)
     with torch.no_grad():
         whole.weight.copy_(weight)
-    norms: list[Any] = filled(lambda env: SharedRMSNorm(heads, dim, 1e-5, env, wide=wide), {"weight": weight}, size)
-    own = [x[:, norm._own] for norm in norms]
-    total = torch.stack([part.square().sum(-1, keepdim=True) for part in own]).sum(0)
+    own = [shard_slice(heads * dim, env(rank, size).ranks, units=heads) for rank in range(size)]
+    total = torch.stack([x[:, part].square().sum(-1, keepdim=True) for part in own]).sum(0)
+
+    def build(env: BuildEnv) -> SharedRMSNorm:
+        ranks = Reduced(env.ranks.rank, size, total) if size > 1 else env.ranks
+        return SharedRMSNorm(heads, dim, 1e-5, replace(env, ranks=ranks), wide=wide)
+
+    norms: list[Any] = filled(build, {"weight": weight}, size)
     for norm, part in zip(norms, own, strict=True):
-        norm._reduce = None if size == 1 else lambda squares: total
-        torch.testing.assert_close(norm(part), whole(x)[:, norm._own])
+        torch.testing.assert_close(norm(x[:, part]), whole(x)[:, part])
     with pytest.raises(ValueError, match=r"expected shape \(24,\), found \(12,\)"):
         norms[0].load_shard(norms[0].weight, torch.ones(12), None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+from pathlib import Path
 
 import pytest
 
@@ -28,8 +28,11 @@ def test_modules() -> None:
         ("0.9+cpu", "1", True),
     ],
 )
-def test_versions(monkeypatch: pytest.MonkeyPatch, installed: str, minimum: str, old: bool) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: installed)
+def test_versions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, installed: str, minimum: str, old: bool) -> None:
+    metadata = tmp_path / "json-0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: json\nVersion: {installed}\n")
+    monkeypatch.syspath_prepend(tmp_path)
     expected = f"not installed: json>={minimum} (there is {installed})" if old else ""
     assert unmet((f"json>={minimum}",)) == expected
 

@@ -78,7 +78,7 @@ def test_a_child_takes_no_module_from_the_working_directory(tmp_path: Path, monk
     for name in ("msgspec", "json", "sglang_plug"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as in a session of the interactive interpreter
+    monkeypatch.syspath_prepend("")  # as in a session of the interactive interpreter
     done = subprocess.run(python_command("sglang_plug"), env=child_environment(), capture_output=True, timeout=240)
     assert b"usage: sglang-plug" in done.stderr
     assert sorted(os.listdir()) == ["json.py", "msgspec.py", "sglang_plug.py"]

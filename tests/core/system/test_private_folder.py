@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from sglang_plug import ConfigError
-from sglang_plug.system import private_folder as module
-from sglang_plug.system.private_folder import LOCK, PrivateFolder, private_folder, remove_abandoned, scratch_folder
+from sglang_plug.system.private_folder import LOCK, remove_abandoned, scratch_folder
 
 OWNER = """
 import sys
@@ -23,14 +23,32 @@ print(scratch_folder(Path(sys.argv[1]), "sglang-plug-").path, flush=True)
 sys.stdin.read()
 """
 
+PRIVATE = """
+import sys
+from sglang_plug.system.private_folder import private_folder
+with private_folder("mine-") as path:
+    print(path, flush=True)
+    sys.stdin.read()
+"""
 
-@pytest.fixture
-def made() -> Iterator[list[PrivateFolder]]:
-    """Folders that are removed in the end."""
-    folders: list[PrivateFolder] = []
-    yield folders
-    for folder in folders:
-        folder.close()
+NOWHERE = """
+from sglang_plug import ConfigError
+from sglang_plug.system.private_folder import private_folder
+try:
+    private_folder("mine-", others=("/missing", "/dev/null"))
+except ConfigError as error:
+    print(error)
+"""
+
+
+@contextmanager
+def folder_made_with(temporary: Path) -> Iterator[Path]:
+    """A private folder of another process whose temporary folder is ``temporary``; it has closed it at the end."""
+    command, environment = [sys.executable, "-c", PRIVATE], {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        yield folder_of(process)
 
 
 @pytest.fixture
@@ -48,36 +66,28 @@ def folder_of(owner: subprocess.Popen[str]) -> Path:
     return Path(owner.stdout.readline().strip())
 
 
-def test_in_the_temporary_folder_and_only_for_this_user(
-    made: list[PrivateFolder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_the_temporary_folder_and_only_for_this_user() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
-        monkeypatch.setattr(tempfile, "tempdir", short)
-        made.append(private_folder("mine-"))
-        path = made[0].path
-        assert path.parent == Path(short) and path.name.startswith("mine-")
-        assert path.stat().st_mode & 0o777 == 0o700
-        made.pop().close()
+        with folder_made_with(Path(short)) as path:
+            assert path.parent == Path(short) and path.name.startswith("mine-")
+            assert path.stat().st_mode & 0o777 == 0o700
         assert not path.exists()
 
 
-def test_a_path_that_leaves_no_room_for_sockets_is_passed_by(
-    made: list[PrivateFolder], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_path_that_leaves_no_room_for_sockets_is_passed_by(tmp_path: Path) -> None:
     long = tmp_path / ("é" * 60)
     long.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(long))
-    made.append(private_folder("mine-"))
-    assert long not in made[0].path.parents
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(made[0].path / "a-name-of-a-socket"))
+    with folder_made_with(long) as path, socket.socket(socket.AF_UNIX) as listener:
+        assert long not in path.parents
+        listener.bind(str(path / "a-name-of-a-socket"))
 
 
-def test_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    monkeypatch.setattr(module, "OTHERS", (str(tmp_path / "other"),))
-    with pytest.raises(ConfigError, match="name another one with TMPDIR"):
-        private_folder("mine-")
+def test_nowhere(tmp_path: Path) -> None:
+    long = tmp_path / ("long" * 60)
+    long.mkdir()
+    command, environment = [sys.executable, "-c", NOWHERE], {**os.environ, "TMPDIR": str(long)}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert "nor in /missing or /dev/null; name another one with TMPDIR" in done.stdout
 
 
 def test_the_folder_of_a_killed_process_is_removed(tmp_path: Path, owner: subprocess.Popen[str]) -> None:

@@ -32,7 +32,7 @@ MANY = 300
 POLL = 0.01
 
 
-def check_rank_group(name: str, size: int, device: str, timeout: float) -> None:
+def check_rank_group(name: str, size: int, device: str, timeout: float, executor: Executor | None = None) -> None:
     """Start ranks without a model; check their operations and messages, and what happens when one of them fails.
 
     Args:
@@ -40,6 +40,7 @@ def check_rank_group(name: str, size: int, device: str, timeout: float) -> None:
         size: number of ranks.
         device: device of rank 0.
         timeout: seconds that the ranks may take together, from their start to their end.
+        executor: the executor; ``None``: the one that an installed plugin declared under ``name``.
 
     Raises:
         AssertionError: says what is wrong.
@@ -47,21 +48,26 @@ def check_rank_group(name: str, size: int, device: str, timeout: float) -> None:
     """
     ranks = f"{size} ranks of {name!r} without a model"
     try:
-        within(timeout, lambda: _check_ranks(name, size, device, timeout / 2), f"using {ranks}")
+        within(timeout, lambda: _check_ranks(name, size, device, timeout / 2, executor), f"using {ranks}")
     except (AssertionError, ConfigError):
         raise
     except Exception as error:
         raise AssertionError(f"{ranks} fail: {type(error).__name__}: {error}") from error
 
 
-def _check_ranks(name: str, size: int, device: str, timeout: float) -> None:
-    plugins = Plugins.discover(PluginOptions())
-    component = plugins.get("executor", name)
-    executor: Executor = make(component, component.settings(), base=Executor)
+def _check_ranks(name: str, size: int, device: str, timeout: float, executor: Executor | None) -> None:
+    if executor is None:
+        executor = _declared(name)
     with tempfile.TemporaryDirectory(prefix="ranks-") as parent, released("close() of the ranks"):
         folder = Path(parent)
         _use_group(executor, _launch(name, size, torch.device(device), folder), folder, timeout)
         _check_ended(size, folder)
+
+
+def _declared(name: str) -> Executor:
+    component = Plugins.discover(PluginOptions()).get("executor", name)
+    executor: Executor = make(component, component.settings(), base=Executor)
+    return executor
 
 
 def _launch(name: str, size: int, device: torch.device, folder: Path) -> LaunchSpec:

@@ -15,7 +15,7 @@ from typing import Any
 
 from .abandoned import abandon, check_ended, check_idle
 from .answers import check_content, check_refusal
-from .running_server import Answer, RunningServer, running_server
+from .running_server import REQUEST_SECONDS, Answer, RunningServer, running_server
 
 ROUNDS = 3
 AT_ONCE = 8
@@ -49,6 +49,7 @@ def check_route(
     public: bool = False,
     options: Sequence[str] = ("--device", "cpu"),
     idle_seconds: float = 30.0,
+    timeout: float = REQUEST_SECONDS,
 ) -> None:
     """Send requests to a server: those of the caller, all at once, with malformed bodies, other methods, without a key.
 
@@ -65,6 +66,7 @@ def check_route(
         public: True for routes that are declared with ``auth="public"``.
         options: options of the server that is started, besides ``--host``, ``--port`` and ``--api-key``.
         idle_seconds: time after which the server must serve nothing any more once its clients have left.
+        timeout: seconds without a byte of the answer after which a request has failed. Give more for a slow model.
 
     Raises:
         AssertionError: names the first request that fails, and how.
@@ -72,7 +74,9 @@ def check_route(
     assert requests, f"give check_route at least one request that {name!r} answers"
     if server is None:
         key = secrets.token_hex(8)
-    started = running_server(options, key) if server is None else nullcontext(RunningServer(server, key))
+    started = (
+        running_server(options, key, timeout) if server is None else nullcontext(RunningServer(server, key, timeout))
+    )
     with started as running:
         _check_known(running, name)
         examples = [_Example.of(request) for request in requests]

@@ -42,10 +42,12 @@ def _refuse_constant(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server's address, and the key that its clients send."""
+    """A server's address, the key that its clients send, and how long they wait for an answer."""
 
     url: str
     key: str | None = None
+    timeout: float = REQUEST_SECONDS
+    """Seconds without a byte of the answer after which a request has failed."""
 
     def send(
         self,
@@ -61,7 +63,7 @@ class RunningServer:
         if with_key and self.key is not None:
             sent["Authorization"] = f"Bearer {self.key}"
         address = urlsplit(self.url)
-        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=REQUEST_SECONDS)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=self.timeout)
         began = time.monotonic()
         try:
             connection.request(method, path, body, sent)
@@ -75,7 +77,7 @@ class RunningServer:
     def abandon(self, method: str, path: str, body: bytes | None) -> None:
         """Send a request and close the connection without reading the answer."""
         address = urlsplit(self.url)
-        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=REQUEST_SECONDS)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=self.timeout)
         headers = {"Content-Type": "application/json"}
         if self.key is not None:
             headers["Authorization"] = f"Bearer {self.key}"
@@ -86,10 +88,12 @@ class RunningServer:
 
 
 @contextmanager
-def running_server(options: Sequence[str], key: str | None) -> Iterator[RunningServer]:
+def running_server(
+    options: Sequence[str], key: str | None, timeout: float = REQUEST_SECONDS
+) -> Iterator[RunningServer]:
     """Start ``sglang-plug serve`` on a free port of this machine, and stop it at the end.
 
-    Raises ``AssertionError`` with the end of its log if it does not get ready.
+    ``timeout``: that of ``RunningServer``. Raises ``AssertionError`` with the end of its log if it does not get ready.
     """
     flags = ["--host", "127.0.0.1", "--port", "0", *(["--api-key", key] if key is not None else []), *options]
     process = subprocess.Popen(
@@ -114,7 +118,7 @@ def running_server(options: Sequence[str], key: str | None) -> Iterator[RunningS
             process.wait()
             reader.join(10)
             raise AssertionError(f"the server did not start with {' '.join(options)}:\n{''.join(log[-30:])}")
-        yield RunningServer(ready.split(" at ")[1].strip(), key)
+        yield RunningServer(ready.split(" at ")[1].strip(), key, timeout)
     finally:
         timer.cancel()
         process.terminate()

@@ -55,6 +55,10 @@ class ScriptedReplica(EngineClient):
         self._reason = reason
         self._dead.set()
 
+    def serve_again(self) -> None:
+        """Serve as if it had never died; those who wait for its death have been told."""
+        self._reason = None
+
     async def start(self) -> Mapping[str, Any]:
         await self.may_start.wait()
         if self.start_error is not None:

@@ -56,7 +56,7 @@ async def test_a_replica_that_serves_again_is_used_as_soon_as_somebody_tells() -
     cluster = Cluster(3)
     cluster.clients[0].die()
     assert cluster.choose() == 1
-    cluster.clients[0]._reason = None
+    cluster.clients[0].serve_again()
     assert cluster.choose() == 1
     cluster.router.changed()
     assert cluster.choose() == 0
@@ -84,5 +84,5 @@ async def test_without_a_serving_replica_one_is_found_as_soon_as_it_serves() -> 
     for client in cluster.clients:
         client.die()
     assert cluster.choose() is None
-    cluster.clients[1]._reason = None
+    cluster.clients[1].serve_again()
     assert cluster.choose() == 1

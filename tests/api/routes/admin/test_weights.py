@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import sglang_plug_models.demo
-from sglang_plug_api.text.text_engine import TextEngine
 
 DEMO = Path(sglang_plug_models.demo.__file__).parent / "sglang-plug-demo"
 ROUTE = "/update_weights_from_disk"
@@ -56,15 +55,20 @@ def test_the_documents_answers(restored: Any, other: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/no/such-folder", "/" + "x" * 4000])
-def test_a_folder_that_is_not_there_is_refused_before_anything_is_aborted(
-    app: Any, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aborted = []
-    monkeypatch.setattr(TextEngine, "abort", lambda _, id: aborted.append(id))
-    response = app.post(ROUTE, {"model_path": path, "abort_all_requests": True})
+def test_a_folder_that_is_not_there_is_refused_before_anything_is_aborted(app: Any, path: str) -> None:
+    body = {"text": "Once", "sampling_params": {"max_new_tokens": 1000, "ignore_eos": True}, "stream": True}
+
+    async def work() -> tuple[Any, bytes]:
+        running = app.begin("/generate", body)
+        await running.until("data:")
+        update = await app.client.post(ROUTE, json={"model_path": path, "abort_all_requests": True})
+        assert not running.task.done()
+        return update, await running.end()
+
+    response, running = app.run(work())
     assert (response.status_code, response.json()["success"]) == (400, False)
     assert "repository not found" in response.json()["message"]
-    assert aborted == []
+    assert b'"type":"length"' in running, "it was not aborted"
 
 
 def test_by_the_earlier_name(restored: Any, other: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sglang_plug_api.routes.native.tokenize import MAX_DECODED_TOKENS
+from tests.api.letters import Letters
 
 HELLO = "Hello, wörld! 你好 🙂"
 
@@ -131,16 +132,22 @@ def test_a_text_of_many_tokens_is_refused(app: Any) -> None:
     )
 
 
-def test_many_texts_are_tokenised_in_one_go(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+class NotesThreads(Letters):
+    """A tokenizer that notes which thread asks it for tokens."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        self.threads.append(threading.current_thread())
+        return super().encode(text, special=special)
+
+
+async def test_many_texts_are_tokenised_in_one_go(scripted_client: Any) -> None:
     """Not with one turn of the event loop for each."""
-    threads = []
-    encode = type(app.engine.tokenizer).encode
-
-    def noted(tokenizer: Any, text: str, **options: Any) -> list[int]:
-        threads.append(threading.current_thread())
-        return encode(tokenizer, text, **options)
-
-    monkeypatch.setattr(type(app.engine.tokenizer), "encode", noted)
-    assert len(app.answer("/tokenize", {"prompt": ["one two three"] * 500})["tokens"]) == 500
+    tokenizer = NotesThreads()
+    answer = await scripted_client(tokenizer=tokenizer).post("/tokenize", json={"prompt": ["one two three"] * 500})
+    threads = tokenizer.threads
+    assert len(answer.json()["tokens"]) == 500
     assert len(threads) == 500 and len(set(threads)) == 1
     assert "ThreadPool" in threads[0].name or "asyncio" in threads[0].name, threads[0].name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
+from tests.api.letters import Unused
 
 PATH = "/v1/completions"
 FRANCE = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 4}
@@ -37,10 +37,10 @@ def test_refusals(app: Any) -> None:
     assert app.is_whole()
 
 
-def test_too_many_sequences_are_refused_before_any_is_tokenised(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app.engine, "encode", lambda text: pytest.fail("a text was tokenised"))
-    limit = app.engine.config.max_sequences_per_request
-    assert app.refusal(PATH, {**FRANCE, "prompt": ["a"] * (limit // 2 + 1), "n": 2})["param"] == "n"
+async def test_too_many_sequences_are_refused_before_any_is_tokenised(scripted_client: Any) -> None:
+    client = scripted_client(tokenizer=Unused(), max_sequences_per_request=8)
+    refused = await client.post(PATH, json={**FRANCE, "prompt": ["a"] * 5, "n": 2})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
 
 
 def test_token_ids_need_no_tokenizer(apps: Any) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.api.letters import Letters
+
 PATH = "/v1/responses"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = {"type": "function", "name": "weather", "description": "Now", "parameters": SCHEMA, "strict": False}
@@ -155,20 +157,16 @@ async def test_required_and_named_calls_are_constrained(client_of: Any, scripted
     assert "any_text" in scripted.requests[-1].constraint.source
 
 
-@pytest.fixture
-def visible(text_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A template that shows all it is given."""
+class Visible(Letters):
+    """A tokenizer with a template that shows all it is given."""
 
-    def chat(self: Any, messages: Any, *, tools: Any = None, **options: Any) -> str:
+    def chat(self, messages: Any, *, tools: Any = None, **options: Any) -> str:
         return json.dumps([messages, tools], sort_keys=True)
 
-    monkeypatch.setattr(type(text_engine().tokenizer), "chat", chat)
 
-
-@pytest.mark.usefixtures("visible")
 async def test_the_prompt_is_that_of_chat(client_of: Any, scripted_client: Any, scripted: Any) -> None:
     scripted.reply = f"Both.\n{CALL}\n{TIME}"
-    client, chat = client_of(), scripted_client()
+    client, chat = client_of(tokenizer=Visible()), scripted_client(tokenizer=Visible())
     first = await client.create()
     ids = [item["call_id"] for item in first["output"] if item["type"] == "function_call"]
     returned = ["rain", [{"type": "input_text", "text": "7"}]]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import pytest
+
+from sglang_plug import Output, Request
+from tests.core.testing.replicas.faulty_clients import Wrapped
 
 FRANCE = "What is the capital of France?"
 PARIS = "The capital of France is Paris."
@@ -372,18 +376,24 @@ def test_fields_that_change_nothing_pass(app: Any) -> None:
     assert (text_of(response), response["metadata"], response["truncation"]) == (PARIS, {}, "disabled")
 
 
-def test_an_engine_that_fails_in_the_middle(apps: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    app = apps(max_stored_responses=3)
-    submit = app.engine.client.submit
+class FailsInTheMiddle(Wrapped):
+    """A client that fails after the first output of a request, if ``fails``."""
 
-    async def failing(request: Any) -> Any:
-        async for output in submit(request):
-            yield output
-            raise RuntimeError("secret")
+    fails = False
 
-    monkeypatch.setattr(app.engine.client, "submit", failing)
+    async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
+        async with aclosing(super().submit(request)) as outputs:
+            async for output in outputs:
+                yield output
+                if self.fails:
+                    raise RuntimeError("secret")
+
+
+def test_an_engine_that_fails_in_the_middle(apps: Callable[..., Any]) -> None:
+    app = apps(client=FailsInTheMiddle, max_stored_responses=3)
+    app.engine.client.fails = True
     events = stream(app)
-    monkeypatch.undo()
+    app.engine.client.fails = False
     assert (events[-1]["type"], events[-1]["response"]["status"]) == ("response.failed", "failed")
     assert events[-1]["response"]["error"]["code"] == "server_error"
     assert "secret" not in json.dumps(events)

@@ -373,17 +373,33 @@ async def test_what_is_parsed_is_bounded(chat_of: Any, path: str) -> None:
     assert (message, param) == (f"text: String should have at most {MAX_PARSED_TEXT} characters", "text")
 
 
+THREAD_PARSERS = """
+    import threading
+
+    from sglang_plug import OutputParser, Text
+
+    @hookimpl
+    def register_output_parsers():
+        yield ToolParserSpec(name="thread", target=f"{__name__}:ThreadName")
+        yield ReasoningParserSpec(name="thread", target=f"{__name__}:ThreadName")
+
+    class ThreadName(OutputParser):
+        def feed(self, text):
+            return [Text(threading.current_thread().name)]
+
+        def finish(self):
+            return []
+"""
+"""Parsers for which every text is the name of the thread in which it is parsed."""
+
+
 @pytest.mark.parametrize("path", ["/parse_function_call", "/separate_reasoning"])
-async def test_parsing_does_not_hold_the_others(chat_of: Any, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads = []
-
-    def note(parser: object, text: str) -> list[Any]:
-        threads.append(threading.current_thread())
-        return []
-
-    monkeypatch.setattr("sglang_plug_api.routes.native.parse._events", note)
-    await chat_of().post(path, text="x", reasoning_parser="deepseek-r1")
-    assert len(threads) == 1 and threading.main_thread() not in threads
+async def test_parsing_does_not_hold_the_others(chat_of: Any, plugin_file: Any, path: str) -> None:
+    chat = chat_of(files=(plugin_file("threads", THREAD_PARSERS),))
+    names = {"tool_call_parser": "thread", "reasoning_parser": "thread"}
+    answer = (await chat.post(path, text="x", **names)).json()
+    (thread,) = {answer.get("text"), answer.get("normal_text")} - {None}
+    assert thread and thread != threading.main_thread().name
 
 
 async def test_parsers_read_a_long_output_in_pieces(chat_of: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Ordered
 from typing import Any
 
@@ -55,6 +55,8 @@ class Device:
         """Numbers of steps that fail on the device."""
         self.bad_rows = set[tuple[int, str]]()
         """Numbers of steps and ids whose logits are not finite."""
+        self.while_waited: Callable[[], None] = lambda: None
+        """Called while the host waits for the results of a step."""
         self._sampled: dict[int, dict[int, tuple[int, ...]]] = {}
 
     def launch(
@@ -117,6 +119,7 @@ class Device:
 
         def results() -> list[StepResult]:
             self.log.append(f"results {number}")
+            self.while_waited()
             if number in self.broken:
                 raise RuntimeError(f"step {number} broke")
             return step_results

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from sglang_plug import Finish, LogprobOptions, Request, SamplingParams
 from sglang_plug.engine.execution.in_flight_step import DeferredSampling, LaunchedStep
 from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.processes.messages import Abort, Control, Reply, StepOutputs
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.scheduler import MAX_STEPS_AHEAD_OF_QUEUE
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug_backends.prefix_cache.none import NoCache
@@ -295,20 +293,8 @@ def test_nothing_is_evicted_or_retracted_ahead() -> None:
 
 def test_the_watchdog_sees_who_waits_for_results() -> None:
     bench = Bench()
-    launch = bench.device.launch
-    busy = []
-
-    def watched(shares: list[ScheduledChunk], before: LaunchedStep | None = None) -> LaunchedStep:
-        launched = launch(shares, before)
-
-        def results() -> list[StepResult]:
-            busy.append(bench.loop.heartbeat.busy_for)
-            return launched.results()
-
-        bench.device._sampled = {id(results): next(iter(bench.device._sampled.values()))}
-        return replace(launched, results=results)
-
-    bench.device.launch = watched  # type: ignore[method-assign]
+    busy: list[float] = []
+    bench.device.while_waited = lambda: busy.append(bench.loop.heartbeat.busy_for)
     bench.submit("a", [1, 2], 4)
     bench.finish()
     assert len(busy) == 4 and min(busy) > 0 and bench.loop.heartbeat.busy_for == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -44,9 +44,11 @@ def test_an_unknown_name() -> None:
 def resolved(tiny_model: Callable[[str], Any]) -> Callable[..., Resolved]:
     path = tiny_model("llama-3.2-1b").path
 
-    def make(kv: str, attention: str = "torch", dtype: str = "bfloat16", plugins: Plugins | None = None) -> Resolved:
+    def make(
+        kv: str, attention: str = "torch", dtype: str = "bfloat16", plugins: Plugins | None = None, reader: str = "auto"
+    ) -> Resolved:
         config = EngineConfig(
-            model=ModelOptions(path=str(path), device="cpu", dtype=dtype),
+            model=ModelOptions(path=str(path), device="cpu", dtype=dtype, checkpoint_format=reader),
             cache=CacheOptions(kv_dtype=kv),
             backends=BackendOptions(attention=attention, grammar="none"),
         )
@@ -89,7 +91,7 @@ def test_a_backend_that_does_not_declare_it_is_refused(resolved: Callable[..., R
 
 
 def test_auto_is_what_the_checkpoint_says_where_it_is_read(
-    resolved: Callable[..., Resolved], install: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    resolved: Callable[..., Resolved], install: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     install(
         "plain-words",
@@ -97,11 +99,18 @@ def test_auto_is_what_the_checkpoint_says_where_it_is_read(
         @hookimpl
         def register_attention_backends():
             yield AttentionSpec(name="plain", target="sglang_plug_backends.torch_native.attention:TorchAttention")
+
+        @hookimpl
+        def register_weight_loaders():
+            yield CheckpointSpec(name="half-cache", target=f"{__name__}:read")
+
+        def read(request):
+            from dataclasses import replace
+            from sglang_plug_backends.huggingface.checkpoint import open_checkpoint
+            return replace(open_checkpoint(request), kv_dtype="fp8_e5m2")
         """,
     )
-    plugins, opened = Plugins.discover(), resolved("auto").checkpoint
-    reader = type("Reader", (), {"__call__": lambda self, request: replace(opened, kv_dtype="fp8_e5m2")})()
-    monkeypatch.setattr("sglang_plug_backends.huggingface.checkpoint.open_checkpoint", reader)
+    resolved = partial(resolved, plugins=Plugins.discover(), reader="half-cache")
     caplog.set_level(logging.INFO, "sglang_plug.engine.memory.kv_dtype")
     assert resolved("auto", "torch").kv_dtype == torch.float8_e5m2
     assert "are kept in fp8_e5m2, as the checkpoint says" in caplog.text
@@ -111,11 +120,11 @@ def test_auto_is_what_the_checkpoint_says_where_it_is_read(
     assert resolved("bfloat16", "torch").kv_dtype == torch.bfloat16
     assert resolved("fp8_e4m3", "torch").kv_dtype == torch.float8_e4m3fn
     assert not caplog.records
-    resolution = resolved("auto", "plain", plugins=plugins)
+    resolution = resolved("auto", "plain")
     assert resolution.kv_dtype == torch.bfloat16 and resolution.shape.kv_dtype is None
     assert "specifies a KV cache dtype of fp8_e5m2, which attention 'plain' from plain-words" in caplog.text
     with pytest.raises(ConfigError, match="does not read keys and values in fp8_e5m2"):
-        resolved("fp8_e5m2", "plain", plugins=plugins)
+        resolved("fp8_e5m2", "plain")
 
 
 def test_what_is_chosen_reads_it(resolved: Callable[..., Resolved]) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sglang_plug import (
     Attention,
+    AttentionShape,
     BuildEnv,
     EngineConfig,
     KVScale,
@@ -68,12 +69,14 @@ def resolved(tiny_model: Callable[[str], Any]) -> Callable[..., Resolved]:
     return make
 
 
+def small() -> Small:
+    shape = AttentionShape(heads=2, kv_heads=2, dim=4, layers=4)
+    return Small(BuildEnv(attention=TorchAttention(shape, torch.device("cpu"))))
+
+
 def read(*tensors: tuple[str, Any]) -> tuple[KVScaleReader, list[str]]:
     """The reader, and the names of what it left to the model."""
-    from sglang_plug import AttentionShape
-
-    shape = AttentionShape(heads=2, kv_heads=2, dim=4, layers=4)
-    reader = KVScaleReader(Small(BuildEnv(attention=TorchAttention(shape, torch.device("cpu")))), meaning)
+    reader = KVScaleReader(small(), meaning)
     pairs = [(name, value if isinstance(value, Tensor) else torch.tensor(value)) for name, value in tensors]
     return reader, [name for name, _ in reader.weights(iter(pairs))]
 
@@ -98,7 +101,7 @@ def test_what_belongs_to_no_layer_goes_to_the_model(name: str, resolved: Callabl
 
 
 def test_a_checkpoint_without_names_has_none(resolved: Callable[..., Resolved]) -> None:
-    reader = KVScaleReader(read()[0]._model, None)
+    reader = KVScaleReader(small(), None)
     assert [name for name, _ in reader.weights([("first:k", torch.ones(1))])] == ["first:k"]
 
 

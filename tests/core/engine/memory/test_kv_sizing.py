@@ -18,7 +18,7 @@ from sglang_plug.contracts.request import Finish, Request
 from sglang_plug.contracts.sampling_params import SamplingParams
 from sglang_plug.engine.execution import rank_components as parts
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.memory import kv_sizing as sizing
+from sglang_plug.engine.memory.kv_sizing import COUNTED
 from sglang_plug.engine.processes.messages import Control, FromEngine, Reply, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.startup import build
@@ -100,11 +100,19 @@ class Recorder(GraphRecorder):
         return self.memory.free()
 
 
+class Refusing(Recorder):
+    """Captures nothing."""
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        raise RuntimeError("it waits for the device")
+
+
 class Attention(TorchAttention, GraphCapable):
     """Tells the memory of each step."""
 
     memory: Memory
     limit: Callable[[], int]
+    recorders: type[Recorder]
 
     def plan(self, batch: ForwardBatch) -> None:
         super().plan(batch)
@@ -117,7 +125,7 @@ class Attention(TorchAttention, GraphCapable):
         self.plan(batch)
 
     def recorder(self) -> GraphRecorder:
-        return Recorder(self.memory, self.limit)
+        return self.recorders(self.memory, self.limit)
 
 
 class Start:
@@ -126,11 +134,13 @@ class Start:
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path, self.memory = path, Memory()
         self.weights = WEIGHTS
+        self.overrides = dict[str, Any]()
+        """Changes to the configuration of the checkpoint."""
         self.inbox: list[ToEngine] = []
         self.sent: list[FromEngine] = []
         self.limit = 1000
         """Captures that find room."""
-        self.patch = monkeypatch
+        self.recorder = Recorder
         self.memory_of: Callable[[], Memory | None] = lambda: self.memory
         load, make = parts.load_model, KVPool.of.__func__  # type: ignore[attr-defined]
 
@@ -150,7 +160,7 @@ class Start:
 
     def attention(self, resolved: Any) -> Attention:
         backend = Attention(resolved.shape, resolved.device)
-        backend.memory, backend.limit = self.memory, lambda: self.limit
+        backend.memory, backend.limit, backend.recorders = self.memory, lambda: self.limit, self.recorder
         return backend
 
     def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
@@ -159,7 +169,7 @@ class Start:
 
     def __call__(self, *, graphs: bool = True, chunk: int = 600, running: int = 8, **cache: Any) -> EngineLoop:
         config = EngineConfig(
-            model=ModelOptions(path=str(self.path), device="cpu", dtype="float32"),
+            model=ModelOptions(path=str(self.path), device="cpu", dtype="float32", overrides=self.overrides),
             cache=CacheOptions(**cache),
             schedule=ScheduleOptions(chunked_prefill_size=chunk, max_running_requests=running),
             backends=BackendOptions(
@@ -207,18 +217,15 @@ def test_no_larger_than_useful(start: Start) -> None:
     assert engine.scheduler.pool.capacity == 8 * (512 + 1)
 
 
-def test_slots_that_take_no_memory_are_counted_all_the_same(
-    start: Start, tiny_model: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slots_that_take_no_memory_are_counted_all_the_same(start: Start, tiny_model: Callable[[str], Any]) -> None:
     start.path, start.memory_of = tiny_model("mamba-2-130m").path, lambda: None
     engine = start(graphs=False)
     assert engine.scheduler.pool.capacity == 8 * (512 + 1), "no more than could be used"
-    monkeypatch.setattr(sizing, "COUNTED", 700)
-    engine = start(graphs=False)
-    assert engine.scheduler.pool.capacity == 700, "nor more than are worth an entry in a list"
-    monkeypatch.setattr(sizing, "COUNTED", 7)
-    engine = start(graphs=False)
-    assert engine.scheduler.pool.capacity == 512 + 1, "but the longest sequence finds room"
+    engine = start(graphs=False, running=COUNTED // 512)
+    assert engine.scheduler.pool.capacity == COUNTED, "nor more than are worth an entry in a list"
+    start.overrides = {"max_position_embeddings": 2 * COUNTED}
+    engine = start(graphs=False, running=2)
+    assert engine.scheduler.pool.capacity == 2 * COUNTED + 1, "but the longest sequence finds room"
 
 
 def test_without_graphs_theirs_is_the_pool_s(start: Start) -> None:
@@ -235,11 +242,7 @@ def test_a_size_that_was_named_is_not_tried(start: Start) -> None:
 
 
 def test_a_model_that_cannot_be_captured_takes_nothing_for_graphs(start: Start) -> None:
-    def refuse(self: Recorder, work: Callable[[], None]) -> Callable[[], None]:
-        raise RuntimeError("it waits for the device")
-
-    start.memory.size = 24 * MIB
-    start.patch.setattr(Recorder, "capture", refuse)
+    start.memory.size, start.recorder = 24 * MIB, Refusing
     engine = start()
     graphs = decode_graphs(engine.runner)
     assert engine.info["memory"]["graphs"] == 0 and graphs is not None and graphs.captured == {}
@@ -298,9 +301,8 @@ def test_no_room_for_a_pool_beyond_all_memory(start: Start, on_host: bool) -> No
     """Neither the host's memory nor the list of slots would say so before it is too late."""
     if on_host:
         start.memory_of = lambda: None
-        start.patch.setattr(sizing, "available_bytes", lambda: 3 << 30)
     text = fails(start, TOTAL, max_total_tokens=10**11, graphs=False)
-    where = "3.00 GB are free" if on_host else "are all there is"
+    where = " GB are free" if on_host else " GB are all there is"
     assert "out of memory: no room for KV pool: 100000000000 tokens take " in text and where in text
     assert text.endswith("lower --max-total-tokens, or leave it out")
 

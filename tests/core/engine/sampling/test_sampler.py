@@ -16,12 +16,11 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from sglang_plug import LogprobOptions, Request, SamplingParams
-from sglang_plug.engine.sampling import sampler as module
+from sglang_plug import Kernels, LogprobOptions, Request, SamplingOptions, SamplingParams
 from sglang_plug.engine.sampling.logprobs import describe, report
-from sglang_plug.engine.sampling.sampler import Sampler, SamplingBatch
+from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.ops import sampling
+from sglang_plug.ops.sampling import CANDIDATES, sample_tokens
 
 from .sampling_cases import read, sample, sequence_of
 
@@ -80,11 +79,10 @@ def test_frequencies_follow_the_distribution() -> None:
         assert counts[token] / trials == pytest.approx(probability, abs=0.03)
 
 
-def test_a_flat_distribution_wider_than_the_candidates_is_sorted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "CANDIDATES", 4)
-    logits = torch.zeros(1, VOCABULARY)
-    counts = support(logits, 600, top_p=0.5)
-    assert len(counts) > 30  # about half of the vocabulary, far more than the four candidates
+def test_a_flat_distribution_wider_than_the_candidates_is_sorted_whole() -> None:
+    logits = torch.zeros(1, 2 * CANDIDATES)
+    counts = support(logits, 2000, top_p=0.9)
+    assert len(counts) > CANDIDATES  # most of the vocabulary, more than what is sorted first
 
 
 @given(st.lists(st.integers(0, 2**62), min_size=1, max_size=6, unique=True), st.integers(0, 50))
@@ -230,14 +228,20 @@ def test_penalties_follow_a_sequence_from_batch_to_batch() -> None:
     assert produced == {0: [10, 11, 10, 11, 10], 1: [10, 11, 10, 11]}
 
 
-def test_nothing_is_prepared_again_while_the_batch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    monkeypatch.setattr(module, "SamplingBatch", lambda *arguments: made.append(arguments) or SamplingBatch(*arguments))
-    sampler, rows = Sampler(), [make(), make(top_k=3)]
+def test_nothing_is_prepared_again_while_the_batch_stays() -> None:
+    prepared = list[SamplingOptions]()
+
+    def sample_and_note(logits: Tensor, options: SamplingOptions, uniform: Tensor) -> Tensor:
+        if not prepared or prepared[-1] is not options:
+            prepared.append(options)
+        return sample_tokens(logits, options, uniform)
+
+    sampler, rows = Sampler(Kernels(sample_tokens=sample_and_note)), [make(), make(top_k=3)]
     for batch in (rows, tuple(rows), rows[::-1], rows[:1], rows[:1]):
         sampler.sample(logits_of(len(batch)), batch)
     sampler.sample(logits_of(width=VOCABULARY + 1), rows[:1])
-    assert [list(arguments[0]) for arguments in made] == [rows, rows[::-1], rows[:1], rows[:1]]
+    params = tuple(row.request.params for row in rows)
+    assert [options.params for options in prepared] == [params, params[::-1], params[:1], params[:1]]
 
 
 @given(st.integers(0, 50), st.lists(st.sampled_from([1, 2, 3, 7, 40, -1]), min_size=2, max_size=5))

@@ -20,7 +20,7 @@ from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.engine.tensor_parallel.rank_messages import Head, Ranks, Step, ToWorkerRank
+from sglang_plug.engine.tensor_parallel.rank_messages import Ranks, ToWorkerRank
 from sglang_plug.engine.tensor_parallel.worker_rank import WorkerRank
 
 CPU = torch.device("cpu")
@@ -55,9 +55,17 @@ class RecordingGroup(RankGroup):
         self.sent: list[Tensor] = []
         self.collectives = Line(0, self.sent)
         self.messages: list[Any] = []
+        self.arriving: list[bytes] = []
+        """Messages that the worker rank has not received yet."""
 
     def send(self, message: bytes) -> None:
+        self.arriving.append(message)
         self.messages.append(msgspec.msgpack.decode(message, type=ToWorkerRank))
+
+    def receive(self) -> bytes:
+        if not self.arriving:
+            raise EOFError
+        return self.arriving.pop(0)
 
     def failure(self) -> None:
         return None
@@ -66,12 +74,25 @@ class RecordingGroup(RankGroup):
         self.messages.append("closed")
 
 
+class Backend:
+    """An attention backend that keeps the batches it plans."""
+
+    def __init__(self) -> None:
+        self.planned: list[ForwardBatch] = []
+
+    def plan(self, batch: ForwardBatch) -> None:
+        self.planned.append(batch)
+
+
 class RankComponents:
     """What a runner and a worker rank read of their own components."""
 
     device, page_size = CPU, 1
-    backend: Any = None
     kernels, extensions = Kernels(), ExtensionPoints()
+
+    def __init__(self) -> None:
+        self.backend = Backend()
+        self.model: Any = lambda batch: None
 
 
 class Bench:
@@ -82,8 +103,8 @@ class Bench:
         self.ranks = Ranks(self.group)
         own: Any = RankComponents()
         self.runner = Runner(own, None)
-        parts: Any = RankComponents()
-        self.worker_rank = WorkerRank(parts, RankEndpoint(Line(1, self.group.sent), lambda: b""))
+        self.parts: Any = RankComponents()
+        self.worker_rank = WorkerRank(self.parts, RankEndpoint(Line(1, self.group.sent), self.group.receive))
 
     def step(
         self,
@@ -94,9 +115,8 @@ class Bench:
         """The batch that rank 0 builds, and that of the other rank."""
         batch = self.runner.build(shares, device_tokens)
         self.ranks.step(shares, batch, known=device_tokens is None, extensions=extensions)
-        message = self.group.messages[-1]
-        assert isinstance(message, Step)
-        return batch, self.worker_rank._batch(message)
+        self.worker_rank.run()
+        return batch, self.parts.backend.planned[-1]
 
 
 def same(batch: ForwardBatch, other: ForwardBatch) -> None:
@@ -172,9 +192,10 @@ def test_tensors_of_step_extensions_follow() -> None:
     seq.slots.extend([4, 5, 6])
     states = torch.randn(2, 8, dtype=torch.bfloat16)
     steps = {"images": RankStep(b"rows", (torch.tensor([1, 2]), states.T)), "other": RankStep(b"step data")}
+    received = dict[str, RankStep]()
+    prepare_step = {name: lambda step, batch, name=name: received.update({name: step}) for name in steps}
+    bench.worker_rank.extensions = ExtensionPoints(prepare_step=prepare_step)
     bench.step([ScheduledChunk(seq, 3)], extensions=steps)
-    message, line = bench.group.messages[-1], Line(1, bench.group.sent)
-    received = {name: sent.receive(line, CPU) for name, sent in message.extensions.items()}
     rows, turned = received["images"].tensors
     assert received["images"].data == b"rows" and rows.tolist() == [1, 2]
     assert torch.equal(turned, states.T) and received["other"] == RankStep(b"step data") and not bench.group.sent
@@ -188,24 +209,21 @@ def test_a_worker_rank_lets_extensions_prepare_the_batch_before_it_is_planned() 
         calls.append(f"{step.data.decode()} {len(batch.input_ids)}")
 
     bench.worker_rank.extensions = ExtensionPoints(prepare_step={"images": prepare_step})
-    parts: Any = bench.worker_rank.parts
-    parts.backend = type("Backend", (), {"plan": staticmethod(lambda batch: calls.append("plan"))})
-    parts.model = lambda batch: calls.append("model")
+    bench.parts.backend = type("Backend", (), {"plan": staticmethod(lambda batch: calls.append("plan"))})
+    bench.parts.model = lambda batch: calls.append("model")
     batch = bench.runner.build([ScheduledChunk(seq, 3)])
     bench.ranks.step([ScheduledChunk(seq, 3)], batch, known=True, extensions={"images": RankStep(b"images")})
-    bench.worker_rank._step(bench.group.messages[-1])
+    bench.worker_rank.run()
     assert calls == ["images 3", "plan", "model"]
 
 
 def test_rows_of_the_head() -> None:
     bench, computed = Bench(), []
-    bench.worker_rank.parts.model = type("Model", (), {"head": staticmethod(computed.append)})  # type: ignore[assignment]
+    bench.parts.model = type("Model", (), {"head": staticmethod(computed.append)})
     bench.worker_rank.hidden = torch.arange(12.0).view(6, 2)
     for rows in ([5, 0], slice(1, 3)):
         bench.ranks.head(rows)
-        message = bench.group.messages[-1]
-        assert isinstance(message, Head)
-        bench.worker_rank._head(message.rows)
+        bench.worker_rank.run()
         assert torch.equal(computed[-1], bench.worker_rank.hidden[rows])
 
 

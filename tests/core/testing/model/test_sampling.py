@@ -17,11 +17,8 @@ def test_the_definitions_pass() -> None:
     check_sampling(Kernels(), width=5, draws=60)
 
 
-def test_the_definitions_pass_where_candidates_do_not_hold_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "CANDIDATES", 3)
-    monkeypatch.setattr(sampling, "TIE_MARGIN", 1)
-    monkeypatch.setattr(sampling, "GROWTH", 2)
-    check_sampling(Kernels())
+def test_the_definitions_pass_where_candidates_do_not_hold_everything() -> None:
+    check_sampling(Kernels(), width=3 * sampling.CANDIDATES)
 
 
 @pytest.mark.planted_bug("kernels")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from sglang_plug import Collectives, LaunchSpec, RankEndpoint, RankGroup
+from sglang_plug import Collectives, Executor, LaunchSpec, RankEndpoint, RankGroup
 from sglang_plug.testing.rank_groups.group import check_rank_group
 from sglang_plug_backends.executors.threads import ThreadExecutor
 
@@ -272,33 +272,37 @@ class BlockingSends(WrappedGroup):
             self.received.acquire()
 
 
-def start_with(
-    patch: pytest.MonkeyPatch,
-    *,
-    collectives: type[Wrapped] | None = None,
-    group: Callable[[RankGroup], RankGroup] | None = None,
-    follow: Callable[[Follow], Follow] | None = None,
-    size: int | None = None,
-) -> None:
-    """Let the built-in executor of threads have a fault."""
-    start = ThreadExecutor.start
+@dataclass(frozen=True)
+class Faulty(Executor):
+    """The built-in executor of threads with a fault."""
 
-    def faulty(self: ThreadExecutor, spec: LaunchSpec) -> RankGroup:
-        run = spec.run_worker_rank
+    collectives: type[Wrapped] | None = None
+    group: Callable[[RankGroup], RankGroup] | None = None
+    follow: Callable[[Follow], Follow] | None = None
+    size: int | None = None
+
+    def start(self, spec: LaunchSpec) -> RankGroup:
+        collectives, run = self.collectives, spec.run_worker_rank
         if collectives is not None:
             inner = run
 
             def run(rank: int, endpoint: RankEndpoint) -> None:
                 inner(rank, replace(endpoint, collectives=collectives(endpoint.collectives)))
 
-        if follow is not None:
-            run = follow(run)
-        started = start(self, replace(spec, run_worker_rank=run, size=size or spec.size))
+        if self.follow is not None:
+            run = self.follow(run)
+        started = ThreadExecutor().start(replace(spec, run_worker_rank=run, size=self.size or spec.size))
         if collectives is not None:
             started.collectives = collectives(started.collectives)
-        return started if group is None else group(started)
+        return started if self.group is None else self.group(started)
 
-    patch.setattr(ThreadExecutor, "start", faulty)
+
+def check(executor: Executor) -> None:
+    check_rank_group("threads", 3, "cpu", TIMEOUT, executor)
+
+
+def test_an_executor_that_is_passed_in_is_used() -> None:
+    check(Faulty(collectives=Wrapped, group=WrappedGroup))
 
 
 COLLECTIVES = [
@@ -318,10 +322,9 @@ COLLECTIVES = [
 
 @pytest.mark.planted_bug("executor")
 @pytest.mark.parametrize(("collectives", "message"), COLLECTIVES)
-def test_wrong_operations_are_named(collectives: type[Wrapped], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    start_with(monkeypatch, collectives=collectives)
+def test_wrong_operations_are_named(collectives: type[Wrapped], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_rank_group("threads", 3, "cpu", TIMEOUT)
+        check(Faulty(collectives=collectives))
 
 
 GROUPS = [
@@ -338,10 +341,9 @@ GROUPS = [
 
 @pytest.mark.planted_bug("executor")
 @pytest.mark.parametrize(("group", "message"), GROUPS)
-def test_wrong_groups_are_named(group: type[WrappedGroup], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    start_with(monkeypatch, group=group)
+def test_wrong_groups_are_named(group: type[WrappedGroup], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_rank_group("threads", 3, "cpu", TIMEOUT)
+        check(Faulty(group=group))
 
 
 WORKERS = [
@@ -354,25 +356,21 @@ WORKERS = [
 
 @pytest.mark.planted_bug("executor")
 @pytest.mark.parametrize(("follow", "message"), WORKERS)
-def test_wrong_workers_are_named(
-    follow: Callable[[Follow], Follow], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start_with(monkeypatch, follow=follow)
+def test_wrong_workers_are_named(follow: Callable[[Follow], Follow], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_rank_group("threads", 3, "cpu", TIMEOUT)
+        check(Faulty(follow=follow))
 
 
 @pytest.mark.planted_bug("executor")
-def test_an_executor_of_two_ranks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    start_with(monkeypatch, size=2)
+def test_an_executor_of_two_ranks_is_named() -> None:
     with pytest.raises(
         AssertionError, match="of 3 has the collectives of rank . of 2|are those of rank 0 of 2, not of 3"
     ):
-        check_rank_group("threads", 3, "cpu", TIMEOUT)
+        check(Faulty(size=2))
 
 
 @pytest.mark.planted_bug("executor")
-def test_sending_that_waits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sending_that_waits_is_named() -> None:
     received = threading.Semaphore(0)
 
     def counted(follow: Follow) -> Follow:
@@ -386,6 +384,5 @@ def test_sending_that_waits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return run
 
-    start_with(monkeypatch, follow=counted, group=lambda group: BlockingSends(group, received, 2))
     with pytest.raises(AssertionError, match="takes longer than"):
-        check_rank_group("threads", 3, "cpu", TIMEOUT)
+        check(Faulty(follow=counted, group=lambda group: BlockingSends(group, received, 2)))

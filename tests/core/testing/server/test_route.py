@@ -104,11 +104,10 @@ def test_outputs_that_nobody_waits_for_are_named(name: str, server: RunningServe
 
 
 @pytest.mark.planted_bug("route")
-def test_slots_that_are_never_free_again_are_named(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sglang_plug.testing.server.running_server.REQUEST_SECONDS", 5.0)
+def test_slots_that_are_never_free_again_are_named(server: RunningServer) -> None:
     requests = [("POST", "/keeps-the-lock", {"text": "one"})]
     with pytest.raises(AssertionError, match="no whole answer: TimeoutError"):
-        check_route("keeps-the-lock", requests, server=server.url, key=KEY)
+        check_route("keeps-the-lock", requests, server=server.url, key=KEY, timeout=5.0)
 
 
 def test_a_name_that_nobody_declares(server: RunningServer) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from sglang_plug import KVBlock, KVBlockPart, KVTransferStore
 from sglang_plug.testing import check_kv_store
-from sglang_plug.testing.serving import kv_transfer
+from sglang_plug.testing.serving.kv_transfer import check_transfers
 from sglang_plug_backends.kv_stores.host import HostStore
 from sglang_plug_backends.kv_stores.settings import HostSettings
 
@@ -172,12 +172,9 @@ def test_a_store_that_sends_no_parts_conforms() -> None:
         (MixesParts, "after send_parts\\(\\): load\\(\\) returns a block that is not complete"),
     ],
 )
-def test_a_broken_transfer_is_named(
-    store: type[Local], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kv_transfer, "TIMEOUT_SECONDS", 0.2)
+def test_a_broken_transfer_is_named(store: type[Local], message: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=message):
-        kv_transfer.check_transfers(store, tmp_path)
+        check_transfers(store, tmp_path, timeout=0.2)
 
 
 def test_the_conformance_test_of_stores_sends_blocks_if_a_store_can() -> None:

@@ -326,11 +326,7 @@ class NeverAbandoned(MemoryResponses):
         (NeverAbandoned, "whose time is over"),
     ],
 )
-def test_what_is_wrong_with_responses_is_named(
-    kind: type[MemoryResponses], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sglang_plug.testing.storage.store.CHECKS", ())
-
+def test_what_is_wrong_with_responses_is_named(kind: type[MemoryResponses], message: str) -> None:
     class Store(Remembering):
         pass
 

@@ -1,0 +1,25 @@
+"""A model whose attention does not add up what the ranks computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from sglang_plug import BuildEnv
+from sglang_plug_models.qwen.qwen3 import Qwen3
+
+from .faulty_executors import PassedOn
+
+
+class ForgetsOthers(PassedOn):
+    """Collectives whose sums are the own part of each rank."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x
+
+
+class ForgetfulModel(Qwen3):
+    def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
+        return super().attention(config, replace(env, ranks=ForgetsOthers(env.ranks)), index)
