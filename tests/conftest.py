@@ -195,7 +195,7 @@ def serve(installed_plugins: Plugins) -> Iterator[Callable[..., Served]]:
 
     def start(config: EngineConfig, client: Callable[[EngineConfig, Plugins], EngineClient] = ThreadClient) -> Served:
         is_plain = config.plugins == installed_plugins.options
-        plugins = installed_plugins.separate() if is_plain else Plugins.discover(config.plugins)
+        plugins = installed_plugins.with_own_lifecycle() if is_plain else Plugins.discover(config.plugins)
         engines.append(Served(client(config, plugins)))
         return engines[-1]
 

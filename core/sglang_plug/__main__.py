@@ -18,7 +18,7 @@ from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.flags import plugin_flags, read_plugin_flags
 from sglang_plug.plugins.registry import Component, Plugins
 from sglang_plug.system.command_line import Parser, did_you_mean
-from sglang_plug.system.process_exit import leave
+from sglang_plug.system.process_exit import exit_process
 
 from . import __version__
 from .config import ConfigError
@@ -39,8 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return USAGE_ERROR
-    except SystemExit as leaving:  # argparse, after --help
-        return leaving.code if isinstance(leaving.code, int) else 0
+    except SystemExit as exiting:  # argparse, after --help
+        return exiting.code if isinstance(exiting.code, int) else 0
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -108,7 +108,7 @@ def _line(component: Component) -> str:
 def program() -> NoReturn:
     """Run ``main`` as a program and end the process."""
     leave_out_working_directory()
-    leave(main())
+    exit_process(main())
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ if __name__ == "__main__":
 import sys
 from collections.abc import Sequence
 
-from sglang_plug.system.process_exit import leave
+from sglang_plug.system.process_exit import exit_process
 
 from .__main__ import main as command_line
 
@@ -21,4 +21,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    exit_process(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang_plug.plugins.choice import disagreement, rivals
+from sglang_plug.plugins.choice import disagreement, other_choices
 from sglang_plug.plugins.discovery import DiscoveredPlugin
 from sglang_plug.plugins.hookspecs import Facts
 from sglang_plug.plugins.registry import Component, Failure, PluginError, Plugins
@@ -43,7 +43,7 @@ def disagreements(plugins: Plugins) -> list[dict[str, str]]:
             choices = plugins.component_choices(kind, Facts())
         except PluginError:  # a start that needs the choice reports it
             continue
-        if choices and (others := rivals(choices)):
+        if choices and (others := other_choices(choices)):
             rows.append({"kind": kind, "reason": disagreement(kind, choices[0], others)})
     return rows
 

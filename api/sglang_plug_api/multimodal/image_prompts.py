@@ -9,7 +9,7 @@ import weakref
 from collections.abc import AsyncIterator, Sequence
 
 from sglang_plug import Media, MediaError, MediaLimits, MediaProcessor, MediaPrompt
-from sglang_plug.system.library_panics import refuse_panic
+from sglang_plug.system.library_panics import raise_panic_as_error
 from sglang_plug_api.http.errors import ApiError
 
 from .image_sources import ImageSources
@@ -111,7 +111,7 @@ class ImagePrompts:
                 raise images[error.index].error(str(error)) from None
             raise ApiError(str(error), param=images[0].where.partition(".")[0]) from None
         except BaseException as error:
-            refuse_panic(error, "the media processor")
+            raise_panic_as_error(error, "the media processor")
             raise
         for media in prompt.media:
             self.prepared.add(media)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from sglang_plug import StreamDecoder, Tokenizer
-from sglang_plug.system.library_panics import refuse_panic
+from sglang_plug.system.library_panics import raise_panic_as_error
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -31,7 +31,7 @@ def guarded(method: Method[Owner, Arguments, Result]) -> Method[Owner, Arguments
         try:
             return method(owner, *arguments, **named)
         except BaseException as error:
-            refuse_panic(error, f"{owner.name}, in {method.__name__}(),")
+            raise_panic_as_error(error, f"{owner.name}, in {method.__name__}(),")
             raise
 
     return call

@@ -22,7 +22,7 @@ from sglang_plug import AllowedTokens, Finish, Grammar, RequestError, SequenceVi
 from sglang_plug_backends.grammars.token_mask import MASK_BITS, word_and_bit
 
 from .forced_tokens import CONTEXT
-from .grammar_state import ENDINGS, GrammarState
+from .grammar_state import EXIT_EXCEPTIONS, GrammarState
 from .guarded_calls import Threads
 from .reasoning_prefix import DeferredConstraint
 from .rejection import RemainingTokens
@@ -228,7 +228,7 @@ def _fill(
         return FILLED if row.any() else RequestError(NOTHING_ALLOWED)
     except GrammarTimeout:
         return RequestError(TOO_SLOW)
-    except ENDINGS:
+    except EXIT_EXCEPTIONS:
         raise
     except BaseException as error:
         return _failed(grammar, error)
@@ -264,7 +264,7 @@ def _follow(
         return TokenDecision(Finish("stop") if ended else None, None, forced) if ended or forced else NOTHING_MORE
     except GrammarTimeout:
         return _too_slow()
-    except ENDINGS:
+    except EXIT_EXCEPTIONS:
         raise
     except BaseException as error:
         return TokenDecision(error=_failed(grammar, error))
@@ -293,7 +293,7 @@ def _open(sequence: SequenceView, state: GrammarState, *, limits: TimeLimits, ju
         if jump:
             forced = _forced(sequence, state, sequence.limit - len(sequence.tokens), sampled=(), whole=False)
         ended = grammar.ended
-    except ENDINGS:
+    except EXIT_EXCEPTIONS:
         raise
     except BaseException as error:
         return TokenDecision(error=_failed(grammar, error))

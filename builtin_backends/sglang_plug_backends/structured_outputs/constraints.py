@@ -31,7 +31,7 @@ from sglang_plug import (
 from .forced_tokens import ForcedTokenizer
 from .grammar_process import CompilerUnavailable
 from .grammar_queue import GrammarQueue
-from .grammar_state import ENDINGS, GrammarState
+from .grammar_state import EXIT_EXCEPTIONS, GrammarState
 from .reasoning_prefix import DeferredConstraint, EndMarkers
 
 logger = logging.getLogger(__name__)
@@ -291,7 +291,7 @@ class Constraints:
             loaded = partial(
                 Loaded, forced_tokenizer=ForcedTokenizer(backend.vocabulary), end_markers=EndMarkers(backend.vocabulary)
             )
-        except ENDINGS:
+        except EXIT_EXCEPTIONS:
             raise
         except BaseException as error:
             raise _NotStarted(str(error)) from error
@@ -329,7 +329,7 @@ class Constraints:
             if not is_wanted():
                 return None, 0
             return RequestError(f"{constraint.kind}: {error}", about="constraint"), overhead if error.lasting else 0
-        except ENDINGS:
+        except EXIT_EXCEPTIONS:
             raise
         except BaseException as error:
             logger.exception("a grammar could not be made")
@@ -341,7 +341,7 @@ def _begin(sequence: SequenceView, result: Loaded | RequestError) -> tuple[Seque
         return sequence, result
     try:
         return sequence, result.begin(sequence.request)
-    except ENDINGS:
+    except EXIT_EXCEPTIONS:
         raise
     except BaseException as error:
         logger.exception("a grammar could not be started")

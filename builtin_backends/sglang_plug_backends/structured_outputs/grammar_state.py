@@ -9,7 +9,7 @@ from sglang_plug import Grammar
 from .forced_tokens import ForcedTokenizer
 from .rejection import RemainingTokens
 
-ENDINGS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+EXIT_EXCEPTIONS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """Exceptions of a grammar that end the process or a generator; others end one request, also those of libraries written
 in Rust, whose panics derive from ``BaseException`` only."""
 

@@ -52,7 +52,7 @@ class ThreadClient(MessageClient):
 
     def __init__(self, config: EngineConfig, plugins: Plugins) -> None:
         super().__init__()
-        self._config, self._plugins = config, plugins.separate()
+        self._config, self._plugins = config, plugins.with_own_lifecycle()
         self._inbox = QueueInbox()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

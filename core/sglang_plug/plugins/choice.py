@@ -84,7 +84,7 @@ def _call_hook(call: pluggy.HookImpl, kind: str, facts: Facts) -> str | None:
     return name
 
 
-def rivals(choices: Sequence[ComponentChoice]) -> list[ComponentChoice]:
+def other_choices(choices: Sequence[ComponentChoice]) -> list[ComponentChoice]:
     """Return the choices that differ from the first, which is used."""
     return [choice for choice in choices[1:] if choice.name != choices[0].name]
 

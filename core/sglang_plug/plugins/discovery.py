@@ -33,7 +33,7 @@ class DiscoveredPlugin:
     """The file to load, for a one-file plugin."""
     path: str | None = None
     """The entry that ``sys.path`` needs, for a plugin in a folder."""
-    damage: str = ""
+    load_error: str = ""
     """The reason that it cannot be loaded, if it is known beforehand."""
 
     @property
@@ -48,8 +48,8 @@ class DiscoveredPlugin:
 
     def load(self) -> ModuleType:
         """Import the declaring module."""
-        if self.damage:
-            raise ConfigError(self.damage)
+        if self.load_error:
+            raise ConfigError(self.load_error)
         if self.path is not None and self.path not in sys.path:
             sys.path.append(self.path)
         if self.file is None:
@@ -83,11 +83,11 @@ def _without_copies(plugins: list[DiscoveredPlugin]) -> list[DiscoveredPlugin]:
     kept: dict[tuple[str, str], DiscoveredPlugin] = {}
     for plugin in plugins:
         first = kept.setdefault((plugin.distribution, plugin.name), plugin)
-        if first.version != plugin.version and not first.damage:
-            damage = (
+        if first.version != plugin.version and not first.load_error:
+            load_error = (
                 f"version {first.version} is loaded already; uninstall it to use {plugin.version} from {plugin.path}"
             )
-            kept[plugin.distribution, f"{plugin.name} {plugin.version}"] = replace(plugin, damage=damage)
+            kept[plugin.distribution, f"{plugin.name} {plugin.version}"] = replace(plugin, load_error=load_error)
     return list(kept.values())
 
 
@@ -99,7 +99,9 @@ def _installed() -> Iterator[DiscoveredPlugin]:
         except Exception as error:
             if GROUP in (distribution.read_text("entry_points.txt") or ""):
                 name, version = _name_and_version(distribution)
-                yield DiscoveredPlugin(name, name, version, "", damage=f"its entry_points.txt cannot be read: {error}")
+                yield DiscoveredPlugin(
+                    name, name, version, "", load_error=f"its entry_points.txt cannot be read: {error}"
+                )
             continue
         if not points:
             continue

@@ -16,7 +16,7 @@ from sglang_plug.config import AUTO, ConfigError, EngineConfig, PluginError, Plu
 from sglang_plug.system.hints import nearest_names
 
 from . import hookspecs
-from .choice import FLAGS, ComponentChoice, call_order, component_choices, disagreement, rivals
+from .choice import FLAGS, ComponentChoice, call_order, component_choices, disagreement, other_choices
 from .component import Component, import_target
 from .declaration import check_module, declared_specs, implements_runtime_hooks
 from .discovery import DISTRIBUTION, DiscoveredPlugin, find_plugins
@@ -90,11 +90,11 @@ class Plugins:
                 plugins._load(plugin)
             if (took := time.process_time() - began) > SLOW:
                 plugins.slow[plugin] = took
-        plugins._settle_settings()
+        plugins._assign_settings()
         plugins._check_names(discovered)
         return plugins
 
-    def separate(self) -> Plugins:
+    def with_own_lifecycle(self) -> Plugins:
         """Return the same plugins with a lifecycle of their own, for another engine or rank in this process."""
         lifecycle = ComponentLifecycle()
         components = {
@@ -236,7 +236,7 @@ class Plugins:
         choices = self.component_choices(kind, facts)
         if not choices:
             return None
-        if others := rivals(choices):
+        if others := other_choices(choices):
             logger.warning("%s", disagreement(kind, choices[0], others))
         return choices[0]
 
@@ -280,7 +280,7 @@ class Plugins:
         for component in visible:
             self._components.setdefault((component.spec.kind, component.spec.name), []).append(component)
 
-    def _settle_settings(self) -> None:
+    def _assign_settings(self) -> None:
         """Assign settings to the components of their name that declare settings, if any does.
 
         Where several do, each gets those that it knows, and those that none of them knows.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
-ENDINGS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
+EXIT_EXCEPTIONS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
 """Exceptions that end a process, a generator or a task, and must not be taken for errors."""
-STOPS = (StopIteration, StopAsyncIteration)
+STOP_ITERATIONS = (StopIteration, StopAsyncIteration)
 """Exceptions that a coroutine or a future cannot raise: its awaiter would wait for ever."""
 
 
@@ -20,7 +20,7 @@ class ComponentPanic(RuntimeError):
 
 def is_panic(error: BaseException) -> bool:
     """Return True unless ``error`` is an ``Exception``, or ends a process, a generator or a task."""
-    return not isinstance(error, (Exception, *ENDINGS))
+    return not isinstance(error, (Exception, *EXIT_EXCEPTIONS))
 
 
 def is_error(error: BaseException) -> bool:
@@ -28,7 +28,7 @@ def is_error(error: BaseException) -> bool:
     return isinstance(error, Exception) or is_panic(error)
 
 
-def refuse_panic(error: BaseException, where: str) -> None:
+def raise_panic_as_error(error: BaseException, where: str) -> None:
     """Raise ``ComponentPanic`` instead of a panic or of ``StopIteration``; its message contains ``where``."""
-    if is_panic(error) or isinstance(error, STOPS):
+    if is_panic(error) or isinstance(error, STOP_ITERATIONS):
         raise ComponentPanic(f"{where} failed: {type(error).__name__}: {error}") from error

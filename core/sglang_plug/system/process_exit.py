@@ -17,7 +17,7 @@ EXIT_TIMEOUT = 10.0
 """Seconds that other threads and ``atexit`` functions may take, some of which may never end."""
 
 
-def leave(status: int) -> NoReturn:
+def exit_process(status: int) -> NoReturn:
     """End this process with ``status`` once other threads and ``atexit`` functions are done.
 
     If they take longer than ``EXIT_TIMEOUT`` seconds, their stacks are written to standard error and the status is 1.
@@ -48,7 +48,7 @@ class ParentWatch:
         self._status = status
         threading.Thread(target=self._wait, daemon=True).start()
 
-    def end(self, status: int) -> NoReturn:
+    def exit(self, status: int) -> NoReturn:
         """End the process at once, from any thread, after ``before_exit``."""
         try:
             self.before_exit()
@@ -59,4 +59,4 @@ class ParentWatch:
         while os.read(sys.stdin.fileno(), 4096):  # not the buffered reader: its lock is fatal when the interpreter ends
             pass
         threading.Event().wait(TIME_TO_CLOSE)
-        self.end(self._status)
+        self.exit(self._status)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sglang_plug.system.library_panics import ComponentPanic, is_error, is_panic, refuse_panic
+from sglang_plug.system.library_panics import ComponentPanic, is_error, is_panic, raise_panic_as_error
 
 
 class Panic(BaseException):
@@ -21,11 +21,11 @@ def test_a_panic_is_an_error_and_no_exception() -> None:
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError])
 def test_what_ends_something_is_no_error(kind: type[BaseException]) -> None:
     assert not is_panic(kind()) and not is_error(kind())
-    refuse_panic(kind(), "the tokenizer")
+    raise_panic_as_error(kind(), "the tokenizer")
 
 
 @pytest.mark.parametrize("error", [Panic("x"), StopIteration("x"), StopAsyncIteration("x")])
 def test_what_a_future_cannot_raise_becomes_an_exception(error: BaseException) -> None:
     with pytest.raises(ComponentPanic, match="the tokenizer failed: .*: x") as caught:
-        refuse_panic(error, "the tokenizer")
+        raise_panic_as_error(error, "the tokenizer")
     assert caught.value.__cause__ is error

@@ -9,7 +9,7 @@ import textwrap
 
 PROGRAM = """
 import atexit, sys, threading
-from sglang_plug.system.process_exit import leave
+from sglang_plug.system.process_exit import exit_process
 
 class Held:
     def __del__(self):
@@ -20,7 +20,7 @@ ended = threading.Event()
 atexit.register(print, "registered")
 threading.Thread(target=lambda: (ended.wait(0.2), print("another thread"))).start()
 print("not flushed", end=" ")
-leave(7)
+exit_process(7)
 """
 
 
@@ -47,7 +47,7 @@ def test_a_thread_that_never_ends_is_no_reason_to_stay() -> None:
 
         leaving.EXIT_TIMEOUT = 0.2
         threading.Thread(target=threading.Event().wait).start()
-        leaving.leave(7)
+        leaving.exit_process(7)
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)

@@ -45,5 +45,5 @@ class LaunchedStep:
 class DeferredSampling:
     """A step whose forward pass is queued, but not its sampling, which depends on the tokens of the previous step."""
 
-    choose: Callable[[Ordered[ScheduledChunk]], LaunchedStep]
+    sample: Callable[[Ordered[ScheduledChunk]], LaunchedStep]
     """Queues the sampling once the previous step is committed; takes the chunks in their state after that."""

@@ -117,7 +117,7 @@ class Pipeline:
         """Return the step that is on the device already, or else a new one; ``None`` if there is nothing to do."""
         flight, self._ahead = self._ahead, None
         if flight is not None:
-            self.scheduler.begin(flight.chunks)
+            self.scheduler.start_planned_step(flight.chunks)
             return flight
         chunks = self.scheduler.plan()
         return self._launch(chunks) if chunks else None
@@ -127,7 +127,7 @@ class Pipeline:
         """Return ``flight`` after the previous step has been committed; deferred sampling is queued now."""
         chunks, launched = [chunk.committed for chunk in flight.chunks], flight.launched
         try:
-            chosen = launched.choose(chunks) if isinstance(launched, DeferredSampling) else launched
+            chosen = launched.sample(chunks) if isinstance(launched, DeferredSampling) else launched
             return InFlightStep(chunks, chosen, flight.began)
         except Exception as error:
             return InFlightStep(chunks, error, flight.began)

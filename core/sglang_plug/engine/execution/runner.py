@@ -19,7 +19,7 @@ from sglang_plug.contracts.extension.execution import DeviceTokens, StepLogits
 from sglang_plug.contracts.extension.sampling_phases import PendingMask, TokenDecision
 from sglang_plug.contracts.model.batch import ForwardBatch, KVPool
 from sglang_plug.contracts.request import LogprobOptions, TokenLogprob
-from sglang_plug.engine.sampling.logprobs import describe
+from sglang_plug.engine.sampling.logprobs import logprobs_of
 from sglang_plug.engine.sampling.masks import begin_masks
 from sglang_plug.engine.sampling.sampler import NOT_FINITE, Sampler, all_greedy, results_of
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
@@ -83,17 +83,17 @@ class Runner:
         drafted = any([chunk.drafts for chunk in chunks])
         complete = _complete(chunks, drafted)
         sequences = [chunks[index].sequence for index in complete]
-        postponed = before is not None and any([sequence.constrained for sequence in sequences])
-        mask = None if postponed else self._begin_masks(sequences)
+        deferred = before is not None and any([sequence.constrained for sequence in sequences])
+        mask = None if deferred else self._begin_masks(sequences)
         device_tokens = None if before is None else before.tokens_for(chunks, self._upload)
         output, results = self._forward(chunks, complete, device_tokens, drafted)
         if output is None:
             return LaunchedStep([], None, lambda: results)
-        if postponed:
-            return DeferredSampling(partial(self._choose_late, output, complete, results))
+        if deferred:
+            return DeferredSampling(partial(self._sample_deferred, output, complete, results))
         ahead = _ahead(chunks, complete, drafted)
         drafts = {index: chunk.drafts for index, chunk in enumerate(chunks) if chunk.drafts} if drafted else {}
-        return self._choose(output, sequences, complete, mask, results, ahead, drafts)
+        return self._sample(output, sequences, complete, mask, results, ahead, drafts)
 
     def _forward(
         self,
@@ -172,7 +172,7 @@ class Runner:
         return upload(numbers, torch.int64, self.device)
 
     @torch.inference_mode()
-    def _choose_late(
+    def _sample_deferred(
         self,
         output: Tensor | StepLogits,
         complete: Ordered[int],
@@ -190,9 +190,9 @@ class Runner:
             output = output[self._upload(rows)] if isinstance(output, Tensor) else output.part(rows)
             complete = [complete[row] for row in rows]
         sequences = [chunks[index].sequence for index in complete]
-        return self._choose(output, sequences, complete, self._begin_masks(sequences), results, [0] * len(rows))
+        return self._sample(output, sequences, complete, self._begin_masks(sequences), results, [0] * len(rows))
 
-    def _choose(
+    def _sample(
         self,
         output: Tensor | StepLogits,
         sequences: list[Sequence],
@@ -340,7 +340,7 @@ class Runner:
         for start in range(first, last, HEAD_ROWS):
             stop = min(start + HEAD_ROWS, last)
             logprobs = self._head(hidden, slice(row + start, row + stop)).float().log_softmax(-1)
-            reports += describe(logprobs, sequence.tokens[start:stop], [options] * (stop - start))
+            reports += logprobs_of(logprobs, sequence.tokens[start:stop], [options] * (stop - start))
         return reports
 
 

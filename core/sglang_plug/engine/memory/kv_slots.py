@@ -173,7 +173,7 @@ class KVAllocator:
             self.cache.unlock(match)
         return len(kept.slots)
 
-    def begin(self, sequence: Sequence, match: Match, reserve: int) -> bool:
+    def allocate(self, sequence: Sequence, match: Match, reserve: int) -> bool:
         """Give a waiting sequence with the cached prefix ``match`` a slot for each of its tokens, and a state.
 
         Returns False if there are not enough slots, or if fewer than ``reserve`` would be left.
@@ -216,14 +216,14 @@ class KVAllocator:
         for state in self.states:
             state.committed(sequence)
         if prefilling:
-            self._remember(sequence)
+            self._cache_prefix(sequence)
 
-    def release(self, sequence: Sequence, remember: bool = True) -> None:
+    def release(self, sequence: Sequence, cache_prefix: bool = True) -> None:
         """Free the slots and the state of a sequence; finish, abort, error and retraction all end here."""
         if self.states:
-            self._release_states(sequence, remember)
-        if remember:
-            self._remember(sequence)
+            self._release_states(sequence, cache_prefix)
+        if cache_prefix:
+            self._cache_prefix(sequence)
         self.pool.release(sequence.slots[sequence.shared :])
         if sequence.match is not None:
             self.cache.unlock(sequence.match)
@@ -234,7 +234,7 @@ class KVAllocator:
 
     def flush(self, *, stored: bool = True) -> None:
         """Empty the prefix cache; ``stored``: also what extensions have stored of it. Nothing may be running."""
-        self._take_back(self.cache.reset, "reset")
+        self._reclaim_slots(self.cache.reset, "reset")
         for reset in self._extensions.reset:
             reset()
         for forget_stored in self._extensions.forget_stored if stored else ():
@@ -262,12 +262,12 @@ class KVAllocator:
 
     def _evict(self, count: int) -> int:
         """Let the prefix cache evict at least ``count`` slots, if it can, and tell extensions; return their number."""
-        slots = self._take_back(lambda: self.cache.evict(count), "evict")
+        slots = self._reclaim_slots(lambda: self.cache.evict(count), "evict")
         for evicted in self._extensions.evicted:
             evicted(slots)
         return len(slots)
 
-    def _take_back(self, give: Callable[[], list[int]], method: str) -> list[int]:
+    def _reclaim_slots(self, give: Callable[[], list[int]], method: str) -> list[int]:
         """Free the slots that the prefix cache gives back, and return them.
 
         Raises ``RuntimeError`` if the cache's size does not shrink by that number.
@@ -296,16 +296,16 @@ class KVAllocator:
                 return False
         return True
 
-    def _release_states(self, sequence: Sequence, remember: bool) -> None:
+    def _release_states(self, sequence: Sequence, cache_prefix: bool) -> None:
         """Take the states of ``sequence``; they may include the tokens of a step that is still on the device.
 
         That is safe: a sequence that gets the state, and these keys and values, is computed by a step queued later.
         """
-        lengths = [state.release(sequence, remember) for state in self.states]
+        lengths = [state.release(sequence, cache_prefix) for state in self.states]
         known = [sequence.computed if length is None else length for length in lengths]
         sequence.computed = min(known)
 
-    def _remember(self, sequence: Sequence) -> None:
+    def _cache_prefix(self, sequence: Sequence) -> None:
         """Hand the computed whole pages to the prefix cache and lock them there.
 
         ::

@@ -20,7 +20,7 @@ from sglang_plug.engine.startup.plugin_fingerprint import compare
 from sglang_plug.plugins.registry import PluginError, Plugins
 from sglang_plug.system.child_process import leave_signals_to_parent
 from sglang_plug.system.gc_control import gc_paused
-from sglang_plug.system.process_exit import ParentWatch, leave
+from sglang_plug.system.process_exit import ParentWatch, exit_process
 
 from .messages import Failed, FromEngine, Launch, Ready, StepOutputs, ToEngine
 from .watchdog import Heartbeat, find_blocking_request, run_checks, watch
@@ -99,13 +99,13 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWat
         logger.critical("%s", text)
         outbox.send(Failed(text))
         threading.Event().wait(1.0)
-        parent.end(STUCK_EXIT)
+        parent.exit(STUCK_EXIT)
 
     def lost(text: str) -> None:
         logger.critical("%s", text)
         outbox.send(Failed(text))
         threading.Event().wait(1.0)
-        parent.end(FAILED_EXIT)
+        parent.exit(FAILED_EXIT)
 
     describe: Callable[[BaseException], str] = repr
     try:
@@ -146,4 +146,4 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWat
 
 
 if __name__ == "__main__":
-    leave(main())
+    exit_process(main())

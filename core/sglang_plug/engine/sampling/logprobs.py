@@ -13,7 +13,7 @@ from sglang_plug.ops.host_device_copy import AsyncHostCopy, upload
 
 
 @dataclass(frozen=True, slots=True)
-class Reports:
+class PendingLogprobs:
     """Reports of some rows that a device computes; reading them waits for it."""
 
     options: tuple[LogprobOptions, ...]
@@ -36,7 +36,7 @@ class Reports:
         return reports
 
 
-def report(logprobs: Tensor, tokens: Tensor, options: Ordered[LogprobOptions]) -> Reports:
+def queue_logprobs(logprobs: Tensor, tokens: Tensor, options: Ordered[LogprobOptions]) -> PendingLogprobs:
     """Report log-probabilities of each row's token, of the likeliest tokens and of named ones, and the token's rank.
 
     ``logprobs`` is ``[rows, vocabulary]``, ``tokens`` is ``[rows]`` int64 on the same device. Does not
@@ -48,9 +48,9 @@ def report(logprobs: Tensor, tokens: Tensor, options: Ordered[LogprobOptions]) -
     named = logprobs.flatten()[upload(offsets, torch.int64, logprobs.device)] if offsets else picked[:0]
     ranked = any(option.ranks for option in options)
     ranks = (logprobs >= picked[:, None]).sum(-1) if ranked else picked[:0]
-    return Reports(tuple(options), AsyncHostCopy.of(picked, top.values, top.indices, named, ranks))
+    return PendingLogprobs(tuple(options), AsyncHostCopy.of(picked, top.values, top.indices, named, ranks))
 
 
-def describe(logprobs: Tensor, tokens: Ordered[int], options: Ordered[LogprobOptions]) -> list[TokenLogprob]:
-    """Report log-probabilities of tokens that the host knows; waits for the device. See ``report``."""
-    return report(logprobs, upload(tokens, torch.int64, logprobs.device), options).read(tokens)
+def logprobs_of(logprobs: Tensor, tokens: Ordered[int], options: Ordered[LogprobOptions]) -> list[TokenLogprob]:
+    """Report log-probabilities of tokens that the host knows; waits for the device. See ``queue_logprobs``."""
+    return queue_logprobs(logprobs, upload(tokens, torch.int64, logprobs.device), options).read(tokens)

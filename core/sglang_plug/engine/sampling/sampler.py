@@ -32,7 +32,7 @@ from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.ops.host_device_copy import AsyncHostCopy, send, upload
 from sglang_plug.ops.sampling import SamplingOptions
 
-from .logprobs import Reports, report
+from .logprobs import PendingLogprobs, queue_logprobs
 from .masks import apply_mask
 from .processor_batch import ProcessorGroup, Rows, SampledAhead, errors_of, groups_of
 
@@ -139,7 +139,7 @@ class Sampler:
         self._last = SampledAhead(batch.sequences, tokens)
         reports = None
         if logprobs is not None:
-            reports = report(logprobs, batch.reporting.of(tokens).clamp(min=0), batch.reported)
+            reports = queue_logprobs(logprobs, batch.reporting.of(tokens).clamp(min=0), batch.reported)
         read = partial(results_of, AsyncHostCopy.of(tokens), errors, batch.reporting.indices, reports, batch.groups)
         return LaunchedStep(batch.sequences, tokens, read)
 
@@ -157,7 +157,7 @@ def results_of(
     tokens: AsyncHostCopy,
     errors: Mapping[int, RequestError] = NO_ERRORS,
     reported: Ordered[int] = (),
-    reports: Reports | None = None,
+    reports: PendingLogprobs | None = None,
     groups: Ordered[ProcessorGroup] = (),
 ) -> list[StepResult]:
     """Return a result for each row of ``tokens``; waits only for the work that was queued on the device before them.

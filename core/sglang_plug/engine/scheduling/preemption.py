@@ -75,7 +75,7 @@ class Preemption:
         """Report whether it is time to check whether running sequences should be preempted."""
         return self._extension.preemption_due() or ((self._changed or self._is_stuck()) and self.preempts)
 
-    def begin(self, sequence: Sequence) -> None:
+    def note_started(self, sequence: Sequence) -> None:
         """Note that ``sequence`` is queued, or admitted."""
         self._extension.began(sequence)
         self._changed, self._is_blocked = True, False

@@ -83,7 +83,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
-        self.preemption.begin(sequence)
+        self.preemption.note_started(sequence)
         self.sharing.queued(sequence)
         self.waiting.append(sequence)
         self._ahead_left = 0
@@ -96,7 +96,7 @@ class Scheduler:
     def resume(self, id: str) -> None:
         """Queue a paused request again, ahead of those that never ran; one that is not paused is ignored."""
         if (sequence := self.paused.pop(id, None)) is not None:
-            self.preemption.begin(sequence)
+            self.preemption.note_started(sequence)
             self.waiting.insert(0, sequence)
             self._ahead_left = 0
 
@@ -104,7 +104,7 @@ class Scheduler:
         """Drop a paused, running or waiting request; return its sequence, or ``None`` if the id is unknown."""
         sequence = self.paused.pop(id, None) or self._remove(id)
         if sequence is not None:
-            self._forget(sequence)
+            self._end_request(sequence)
         return sequence
 
     def _remove(self, id: str) -> Sequence | None:
@@ -161,17 +161,16 @@ class Scheduler:
         taken from the cache or from a sequence, or if prompts or constrained outputs report log-probabilities.
         """
         chunks = [chunk for chunk in chunks if not chunk.dropped]
-        going = [chunk for chunk in chunks if chunk.continues]
-        if not going or len(chunks) < len(self.running) or not all(chunk.predictable for chunk in chunks):
+        continuing = [chunk for chunk in chunks if chunk.continues]
+        if not continuing or len(chunks) < len(self.running) or not all(chunk.predictable for chunk in chunks):
             return []
-        if self.waiting and (len(going) < len(chunks) or (len(chunks) < self.max_running and self._ahead_left <= 0)):
+        has_room = len(continuing) < len(chunks) or (len(chunks) < self.max_running and self._ahead_left <= 0)
+        if self.waiting and (has_room or self.preemption.prevents_overlap):
             return []
-        if self.waiting and self.preemption.prevents_overlap:
-            return []
-        if any(waits_for(going) for waits_for in self.extensions.waits_for):
+        if any(waits_for(continuing) for waits_for in self.extensions.waits_for):
             return []
         has_prompts = self.counters.prefill_sequences > 0
-        planned = continued(going, self.chunk_size, self._room, self._plan_chunk, self.states, has_prompts)
+        planned = continued(continuing, self.chunk_size, self._room, self._plan_chunk, self.states, has_prompts)
         if sum(self.pool.missing(len(chunk.sequence.slots), chunk.end) for chunk in planned) > self.pool.free:
             return []
         for chunk in planned:
@@ -179,7 +178,7 @@ class Scheduler:
         self._ahead_left -= 1
         return planned
 
-    def begin(self, chunks: list[ScheduledChunk]) -> None:
+    def start_planned_step(self, chunks: list[ScheduledChunk]) -> None:
         """Make a step that was planned ahead the current one; the previous step must be committed."""
         self.counters = StepCounters()
         self.counters.add(chunk for chunk in chunks if not chunk.dropped)
@@ -231,7 +230,7 @@ class Scheduler:
         rejected restarts too: only that removes the token from recurrent states, and from a step launched ahead.
         """
         self._stop_running(sequence)
-        self.preemption.begin(sequence)
+        self.preemption.note_started(sequence)
         self.waiting.insert(0, sequence)
 
     def _preempt(self) -> list[Sequence]:
@@ -248,7 +247,7 @@ class Scheduler:
         ended, preferred = self.preemption.preempt(self.running, self.waiting, room, admissible)
         for sequence in ended:
             self._stop_running(sequence)
-            self.preemption.begin(sequence)
+            self.preemption.note_started(sequence)
         self.waiting.extend(ended)
         return preferred if ended else []
 
@@ -260,7 +259,7 @@ class Scheduler:
         if (closed and not prompts) or room.tokens(0) <= 0:
             self.preemption.lacks_slots = closed
             return
-        in_work, admitted, present = prefixes_being_computed(self.running), set[int](), set(map(id, prompts))
+        in_progress, admitted, present = prefixes_being_computed(self.running), set[int](), set(map(id, prompts))
         unused = max(0, room.budget - self.chunk_size // SHORT_STEP_DIVISOR)
         order = self.policy.order([*self.waiting, *prompts] if not closed else prompts, self.allocator.match)
         order = moved_to_front(preferred, order) if preferred else order
@@ -276,13 +275,13 @@ class Scheduler:
                 continue
             match = self.allocator.match(waiting) if not closed else None
             key = continuation(waiting, match)
-            if match is None or (key is not None and key in in_work):
+            if match is None or (key is not None and key in in_progress):
                 continue  # no further sequence may run, or its prefix is being computed: wait and reuse it
-            if (self.whole and chunks and len(waiting.tokens) > room.budget) or not self._take(waiting, match):
+            if (self.whole and chunks and len(waiting.tokens) > room.budget) or not self._try_admit(waiting, match):
                 closed = True
                 continue
             if key is not None:
-                in_work.add(key)
+                in_progress.add(key)
             admitted.add(id(waiting))
             start = waiting.computed
             max_tokens = len(waiting.tokens) if self.whole else max(1, room.tokens(start))
@@ -294,10 +293,10 @@ class Scheduler:
             self.waiting = [queued for queued in self.waiting if id(queued) not in admitted]
         self.preemption.lacks_slots = bool(self.waiting) and (closed or room.tokens(0) > 0)
 
-    def _take(self, sequence: Sequence, match: Match) -> bool:
+    def _try_admit(self, sequence: Sequence, match: Match) -> bool:
         """Admit a waiting sequence if there is room for its tokens and for the probable growth of the running ones."""
         growth = sum(growing.limit - len(growing.tokens) for growing in (*self.running, sequence))
-        if not self.allocator.begin(sequence, match, self._reserve.tokens(growth) if self.running else 0):
+        if not self.allocator.allocate(sequence, match, self._reserve.tokens(growth) if self.running else 0):
             self.preemption.allocation_failed(sequence)
             return False
         if sequence.service.cached is None:
@@ -305,7 +304,7 @@ class Scheduler:
             self.sharing.admitted(sequence)
             self.counters.cached_tokens += sequence.computed
             self.counters.queue_seconds.append(max(0.0, time.time() - sequence.arrived))
-        self.preemption.begin(sequence)
+        self.preemption.note_started(sequence)
         self.running.append(sequence)
         return True
 
@@ -343,12 +342,12 @@ class Scheduler:
 
     def fail(self, sequence: Sequence, message: str, status: int = 500) -> Output:
         """End a running sequence with an error; none of its tokens is put into the prefix cache."""
-        self._leave(sequence, remember=False)
+        self._finish(sequence, cache_prefix=False)
         return Output(id=sequence.request.id, finish=Finish("error", message=message, status=status))
 
     def _pooled(self, sequence: Sequence, values: tuple[float, ...]) -> Output:
         """End a pooling task, whose prompt is complete, with its result."""
-        self._leave(sequence)
+        self._finish(sequence)
         id, cached = sequence.request.id, sequence.service.cached or 0
         return Output(id=id, finish=Finish("stop"), cached_tokens=cached, values=values)
 
@@ -365,21 +364,21 @@ class Scheduler:
         for extend in self.extensions.output:
             output = extend(sequence, output)
         if output.finish is not None:
-            self._leave(sequence)
+            self._finish(sequence)
         return output
 
-    def _leave(self, sequence: Sequence, remember: bool = True) -> None:
-        """End a running sequence; ``remember``: keep its prefix in the cache."""
-        self._stop_running(sequence, remember)
-        self._forget(sequence)
+    def _finish(self, sequence: Sequence, cache_prefix: bool = True) -> None:
+        """End a running sequence; ``cache_prefix``: keep its prefix in the cache."""
+        self._stop_running(sequence, cache_prefix)
+        self._end_request(sequence)
 
-    def _stop_running(self, sequence: Sequence, remember: bool = True) -> None:
-        """Remove a running sequence and release its slots; ``remember``: keep its prefix in the cache."""
+    def _stop_running(self, sequence: Sequence, cache_prefix: bool = True) -> None:
+        """Remove a running sequence and release its slots; ``cache_prefix``: keep its prefix in the cache."""
         self.running.remove(sequence)
         self._ahead_left = 0
-        self.allocator.release(sequence, remember)
+        self.allocator.release(sequence, cache_prefix)
 
-    def _forget(self, sequence: Sequence) -> None:
+    def _end_request(self, sequence: Sequence) -> None:
         sequence.service.ended = True
         self.sharing.ended(sequence)
         self.extensions.end_sequence(sequence)

@@ -51,7 +51,7 @@ def _launch_spec(resolved: Resolved, plugins: Plugins) -> LaunchSpec:
         return msgspec.json.encode(WorkerRankLaunch(of_rank(rank), fingerprint, rank, rendezvous)) + b"\n"
 
     def run(rank: int, endpoint: RankEndpoint) -> None:
-        follow(of_rank(rank), plugins.separate(), endpoint)
+        follow(of_rank(rank), plugins.with_own_lifecycle(), endpoint)
 
     return LaunchSpec(
         size=config.parallel.tp_size, device=resolved.device, command=COMMAND, line=line, run_worker_rank=run

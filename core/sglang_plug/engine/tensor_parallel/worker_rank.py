@@ -34,7 +34,7 @@ from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.registry import PluginError, Plugins
 from sglang_plug.system.child_process import leave_signals_to_parent
 from sglang_plug.system.freed_memory import return_freed_memory
-from sglang_plug.system.process_exit import ParentWatch, leave
+from sglang_plug.system.process_exit import ParentWatch, exit_process
 
 from .rank_messages import (
     End,
@@ -241,4 +241,4 @@ def _endpoint(launch: WorkerRankLaunch, plugins: Plugins) -> RankEndpoint:
 
 
 if __name__ == "__main__":
-    leave(main())
+    exit_process(main())

@@ -13,7 +13,7 @@ from sglang_plug.contracts.serving.executor import Executor
 from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.system.child_process import leave_signals_to_parent
-from sglang_plug.system.process_exit import ParentWatch, leave
+from sglang_plug.system.process_exit import ParentWatch, exit_process
 
 from .worker import WorkerLaunch, follow
 
@@ -38,4 +38,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    exit_process(main())

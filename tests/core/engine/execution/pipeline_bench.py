@@ -76,12 +76,12 @@ class Device:
         complete = [share.complete for share in shares]
         if before is not None and any(share.complete and share.sequence.constrained for share in shares):
 
-            def choose(committed: Ordered[ScheduledChunk]) -> LaunchedStep:
-                self.log.append(f"choose {number}")
-                return self._choose(number, committed, tokens, complete)
+            def sample(committed: Ordered[ScheduledChunk]) -> LaunchedStep:
+                self.log.append(f"sample {number}")
+                return self._sample(number, committed, tokens, complete)
 
-            return DeferredSampling(choose)
-        return self._choose(number, shares, tokens, complete)
+            return DeferredSampling(sample)
+        return self._sample(number, shares, tokens, complete)
 
     def _write(self, share: ScheduledChunk, known: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
         """What the step does to slots; the tokens of the sequence as the device knows them."""
@@ -98,7 +98,7 @@ class Device:
             self.states.compute(held, tokens, start, share.end)
         return tokens
 
-    def _choose(
+    def _sample(
         self, number: int, shares: Ordered[ScheduledChunk], tokens: list[tuple[int, ...]], complete: list[bool]
     ) -> LaunchedStep:
         tokens_of: dict[int, tuple[int, ...]] = {}

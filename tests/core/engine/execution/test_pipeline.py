@@ -214,8 +214,8 @@ def test_constrained_tokens_are_chosen_once_those_before_are_committed() -> None
     bench.submit("free", [3, 4], 4)
     bench.finish()
     assert bench.device.log == [
-        *("launch 1", "launch 2", "results 1", "choose 2"),
-        *("launch 3", "results 2", "choose 3", "launch 4", "results 3", "choose 4", "results 4"),
+        *("launch 1", "launch 2", "results 1", "sample 2"),
+        *("launch 3", "results 2", "sample 3", "launch 4", "results 3", "sample 4", "results 4"),
     ]
     assert bench.tokens("a") == under_grammar(prompt, 4) and bench.tokens("free") == expected([3, 4], 4)
 
@@ -230,8 +230,8 @@ def test_what_must_follow_a_token_comes_before_what_the_step_ahead_would_choose(
     assert bench.tokens("free") == expected([3, 4], 12)
     assert bench.device.launched_ids[:4] == [["a", "free"]] * 4
     assert bench.device.log[:9] == [
-        *("launch 1", "launch 2", "results 1", "choose 2"),
-        *("launch 3", "results 2", "choose 3", "launch 4", "results 3"),
+        *("launch 1", "launch 2", "results 1", "sample 2"),
+        *("launch 3", "results 2", "sample 3", "launch 4", "results 3"),
     ]
 
 

@@ -69,7 +69,7 @@ def test_other_prefixes_make_room_but_not_the_own_one() -> None:
 def test_nothing_is_inserted_without_room_for_the_whole_sequence() -> None:
     kv, write = allocator(), Writer()
     running = sequence(20, 100)
-    assert kv.begin(running, kv.match(running), 0)
+    assert kv.allocate(running, kv.match(running), 0)
     assert kv.insert(sequence(13), 8, write) == 0 and write.calls == []
     assert kv.insert(sequence(12), 8, write) == 8
     kv.release(running)
@@ -131,7 +131,7 @@ def test_an_extension_can_follow_what_is_cached() -> None:
     assert follower.restored == [("one", 8), ("one", 16)]
     compare()
     running = sequence(27, 100)
-    assert kv.begin(running, kv.match(running), 0)  # evicts some of it
+    assert kv.allocate(running, kv.match(running), 0)  # evicts some of it
     compare()
     running.computed = 24
     kv.committed(running, prefilling=True)

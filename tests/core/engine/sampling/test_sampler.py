@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from sglang_plug import Kernels, LogprobOptions, Request, SamplingOptions, SamplingParams
-from sglang_plug.engine.sampling.logprobs import describe, report
+from sglang_plug.engine.sampling.logprobs import logprobs_of, queue_logprobs
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.ops.sampling import CANDIDATES, sample_tokens
@@ -140,13 +140,13 @@ def test_ranks_are_counted_where_they_are_requested() -> None:
     logits[2, 7] = logits[2].max() + 1
     options = [LogprobOptions(ranks=True, top=2), LogprobOptions(ranks=True), LogprobOptions(ranks=True)]
     chosen = [5, 6, 7, 8]
-    described = describe(logits.log_softmax(-1), chosen, [*options, LogprobOptions(top=2)])
+    described = logprobs_of(logits.log_softmax(-1), chosen, [*options, LogprobOptions(top=2)])
     order = logits[0].argsort(descending=True).tolist()
     width = logits.shape[-1]
     assert [entry.rank for entry in described] == [order.index(5) + 1, width, 1, None], "equally likely tokens count"
     logits[0] = float("nan")
-    assert describe(logits.log_softmax(-1), chosen, [options[1]] * 4)[0].rank is None
-    assert not report(logits, torch.tensor(chosen), [LogprobOptions()] * 4).fetched.tensors[-1].numel()
+    assert logprobs_of(logits.log_softmax(-1), chosen, [options[1]] * 4)[0].rank is None
+    assert not queue_logprobs(logits, torch.tensor(chosen), [LogprobOptions()] * 4).fetched.tensors[-1].numel()
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

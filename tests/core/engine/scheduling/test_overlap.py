@@ -61,7 +61,7 @@ class Engine:
         self.loop = build.build_engine(config, Plugins.discover(config.plugins), self, self.hear, Heartbeat())
         assert self.loop.pipeline.overlap is False, "a CPU does not work on its own"
         self.loop.pipeline.overlap = overlap
-        self.ahead = self.postponed = 0
+        self.ahead = self.deferred = 0
         self._watch()
         path = Path(self.loop.info["checkpoint_path"])
         self.tokenizer: Tokenizer = load_tokenizer(TokenizerSource(path=path))
@@ -106,7 +106,7 @@ class Engine:
         def watched(shares: Any, before: Any = None) -> Any:
             self.ahead += before is not None
             launched = launch(shares, before)
-            self.postponed += isinstance(launched, DeferredSampling)
+            self.deferred += isinstance(launched, DeferredSampling)
             return launched
 
         self.loop.runner.launch = watched  # type: ignore[method-assign]
@@ -201,7 +201,7 @@ def test_constraints_among_others(graphs: bool) -> None:
         assert without_numbers(engines[1].outputs[id]) == without_numbers(output), id
         assert numbers(engines[1].outputs[id]) == pytest.approx(numbers(output), abs=1e-4), id
     assert json.loads(engines[1].text("schema"))["age"] <= 99
-    assert engines[1].ahead > 10 and engines[1].postponed > 5, engines[1].postponed
+    assert engines[1].ahead > 10 and engines[1].deferred > 5, engines[1].deferred
 
 
 def test_retractions_and_arrivals() -> None:
