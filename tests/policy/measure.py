@@ -41,6 +41,10 @@ REPRESENTATIONS = (
 ).split()
 """Classes that stand for one request, or for its part in a step, on its way; the chunk at the end has no class."""
 PATCHES = frozenset("setattr setitem setenv delattr delitem delenv syspath_prepend chdir context".split())
+NO_CODE = frozenset(
+    (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+)
+"""Kinds of tokens that do not make a line one of code."""
 MAX_LINES, FOLDER_MODULES = 60, 15
 
 Row = tuple[str, object, Sequence[str]]
@@ -82,11 +86,33 @@ def _lines(sources: Sequence[Source]) -> int:
     return sum(len(source.text.splitlines()) for source in sources)
 
 
+def _code_lines(sources: Sequence[Source]) -> int:
+    """Count the lines with code: without blank lines, comments and docstrings."""
+    count = 0
+    for source in sources:
+        tokens = tokenize.generate_tokens(io.StringIO(source.text).readline)
+        code = {
+            line for token in tokens if token.type not in NO_CODE for line in range(token.start[0], token.end[0] + 1)
+        }
+        for node in ast.walk(source.tree):
+            if (
+                isinstance(node, ast.Expr)
+                and isinstance(node.value, ast.Constant)
+                and isinstance(node.value.value, str)
+            ):
+                code -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        count += len(code)
+    return count
+
+
 def _sizes(sources: Sequence[Source]) -> Iterator[Row]:
     core = [source for source in sources if source.package == "core"]
-    yield "lines of core without testing", _lines([source for source in core if "testing" not in source.path.parts]), ()
+    untested = [source for source in core if "testing" not in source.path.parts]
+    yield "lines of core without testing", _lines(untested), ()
+    yield "  of them code, not docstrings, comments or blank", _code_lines(untested), ()
     engine = [source for source in core if _is_below(source, ENGINE)]
     yield "lines of engine", _lines(engine), ()
+    yield "  of them code, not docstrings, comments or blank", _code_lines(engine), ()
     generic = [source for source in engine if not PACKAGES & set(source.path.parts)]
     yield "lines of engine outside the feature packages", _lines(generic), ()
     yield "modules of engine", sum(not source.is_package for source in engine), ()
