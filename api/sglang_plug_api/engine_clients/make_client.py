@@ -17,6 +17,7 @@ from sglang_plug import (
     RemoteClient,
     RoutingPolicy,
 )
+from sglang_plug.clients.secret_keys import keys_of
 from sglang_plug.plugins.attribution import make, make_with_settings
 from sglang_plug.plugins.registry import Component
 from sglang_plug_api.options.config import ServerConfig
@@ -30,7 +31,7 @@ from .replicas.group import ReplicaGroup
 from .replicas.paired_group import PairedGroup
 from .replicas.restart import RestartingClient
 from .roles import PrefillAddress, check_role, listening_address, prefill_addresses
-from .transfer_secret import TRANSFER, has_secret, keys_of, new_secret, read_secret, with_secret, with_transfer_store
+from .transfer_secret import TRANSFER, has_secret, new_secret, read_secret, with_secret, with_transfer_store
 
 MAX_RESTARTS = 3
 RESTARTS_WINDOW = 600.0

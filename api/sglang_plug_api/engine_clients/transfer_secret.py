@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hmac
 import os
 import secrets
 from dataclasses import replace
-
-import zmq
-from zmq.utils import z85
 
 from sglang_plug import EngineConfig, read_shared_secret
 from sglang_plug.system.private_folder import PrivateFolder, private_folder
@@ -55,9 +51,3 @@ def with_secret(engine: EngineConfig, folder: PrivateFolder) -> EngineConfig:
 
 def _file(engine: EngineConfig) -> str:
     return str(engine.plugins.settings.get(TRANSFER, {}).get(SETTING, ""))
-
-
-def keys_of(secret: bytes) -> tuple[bytes, bytes]:
-    """Return the public and the secret CURVE key of a secret; decode and prefill servers use the same ones."""
-    private = z85.encode(hmac.digest(secret, b"sglang-plug prefill", "sha256"))
-    return zmq.curve_public(private), private

@@ -22,10 +22,10 @@ from sglang_plug import (
     RequestError,
     SamplingParams,
 )
+from sglang_plug.clients.secret_keys import keys_of
 from sglang_plug_api.engine_clients.prefill_servers.decode_group import DecodeGroup, check_fit
 from sglang_plug_api.engine_clients.prefill_servers.prefill_group import PrefillGroup
 from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouting
-from sglang_plug_api.engine_clients.transfer_secret import keys_of
 from tests.api.engine_clients.replicas.scripted_replica import ScriptedReplica
 from tests.api.engine_clients.replicas.test_group import Wanted
 
