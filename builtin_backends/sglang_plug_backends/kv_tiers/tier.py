@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -21,6 +22,10 @@ RETRY_SECONDS = 5.0
 """Seconds for which a store that raised an error is left alone."""
 TRIAL_SECONDS = 30.0
 """Seconds after which a rate that was too low is measured again."""
+MAX_RECENT = 1 << 16
+"""Maximum number of keys that are remembered of a store that cannot be asked without waiting."""
+RECENT_SECONDS = 300.0
+"""Seconds for which a key is remembered: stores drop blocks, and other servers empty them, without notice."""
 
 
 @dataclass(slots=True)
@@ -39,6 +44,39 @@ class TierCounts:
     """Calls that raised an error."""
 
 
+class RecentKeys:
+    """The keys of blocks that a store had a short while ago, for stores that cannot be asked without waiting.
+
+    Args:
+        clock: the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._seen: OrderedDict[bytes, float] = OrderedDict()
+
+    def note(self, keys: Sequence[bytes], present: Sequence[bool]) -> None:
+        """Note which of the blocks the store has now."""
+        with self._lock:
+            for key, is_present in zip(keys, present, strict=True):
+                self._seen.pop(key, None)
+                if is_present:
+                    self._seen[key] = self._clock()
+            while len(self._seen) > MAX_RECENT:
+                self._seen.popitem(last=False)
+
+    def contains(self, keys: Sequence[bytes]) -> list[bool]:
+        """Report for each key whether the store had its block in the last minutes."""
+        with self._lock:
+            oldest = self._clock() - RECENT_SECONDS
+            return [self._seen.get(key, oldest) > oldest for key in keys]
+
+    def clear(self) -> None:
+        """Forget all keys."""
+        with self._lock:
+            self._seen.clear()
+
+
 class Tier:
     """A store with its counts. Its methods raise nothing but what ``clear`` says.
 
@@ -52,6 +90,7 @@ class Tier:
         self.name, self.counts = name, TierCounts()
         self.load_rate, self.lookup_rate = Rate(), Rate()
         self._store, self._clock = store, clock
+        self._recent = RecentKeys(clock)
         self._lock = threading.Lock()
         self._retry = self._tried = 0.0
         self._failing = False
@@ -71,7 +110,20 @@ class Tier:
             now = self._clock()
             with self._lock:
                 self.lookup_rate.observe(1, now - began, now)
-        return [False] * len(keys) if present is None or len(present) != len(keys) else present
+        if present is None or len(present) != len(keys):
+            return [False] * len(keys)
+        self._note(keys, present)
+        return present
+
+    def lacks(self, keys: Sequence[bytes]) -> list[bool]:
+        """Report without waiting which blocks the store probably does not have; counts as a use of the others.
+
+        While the store is left alone after an error, it lacks none: they could not be stored.
+        """
+        if self._is_left_alone:
+            return [False] * len(keys)
+        present = self.lookup(keys) if self.index_in_memory else self._recent.contains(keys)
+        return [not is_present for is_present in present]
 
     def load_seconds(self, size: int) -> float:
         """Return how long loading ``size`` bytes probably takes; 0 if that is not known."""
@@ -101,9 +153,12 @@ class Tier:
         began = self._clock()
         results = self._call("load", lambda: self._store.load(keys, deadline))
         ended = self._clock()
+        in_time = results is not None and ended < deadline
         if results is None or len(results) != len(keys):
             results = [KVStoreError("the store failed")] * len(keys)
         blocks = [self._opened(key, result, size) for key, result in zip(keys, results, strict=True)]
+        if in_time:  # otherwise the store may have those that did not arrive
+            self._note(keys, [block is not None for block in blocks])
         sizes = [block.nbytes for block in blocks if block is not None]
         count, total = len(sizes), sum(sizes)
         with self._lock:
@@ -122,6 +177,7 @@ class Tier:
         sealed = blocks if self._store.verifies else [_sealed(block) for block in blocks]
         if self._call("store", lambda: (self._store.store(sealed), True)) is None:
             return
+        self._note([block.key for block in blocks], [True] * len(blocks))
         with self._lock:
             self.counts.stored_blocks += len(blocks)
             self.counts.stored_bytes += sum(block.data.nbytes for block in blocks)
@@ -130,6 +186,7 @@ class Tier:
     def clear(self) -> None:
         """Drop all blocks. Raises what the store raises: then it must not be used any more."""
         self._store.clear()
+        self._recent.clear()
 
     def info(self) -> dict[str, Any]:
         """Return contents and counts as plain data."""
@@ -150,6 +207,11 @@ class Tier:
     @property
     def _is_left_alone(self) -> bool:
         return self._clock() < self._retry
+
+    def _note(self, keys: Sequence[bytes], present: Sequence[bool]) -> None:
+        """Remember which of the blocks the store has, unless it can be asked at any time."""
+        if not self.index_in_memory:
+            self._recent.note(keys, present)
 
     def _call(self, method: str, call: Callable[[], Any]) -> Any:
         """Return the result of a method; ``None`` if it raised, or while the store is left alone."""

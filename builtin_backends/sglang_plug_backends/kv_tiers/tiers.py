@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, takewhile
-from threading import Lock
 from typing import Any
 
 from sglang_plug import KVBlock, MetricCounter
 
 from .tier import Tier
-
-MAX_RECENT = 1 << 16
-"""Keys that are kept of blocks in stores that cannot be asked at once."""
-
 
 METRICS = {
     "loaded_blocks": "Blocks of prompts that were loaded from the store instead of being computed",
@@ -47,8 +41,6 @@ class Tiers:
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
         self._tiers = tuple(tiers)
-        self._recent: OrderedDict[bytes, None] = OrderedDict()
-        self._lock = Lock()
 
     @property
     def fastest(self) -> str:
@@ -99,11 +91,10 @@ class Tiers:
         return blocks
 
     def missing(self, keys: Sequence[bytes]) -> list[bool]:
-        """Report for each key whether some tier does not have its block, without waiting; counts as a use of it."""
+        """Report without waiting for each key whether some tier probably lacks its block; counts as a use of it."""
         missing = [False] * len(keys)
         for tier in self._tiers:
-            present = tier.lookup(keys) if tier.index_in_memory else self._are_recent(keys)
-            missing = [before or not now for before, now in zip(missing, present, strict=True)]
+            missing = [before or now for before, now in zip(missing, tier.lacks(keys), strict=True)]
         return missing
 
     def store(self, blocks: Sequence[KVBlock]) -> None:
@@ -113,15 +104,9 @@ class Tiers:
             absent = [block for block, present in zip(blocks, tier.lookup(keys), strict=True) if not present]
             if absent:
                 tier.store(absent)
-        with self._lock:
-            self._recent.update(dict.fromkeys(keys))
-            while len(self._recent) > MAX_RECENT:
-                self._recent.popitem(last=False)
 
     def clear(self) -> None:
         """Empty every tier. Raises the first error, after all were tried."""
-        with self._lock:
-            self._recent.clear()
         errors = list[Exception]()
         for tier in self._tiers:
             try:
@@ -146,7 +131,3 @@ class Tiers:
         """Close every store."""
         for tier in self._tiers:
             tier.close()
-
-    def _are_recent(self, keys: Sequence[bytes]) -> list[bool]:
-        with self._lock:
-            return [key in self._recent for key in keys]
