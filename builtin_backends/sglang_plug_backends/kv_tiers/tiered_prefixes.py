@@ -103,11 +103,14 @@ class TieredPrefixes:
         return self._submit(sequence, state)
 
     def is_ready(self, sequence: SequenceView, state: TierState) -> bool:
-        """Report whether the blocks of a request are in the host's memory, or are not waited for any longer."""
+        """Report whether the blocks of a request are in the host's memory, or are not waited for any longer.
+
+        If its load lacks memory, it goes on while the request is queued, in the order of the policy.
+        """
         if state.deadline and not self._begin_received(sequence, state):
             return False
         load = state.load
-        return load is None or load.done or self._given_up(state, load)
+        return load is None or load.done or self.engine.loads.lacks_memory(load) or self._given_up(state, load)
 
     def _submit(self, sequence: SequenceView, state: TierState, *, always: bool = False) -> bool:
         """Begin to load what the pools do not have; return False if that is of no use."""
@@ -212,7 +215,10 @@ class TieredPrefixes:
         return True
 
     def _wait(self, state: TierState, load: PrefixLoad, busy: bool) -> bool:
-        """Return False while a second load may still be of use."""
+        """Return False while a load may still be of use, for a sequence that could be computed now."""
+        if self.engine.loads.lacks_memory(load):
+            self.release(state)
+            return True
         if self._given_up(state, load):
             return True
         if not busy:

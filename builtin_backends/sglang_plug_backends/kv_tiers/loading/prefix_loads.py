@@ -37,6 +37,8 @@ class PrefixLoad:
     """Seconds after ``submitted`` from which on loading is of no use any more."""
     compute_seconds: float | None
     """Estimated seconds to compute the blocks; ``None``: not known."""
+    hold_deadline: float
+    """``time.monotonic()`` from which on the request is not held while the queue waits for memory."""
     trial: bool = False
     """True if the blocks are loaded only to measure how long that takes; no request waits for them."""
     began: float | None = None
@@ -78,8 +80,8 @@ class PrefixLoads:
     """The queue of loads, and the threads that load.
 
     A request is held for no longer than computing its prefix would take, and not at all if loading would probably take
-    longer, with the loads before it. The time for which the queue waits for memory does not count: loaded blocks then
-    wait for the scheduler, as the request would.
+    longer, with the loads before it. A load may wait longer for memory: loaded blocks then wait for the scheduler, as
+    its own request does meanwhile.
 
     Args:
         source: loads prefixes.
@@ -137,11 +139,13 @@ class PrefixLoads:
             return None
         gain = missing.max_gain if located is None else located.gain
         size = self._source.max_bytes(missing) if located is None else self._source.size(located)
-        compute = None if always or self._always else self._prefill.seconds(gain * self._source.layout.tokens)
-        seconds = self._max_seconds if compute is None else min(compute, self._max_seconds)
+        estimate = self._prefill.seconds(gain * self._source.layout.tokens)
+        hold_seconds = self._max_seconds if estimate is None else min(estimate, self._max_seconds)
+        compute, seconds = (None, self._max_seconds) if always or self._always else (estimate, hold_seconds)
         min_seconds = self._source.min_seconds(missing) if located is None else self._source.seconds(located)
         with self._changed:
-            load = PrefixLoad(missing, size, gain, self._queue_clock.now(), seconds, compute)
+            hold_deadline = self._clock() + hold_seconds
+            load = PrefixLoad(missing, size, gain, self._queue_clock.now(), seconds, compute, hold_deadline)
             if compute is not None and min_seconds >= compute:
                 self._measure_again(load, located)
                 return None
@@ -156,6 +160,14 @@ class PrefixLoads:
             if load.began is None:
                 return self._queue_clock.now() > load.submitted + load.seconds
             return self._clock() > load.deadline + min(GRACE, load.seconds)
+
+    def lacks_memory(self, load: PrefixLoad) -> bool:
+        """Report whether the queue waits for memory, and a load has waited for longer than its request is held.
+
+        The memory is that of prefixes whose requests wait for the scheduler, for an unknown time.
+        """
+        with self._changed:
+            return load.began is None and self._waits_for_room() and self._clock() > load.hold_deadline
 
     def release(self, load: PrefixLoad) -> None:
         """Forget a load, whose blocks are in the pool or are not needed."""
@@ -196,6 +208,7 @@ class PrefixLoads:
                     0.0,
                     load.seconds,
                     load.compute_seconds,
+                    load.hold_deadline,
                     trial=True,
                     released=True,
                 )

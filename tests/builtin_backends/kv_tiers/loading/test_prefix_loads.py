@@ -197,6 +197,35 @@ def test_waiting_for_room_does_not_count(loads: PrefixLoads, store: Gated, prefi
     assert len(second.result.tiers) == 4
 
 
+@pytest.mark.parametrize("always", [False, True])
+def test_a_request_is_held_no_longer_than_computing_takes_while_memory_is_lacking(
+    loads: PrefixLoads, store: Gated, prefill: PrefillRate, clock: Clock, always: bool
+) -> None:
+    prefill.seconds_per_token = 0.5
+    store.gate.set()
+    first = submitted(loads, KEYS[:4])
+    until(lambda: first.done)
+    second = loads.submit(MissingPrefix(KEYS[4:], 0), always=always)
+    assert second is not None
+    clock.now += 7.9
+    assert not loads.lacks_memory(second)
+    clock.now += 0.2
+    assert loads.lacks_memory(second)
+    loads.release(first)
+    until(lambda: second.done)
+    assert not loads.lacks_memory(second) and len(second.result.tiers) == 4
+
+
+def test_a_queue_of_slow_loads_does_not_lack_memory(loads: PrefixLoads, prefill: PrefillRate, clock: Clock) -> None:
+    prefill.seconds_per_token = 0.5
+    active = [submitted(loads, KEYS[:1]) for _ in range(2)]
+    until(lambda: all(load.began for load in active))
+    queued = loads.submit(MissingPrefix(KEYS[:2], 0), always=True)
+    assert queued is not None
+    clock.now += 30.0
+    assert not loads.lacks_memory(queued) and not loads.is_late(queued)
+
+
 def test_requests_that_end_meanwhile_keep_no_memory(loads: PrefixLoads, store: Gated) -> None:
     aborted = [submitted(loads, KEYS[:4]) for _ in range(5)]
     until(lambda: sum(load.began is not None for load in aborted) == 2)
