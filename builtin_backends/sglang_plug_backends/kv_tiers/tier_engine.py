@@ -26,6 +26,8 @@ from .transfers import Transfers
 
 CLOSE_SECONDS = 5.0
 """Seconds for which the end of the server waits for blocks that are not stored yet."""
+LOAD_CLOSE_SECONDS = 1.0
+"""Seconds for which it waits for prefixes that are being loaded, and for tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +128,8 @@ class TierEngine:
 
     def close(self) -> None:
         """End the threads, and close the stores."""
-        self.loads.close()
-        self.tensors.close()
+        self.loads.close(LOAD_CLOSE_SECONDS)
+        self.tensors.close(LOAD_CLOSE_SECONDS)
         self.stores.close(CLOSE_SECONDS)
         self.tiers.close()
 

@@ -113,8 +113,9 @@ class PrefixLoads:
         self._active = set[PrefixLoad]()
         self._pace = Rate()  # of a worker, per byte of the loads that it takes
         self._closed = False
-        for number in range(WORKERS):
-            background_thread(self._run, f"kv-loads-{number}").start()
+        self._threads = [background_thread(self._run, f"kv-loads-{number}") for number in range(WORKERS)]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def usable(self) -> bool:
@@ -183,12 +184,18 @@ class PrefixLoads:
             self._queue_clock.stop(self._waits_for_room())
             self._changed.notify_all()
 
-    def close(self) -> None:
-        """End the threads, which finish what they are at."""
+    def close(self, seconds: float) -> None:
+        """End the threads, and wait for at most so long for the loads that they are at.
+
+        A thread that still runs when the interpreter ends can abort the process.
+        """
         with self._changed:
             self._closed = True
             self._queue.clear()
             self._changed.notify_all()
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     # -- the queue; the lock is held -------------------------------------------------------------------------------
 

@@ -75,7 +75,8 @@ class TensorLoads:
         self._changed = threading.Condition()
         self._active: TensorLoad | None = None
         self._closed = False
-        background_thread(self._run, "kv-tensor-loads").start()
+        self._thread = background_thread(self._run, "kv-tensor-loads")
+        self._thread.start()
 
     def submit(self, key: bytes, tokens: int) -> TensorLoad | None:
         """Begin to load a tensor that stands for ``tokens`` tokens; ``None`` if no tier has it, or the thread hangs."""
@@ -92,11 +93,12 @@ class TensorLoads:
             self._changed.notify()
         return load
 
-    def close(self) -> None:
-        """End the thread, which finishes what it is at."""
+    def close(self, seconds: float) -> None:
+        """End the thread, and wait for at most so long for the load that it is at."""
         with self._changed:
             self._closed = True
             self._changed.notify()
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         while (load := self._next()) is not None:

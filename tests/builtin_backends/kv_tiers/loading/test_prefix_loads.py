@@ -82,7 +82,7 @@ def loads(store: Gated, tier: Tier, prefill: PrefillRate, clock: Clock) -> Itera
     source = PrefixSource(Tiers([tier]), LAYOUT, StateLayout.of((), LAYOUT.tokens), torch.device("cpu"))
     yield (made := PrefixLoads(source, prefill, promote=lambda blocks: None, **options))
     store.gate.set()
-    made.close()
+    made.close(60)
 
 
 def submitted(loads: PrefixLoads, keys: Sequence[bytes]) -> PrefixLoad:
@@ -245,3 +245,24 @@ def test_a_stuck_store_is_not_used(loads: PrefixLoads, store: Gated, clock: Cloc
     assert loads.is_late(stuck[0]) and not loads.usable
     store.gate.set()
     until(lambda: loads.usable)
+
+
+def test_the_end_waits_for_loads_that_are_under_way(loads: PrefixLoads, store: Gated) -> None:
+    load, closed = submitted(loads, KEYS[:2]), threading.Event()
+    until(lambda: store.loads)
+
+    def close() -> None:
+        loads.close(60)
+        closed.set()
+
+    threading.Thread(target=close).start()
+    assert not closed.wait(0.1) and not load.done
+    store.gate.set()
+    assert closed.wait(60) and load.done
+
+
+def test_the_end_does_not_wait_for_a_stuck_store(loads: PrefixLoads, store: Gated) -> None:
+    load = submitted(loads, KEYS[:2])
+    until(lambda: store.loads)
+    loads.close(0.01)
+    assert not load.done
