@@ -26,7 +26,9 @@ from sglang_plug import (
 from sglang_plug.config import ModelOptions
 from sglang_plug_api.batches.storage import Storage, store_context
 from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.stops.stop_regex import StopPatterns
 from sglang_plug_api.stores.sqlite.store import SQLiteStore
+from sglang_plug_api.text import sampling
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .letters import END, LETTERS, VOCABULARY
@@ -176,3 +178,16 @@ def text_engine(scripted: ScriptedEngine) -> Callable[..., TextEngine]:
         )
 
     return make
+
+
+@pytest.fixture
+def compiled_patterns(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+    """The stop patterns of requests that were compiled during the test, in order."""
+    compiled: list[Sequence[str]] = []
+
+    def compile_patterns(patterns: Sequence[str]) -> StopPatterns:
+        compiled.append(patterns)
+        return StopPatterns(patterns)
+
+    monkeypatch.setattr(sampling, "StopPatterns", compile_patterns)
+    return compiled

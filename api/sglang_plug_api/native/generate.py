@@ -13,7 +13,7 @@ from functools import partial
 from itertools import starmap
 from typing import Any, cast
 
-from sglang_plug import LogprobOptions, Media, MediaArray, MediaPrompt
+from sglang_plug import Constraint, LogprobOptions, Media, MediaArray, MediaPrompt
 from sglang_plug_api.http.errors import ApiError, WrongField
 from sglang_plug_api.multimodal.images import RequestImage, images_of_prompts
 from sglang_plug_api.openai.choices import complete_all, stream_all
@@ -24,7 +24,7 @@ from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Ending, Job, Piece, new_id
 from sglang_plug_api.text.meta_info import OutputSoFar, meta_info
 from sglang_plug_api.text.reasoning import with_reasoning
-from sglang_plug_api.text.sampling import DEFAULT_NEW_TOKENS
+from sglang_plug_api.text.sampling import DEFAULT_NEW_TOKENS, RequestSampling
 from sglang_plug_api.text.text_engine import TextEngine
 
 
@@ -51,31 +51,23 @@ class Generation:
             raise ApiError(str(error), param=error.field) from None
         if body.input_embeds is not None:
             _check_fields_with_embeds(body, columns["logprob_start_len"])
-        samplings: list[SamplingBody] = [
-            params or SamplingBody.model_validate({}) for params in columns["sampling_params"]
-        ]
-        for params in samplings:
-            refuse(params, "custom_params", remedy="there is no custom logits processor")
-        engine.check_sequences(sum(engine.defaults.outputs(params.sampling()) for params in samplings))
+        params_of_prompts = await _prompt_params(engine, body, columns["sampling_params"])
         ids, adapters = prompt_ids(body), prompt_adapters(engine, body)
         tokens_of_inputs = await _tokenized(engine, body.inputs())
         prompts = await gather(starmap(partial(_media_prompt, engine), zip(tokens_of_inputs, images, strict=True)))
         jobs = []
-        for index, (prompt, params) in enumerate(zip(prompts, samplings, strict=True)):
+        for index, (prompt, params) in enumerate(zip(prompts, params_of_prompts, strict=True)):
             tokens = prompt.tokens
-            name = f"sampling_params[{index}]" if isinstance(body.sampling_params, list) else "sampling_params"
-            constraint, field = sampling_constraint(params, name)
             logprobs = _logprobs({name: columns[name][index] for name in LOGPROB_FIELDS}, len(tokens))
-            sampling = engine.defaults.complete(params.sampling(), len(tokens), DEFAULT_NEW_TOKENS)
             jobs.append(
                 Job(
                     id=ids[index],
                     request=body.rid if isinstance(body.rid, str) else ids[index],
                     tokens=tokens,
                     media=prompt.media,
-                    sampling=sampling,
-                    constraint=constraint,
-                    constraint_field=field,
+                    sampling=params.sampling.for_prompt(len(tokens), DEFAULT_NEW_TOKENS),
+                    constraint=params.constraint,
+                    constraint_field=params.constraint_field,
                     logprobs=logprobs,
                     priority=body.priority or 0,
                     salt=body.salt,
@@ -122,6 +114,37 @@ PLACEHOLDER_TOKEN = 0
 """Token at the positions of input embeddings."""
 LOGPROB_FIELDS = ("return_logprob", "logprob_start_len", "top_logprobs_num", "token_ids_logprob")
 PER_PROMPT_FIELDS = ("sampling_params", *LOGPROB_FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _PromptParams:
+    """The part of ``sampling_params`` that concerns one prompt, or several that share them."""
+
+    sampling: RequestSampling
+    constraint: Constraint | None
+    constraint_field: str
+
+
+async def _prompt_params(
+    engine: TextEngine, body: GenerateBody, params_of_prompts: Sequence[SamplingBody | None]
+) -> list[_PromptParams]:
+    """Return the parameters of each prompt, completed once if all share them. Raises ``ApiError``.
+
+    Between those of two prompts, other requests are served.
+    """
+    is_list = isinstance(body.sampling_params, list)
+    distinct = params_of_prompts if is_list else params_of_prompts[:1]
+    entries = [params or SamplingBody.model_validate({}) for params in distinct]
+    for params in entries:
+        refuse(params, "custom_params", remedy="there is no custom logits processor")
+    fields, repeats = [params.sampling() for params in entries], 1 if is_list else body.size
+    engine.check_sequences(repeats * sum(map(engine.defaults.outputs, fields)))
+    completed = []
+    for index, params in enumerate(entries):
+        constraint, field = sampling_constraint(params, f"sampling_params[{index}]" if is_list else "sampling_params")
+        completed.append(_PromptParams(engine.defaults.of_request(fields[index]), constraint, field))
+        await asyncio.sleep(0)
+    return completed * repeats
 
 
 Input = list[int] | Sequence[list[float]]

@@ -65,66 +65,117 @@ class SamplingDefaults:
             prompt: number of tokens in the prompt.
             default_new_tokens: maximum number of new tokens of a request that names none; ``None``: as many as fit.
         """
-        values = {**self.values, **fields}
-        self._check_prompt(prompt)
-        explicit = fields.get("max_new_tokens") is not None  # the operator's default is cut to what fits
-        max_new_tokens = values.setdefault("max_new_tokens", default_new_tokens)
-        if max_new_tokens is None:
-            explicit = False
-            values["max_new_tokens"] = max(0, self.longest - prompt)
-        if explicit and max_new_tokens is not None:
-            self._check_length(prompt, max_new_tokens)
-        elif max_new_tokens is not None:
-            values["max_new_tokens"] = max(0, min(max_new_tokens, self.longest - prompt))
-        if "min_new_tokens" not in fields:  # the operator's default concerns requests that are long enough for it
-            values["min_new_tokens"] = min(values.get("min_new_tokens") or 0, values["max_new_tokens"])
-        stop_tokens = tuple(values.pop("stop_token_ids", None) or ())
-        self._check_tokens("stop_token_ids", stop_tokens)
-        if not values.get("ignore_eos"):
-            stop_tokens = tuple(dict.fromkeys((*stop_tokens, *self.eos)))
-        seed = values.get("seed")
-        if seed is not None and not -INT64 <= seed < INT64:
-            raise ApiError("seed must fit 64 bits", param="seed")
-        engine = {name: value for name, value in values.items() if name in ENGINE_FIELDS and value is not None}
-        engine["logit_bias"] = _biases(values.get("logit_bias"))
-        self._check_tokens("logit_bias", engine["logit_bias"])
-        engine["processor_fields"] = {name: values[name] for name in self.fields.owners if values.get(name) is not None}
-        try:
-            params = SamplingParams(**engine, stop_token_ids=stop_tokens)
-            self.fields.check_params(params)
-        except RequestFieldError as error:
-            raise ApiError(str(error), param=error.field) from None
-        except ValueError as error:
-            raise ApiError(str(error), param=str(error).partition(" ")[0]) from None
-        return Sampling(
-            params=params,
-            stops=_stops(values.get("stop")),
-            stop_patterns=_stop_patterns(values.get("stop_regex")),
-            keep_stop=bool(values.get("no_stop_trim")),
-            skip_special=values.get("skip_special_tokens") is not False,
-            n=self.outputs(fields),
-        )
+        return self.of_request(fields).for_prompt(prompt, default_new_tokens)
+
+    def of_request(self, fields: Mapping[str, Any]) -> RequestSampling:
+        """Return what the parameters of all prompts of a request have in common, ``fields`` as for ``complete``.
+
+        Use it for requests with several prompts. Raises ``ApiError``.
+        """
+        return RequestSampling(self, fields)
 
     def outputs(self, fields: Mapping[str, Any]) -> int:
         """Return how many outputs ``fields``, by native names, asks for."""
         return fields.get("n") or self.values.get("n") or 1
 
+
+class RequestSampling:
+    """Sampling parameters that are completed once for all prompts of a request, of which only the lengths differ.
+
+    Args:
+        defaults: the defaults and limits of the server.
+        fields: what the request names, as for ``SamplingDefaults.complete``.
+
+    Raises ``ApiError`` that names the field that is wrong.
+    """
+
+    def __init__(self, defaults: SamplingDefaults, fields: Mapping[str, Any]) -> None:
+        self._defaults = defaults
+        values = {**defaults.values, **fields}
+        self._max_new_tokens, self._min_new_tokens = values.get("max_new_tokens"), values.get("min_new_tokens")
+        self._has_maximum, self._names_minimum = "max_new_tokens" in values, "min_new_tokens" in fields
+        self._names_maximum = fields.get("max_new_tokens") is not None  # the operator's default is cut to what fits
+        stop_tokens = tuple(dict.fromkeys(values.get("stop_token_ids") or ()))
+        self._check_tokens("stop_token_ids", stop_tokens)
+        if not values.get("ignore_eos"):
+            stop_tokens = tuple(dict.fromkeys((*stop_tokens, *defaults.eos)))
+        seed = values.get("seed")
+        if seed is not None and not -INT64 <= seed < INT64:
+            raise ApiError("seed must fit 64 bits", param="seed")
+        biases = _biases(values.get("logit_bias"))
+        self._check_tokens("logit_bias", biases)
+        processor_fields = {name: values[name] for name in defaults.fields.owners if values.get(name) is not None}
+        self._params: dict[str, Any] = {
+            **{name: value for name, value in values.items() if name in ENGINE_FIELDS and value is not None},
+            "stop_token_ids": stop_tokens,
+            "logit_bias": biases,
+            "processor_fields": processor_fields,
+        }
+        self._text_options: dict[str, Any] = {
+            "stops": _stops(values.get("stop")),
+            "stop_patterns": _stop_patterns(values.get("stop_regex")),
+            "keep_stop": bool(values.get("no_stop_trim")),
+            "skip_special": values.get("skip_special_tokens") is not False,
+            "n": defaults.outputs(fields),
+        }
+        self._by_lengths: dict[tuple[int | None, int | None], Sampling] = {}
+
+    def for_prompt(self, prompt: int, default_new_tokens: int | None) -> Sampling:
+        """Return the parameters for a prompt of ``prompt`` tokens; prompts with equal limits share one object.
+
+        ``default_new_tokens`` is as for ``SamplingDefaults.complete``. Raises ``ApiError``.
+        """
+        self._check_prompt(prompt)
+        lengths = self._lengths(prompt, default_new_tokens)
+        sampling = self._by_lengths.get(lengths)
+        if sampling is None:
+            sampling = self._by_lengths[lengths] = Sampling(params=self._engine_params(*lengths), **self._text_options)
+        return sampling
+
+    def _lengths(self, prompt: int, default_new_tokens: int | None) -> tuple[int, int | None]:
+        """Return the maximum and the minimum number of new tokens after a prompt."""
+        room = max(0, self._defaults.longest - prompt)
+        maximum = self._max_new_tokens if self._has_maximum else default_new_tokens
+        if maximum is None:
+            maximum = room
+        elif self._names_maximum:
+            self._check_length(prompt, maximum)
+        else:
+            maximum = min(maximum, room)
+        if self._names_minimum:
+            return maximum, self._min_new_tokens
+        return maximum, min(self._min_new_tokens or 0, maximum)  # the operator's default concerns longer requests
+
+    def _engine_params(self, max_new_tokens: int, min_new_tokens: int | None) -> SamplingParams:
+        lengths = {"max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens}
+        params = {**self._params, **{name: value for name, value in lengths.items() if value is not None}}
+        try:
+            completed = SamplingParams(**params)
+            self._defaults.fields.check_params(completed)
+        except RequestFieldError as error:
+            raise ApiError(str(error), param=error.field) from None
+        except ValueError as error:
+            raise ApiError(str(error), param=str(error).partition(" ")[0]) from None
+        return completed
+
     def _check_prompt(self, prompt: int) -> None:
-        if prompt >= self.context_length:
+        limit = self._defaults.context_length
+        if prompt >= limit:
             raise ApiError(
-                f"The input ({prompt} tokens) is longer than the model's context length "
-                f"({self.context_length} tokens).",
+                f"The input ({prompt} tokens) is longer than the model's context length ({limit} tokens).",
                 code="context_length_exceeded",
             )
 
     def _check_tokens(self, field: str, tokens: Collection[int]) -> None:
-        if tokens and not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
-            raise ApiError(f"a token id in {field} is not in the vocabulary of {self.vocabulary} tokens", param=field)
+        size = self._defaults.vocabulary
+        if tokens and not 0 <= min(tokens) <= max(tokens) < size:
+            raise ApiError(f"a token id in {field} is not in the vocabulary of {size} tokens", param=field)
 
     def _check_length(self, prompt: int, max_new_tokens: int) -> None:
-        if prompt < self.context_length < prompt + max_new_tokens:
+        limit = self._defaults.context_length
+        if prompt < limit < prompt + max_new_tokens:
             raise ApiError(
-                f"Requested token count exceeds the model's maximum context length of {self.context_length} tokens. "
+                f"Requested token count exceeds the model's maximum context length of {limit} tokens. "
                 f"You requested a total of {prompt + max_new_tokens} tokens: {prompt} tokens from the input and "
                 f"{max_new_tokens} tokens for the completion. Please reduce the number of tokens in the input or the "
                 "completion.",

@@ -82,9 +82,11 @@ class SamplingParams:
             f"at most {MAX_STOP_TOKENS} stop_token_ids are allowed, got {len(self.stop_token_ids)}",
         )
         for token in self.stop_token_ids:
-            _check(_is(token, Integral), f"stop_token_ids must be integers, got {token!r}")
-        for token, bias in self.logit_bias.items():
-            _check(math.isfinite(bias), f"logit_bias of token {token} must be finite, got {bias}")
+            if not _is(token, Integral):
+                raise ValueError(f"stop_token_ids must be integers, got {token!r}")
+        if not all(map(math.isfinite, self.logit_bias.values())):
+            token, bias = next(item for item in self.logit_bias.items() if not math.isfinite(item[1]))
+            raise ValueError(f"logit_bias of token {token} must be finite, got {bias}")
 
     @property
     def greedy(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -67,6 +69,36 @@ async def test_finish_reasons(text_engine: Any) -> None:
     for params, reason in cases:
         result = await answer(engine, text="Hi", sampling_params=params)
         assert result["meta_info"]["finish_reason"] == reason
+
+
+async def test_shared_parameters_are_completed_once(
+    text_engine: Any, scripted: Any, compiled_patterns: list[Sequence[str]]
+) -> None:
+    """However many prompts there are: patterns take long to compile, and schemas may be large."""
+    schema = {"type": "object"}
+    params = {"max_new_tokens": 2, "stop_regex": "x+", "json_schema": schema}
+    await answer(text_engine(), text=["a", "bb", "c"], sampling_params=params)
+    assert compiled_patterns == [("x+",)]
+    constraints = [request.constraint for request in scripted.requests]
+    assert len(constraints) == 3 and all(constraint is constraints[0] for constraint in constraints)
+    await prepared(text_engine(), text=["a", "b"], sampling_params=[params, {**params, "stop_regex": "y"}])
+    assert compiled_patterns[1:] == [("x+",), ("y",)]
+
+
+async def test_other_requests_are_served_between_the_parameters_of_two_prompts(
+    text_engine: Any, compiled_patterns: list[Sequence[str]]
+) -> None:
+    turns = [0]
+
+    async def other_requests() -> None:
+        while True:
+            turns.append(len(compiled_patterns))
+            await asyncio.sleep(0)
+
+    others = asyncio.ensure_future(other_requests())
+    await prepared(text_engine(), text=["a"] * 4, sampling_params=[{"stop_regex": f"x{i}"} for i in range(4)])
+    others.cancel()
+    assert {1, 2, 3, 4} <= set(turns)
 
 
 async def test_lists_answer_lists(text_engine: Any, scripted: Any) -> None:

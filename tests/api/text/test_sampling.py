@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -110,6 +111,23 @@ def test_stop_strings_that_are_refused(stop: Any) -> None:
     with pytest.raises(ApiError) as caught:
         complete({"stop": stop})
     assert (caught.value.status, caught.value.param) == (400, "stop")
+
+
+def test_repeated_stop_tokens_count_once() -> None:
+    assert complete({"stop_token_ids": [5, 6, 5] * 400, "ignore_eos": True}).params.stop_token_ids == (5, 6)
+    with pytest.raises(ApiError, match="at most 256 stop_token_ids are allowed, got 300"):
+        complete({"stop_token_ids": [*range(300)] * 2, "ignore_eos": True})
+
+
+def test_prompts_of_one_request_share_what_does_not_depend_on_their_lengths() -> None:
+    of_request = defaults().of_request({"stop_regex": "a+", "logit_bias": {"5": 1}})
+    short, shorter, long = (of_request.for_prompt(length, 16) for length in (10, 3, 55))
+    assert short is shorter
+    assert (short.params.max_new_tokens, long.params.max_new_tokens) == (16, 5)
+    assert short.stop_patterns is long.stop_patterns
+    assert short == replace(long, params=replace(long.params, max_new_tokens=16))
+    with pytest.raises(ApiError, match=r"The input \(100 tokens\) is longer"):
+        of_request.for_prompt(100, 16)
 
 
 def test_what_concerns_text() -> None:

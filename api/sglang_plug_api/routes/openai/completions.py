@@ -75,7 +75,8 @@ class _CompletionCall:
         engine.check_sequences(len(inputs) * engine.defaults.outputs(params))
         prompts = await _encode(engine, inputs, body)
         echoes = await asyncio.to_thread(_echoes, engine, inputs, prompts, body) if body.echo else [""] * len(prompts)
-        samplings = [engine.defaults.complete(params, len(tokens), DEFAULT_TOKENS) for tokens in prompts]
+        completed = engine.defaults.of_request(params)
+        samplings = [completed.for_prompt(len(tokens), DEFAULT_TOKENS) for tokens in prompts]
         logprobs = logprob_options(body, body.logprobs, echo=bool(body.echo))
         constraint, field = generation_constraint(body)
         inputs_of_jobs = [Job(tokens=tokens, constraint=constraint, constraint_field=field) for tokens in prompts]

@@ -31,6 +31,11 @@ def test_stream_of_two_prompts(app: Any) -> None:
     assert [text[:3] for text in texts] == ["one", "two"]
 
 
+def test_stop_patterns_are_compiled_once_for_all_prompts(app: Any, compiled_patterns: list[Any]) -> None:
+    app.answer(PATH, {**FRANCE, "prompt": ["one", "two", "three"], "stop_regex": ["x{40}", "y"], "n": 2})
+    assert compiled_patterns == [("x{40}", "y")]
+
+
 def test_refusals(app: Any) -> None:
     assert app.refusal(PATH, {**FRANCE, "prompt": ""})["message"].endswith("Prompt cannot be empty")
     assert app.refusal(PATH, {**FRANCE, "regex": "a", "ebnf": "a"})["param"] == "ebnf"
