@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,7 +24,7 @@ from sglang_plug import (
 )
 from sglang_plug.plugins.spec import Task
 from sglang_plug_api.http.callers import Caller, current_caller
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.http.errors import ApiError, json_bytes
 from sglang_plug_api.service.terms import ServiceTerms, current_terms
 
 from .sampling import Sampling
@@ -40,6 +41,8 @@ PROMPT_ONLY = Sampling(params=SamplingParams(max_new_tokens=0))
 """Parameters of pooling tasks, which generate nothing."""
 MAX_PROMPT_LOGPROBS = 1 << 20
 """Largest number of log-probabilities of alternatives that one request gets for the positions of its prompts."""
+MAX_PARAM_BYTES = 1 << 24
+"""Largest size as JSON of ``logit_bias``, or of a field of a logits processor, in all sequences of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +112,13 @@ class Job:
         )
 
 
-def check_prompt_logprobs(jobs: Iterable[Job]) -> None:
+def check_limits(jobs: Sequence[Job]) -> None:
+    """Raise ``ApiError`` for a request whose ``jobs``, of ``n`` outputs each, would take too much memory."""
+    _check_prompt_logprobs(jobs)
+    _check_params(jobs)
+
+
+def _check_prompt_logprobs(jobs: Iterable[Job]) -> None:
     """Raise ``ApiError`` for too many log-probabilities of prompts: they take memory, and are sent at once."""
     total = sum(job.prompt_logprobs * job.sampling.n for job in jobs)
     if total > MAX_PROMPT_LOGPROBS:
@@ -117,6 +126,25 @@ def check_prompt_logprobs(jobs: Iterable[Job]) -> None:
             f"the request asks for {total} log-probabilities of alternatives at the positions of its prompts; the "
             f"maximum is {MAX_PROMPT_LOGPROBS}: ask for fewer alternatives or positions"
         )
+
+
+def _check_params(jobs: Iterable[Job]) -> None:
+    """Raise ``ApiError`` for parameters with too many tokens: each sequence has its own copy in the engine."""
+    sizes: dict[int, int] = {}
+    totals = Counter[str]()
+    for job in jobs:
+        params = job.sampling.params
+        for name, value in {"logit_bias": params.logit_bias, **params.processor_fields}.items():
+            if id(value) not in sizes:
+                sizes[id(value)] = len(json_bytes(value))
+            totals[name] += sizes[id(value)] * job.sampling.n
+    for name, total in totals.items():
+        if total > MAX_PARAM_BYTES:
+            raise ApiError(
+                f"{name} has {total} bytes in all sequences of the request together (prompts times n); the maximum "
+                f"is {MAX_PARAM_BYTES}: send fewer prompts in one request, or fewer tokens",
+                param=name,
+            )
 
 
 @dataclass(frozen=True, slots=True)

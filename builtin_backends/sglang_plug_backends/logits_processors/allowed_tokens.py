@@ -21,7 +21,7 @@ class AllowedTokens(LogitsProcessor):
         assert isinstance(fields, AllowedTokensFields)
         if fields.allowed_token_ids is None:
             return None
-        allowed = tuple(sorted(set(fields.allowed_token_ids)))
+        allowed = tuple(sorted(fields.allowed_token_ids))
         if allowed[-1] >= self.vocab_size:
             raise ValueError(
                 f"allowed_token_ids: token id {allowed[-1]} is not in the vocabulary of {self.vocab_size} tokens"

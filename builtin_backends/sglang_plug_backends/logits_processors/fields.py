@@ -8,7 +8,8 @@ from typing import Annotated
 from msgspec import Meta
 
 MAX_TOKENS = 1 << 20
-TokenIds = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1, max_length=MAX_TOKENS)]
+TokenIds = Annotated[frozenset[Annotated[int, Meta(ge=0)]], Meta(min_length=1, max_length=MAX_TOKENS)]
+"""Tokens of which a request may repeat some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,8 @@ from .registry import Component, PluginError, Plugins, import_target
 from .specs import LogitsProcessorSpec
 
 KIND = LogitsProcessorSpec.kind
+CONTAINERS = (types.UnionType, types.ListType, types.VarTupleType, types.DataclassType, types.StructType)
+"""Types whose values may have objects in them."""
 SHOWN = 80
 """Maximum number of characters of a request that an error repeats."""
 
@@ -134,14 +136,17 @@ class RequestFields:
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of processors among ``values``, as plain data; ``null`` counts as not given.
 
-        Raises ``RequestFieldError`` for a wrong value and for a field that is refused.
+        A field whose type is a set has each of its entries once. Raises ``RequestFieldError`` for a wrong value and for
+        a field that is refused.
         """
         fields = {name: value for name, value in values.items() if name in self.names and value is not None}
         for name in fields:
             if name in self.refused:
                 raise RequestFieldError(name, f"{name}: {self.refused[name]}")
-        self.read(fields)
+        instances = self.read(fields)
         for name, value in fields.items():
+            owner = self.owners[name]
+            fields[name] = value = _distinct(value, name, instances[owner.component.spec.name])
             if not _can_be_sent(value):
                 raise RequestFieldError(name, f"{name}: a number does not fit 64 bits")
         return fields
@@ -193,6 +198,15 @@ def is_set(params: SamplingParams, names: Iterable[str]) -> bool:
     return any([getattr(params, name) != NEUTRAL[name] for name in names])
 
 
+def _distinct(value: Any, name: str, instance: Any) -> Any:
+    """Return the plain ``value`` of the field ``name``, without repeated entries if ``instance`` has a set there."""
+    info = types.type_info(type(instance))
+    assert isinstance(info, types.DataclassType | types.StructType)
+    attribute = next(field.name for field in info.fields if field.encode_name == name)
+    declared = getattr(instance, attribute)
+    return msgspec.to_builtins(declared, order="deterministic") if isinstance(declared, set | frozenset) else value
+
+
 def _can_be_sent(value: Any) -> bool:
     """Report whether the engine process can be sent ``value``, whose numbers JSON does not limit."""
     try:
@@ -210,7 +224,19 @@ def usable_processors(plugins: Plugins) -> list[Component]:
 def _schemas(kind: type, reference: str, prefix: str = "") -> dict[str, Any]:
     """Name -> JSON schema of a class and of all that it refers to."""
     template = reference.replace("{name}", prefix + "{name}")
-    return msgspec.json.schema_components([kind], ref_template=template)[1]
+    schemas: dict[str, Any] = _with_repeats(msgspec.json.schema_components([kind], ref_template=template)[1])
+    return schemas
+
+
+def _with_repeats(schema: Any) -> Any:
+    """Return ``schema`` with sets that may repeat entries, as requests may."""
+    match schema:
+        case dict():
+            return {name: _with_repeats(value) for name, value in schema.items() if name != "uniqueItems"}
+        case list():
+            return [_with_repeats(value) for value in schema]
+        case _:
+            return schema
 
 
 def _usable(plugins: Plugins) -> tuple[list[Component], list[tuple[Component, str]]]:
@@ -261,6 +287,8 @@ def _unknown(kind: types.Type, value: Any, parent: str = "") -> str:
         ]
         return _unknown(objects[0], value, parent) if len(objects) == 1 else ""
     if isinstance(kind, types.ListType | types.VarTupleType) and isinstance(value, list):
+        if not isinstance(kind.item_type, CONTAINERS):  # there may be millions of numbers
+            return ""
         paths = (_unknown(kind.item_type, item, f"{parent}.{index}") for index, item in enumerate(value))
         return next(filter(None, paths), "")
     if not isinstance(kind, types.DataclassType | types.StructType) or not isinstance(value, Mapping):

@@ -36,6 +36,17 @@ def test_stop_patterns_are_compiled_once_for_all_prompts(app: Any, compiled_patt
     assert compiled_patterns == [("x{40}", "y")]
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("allowed_token_ids", [*range(4096)]), ("logit_bias", {str(token): 1.0 for token in range(2000)})],
+)
+def test_tokens_for_every_sequence_are_limited_together(app: Any, field: str, value: Any) -> None:
+    body = {"prompt": [[5]] * 512, "max_tokens": 1, field: value}
+    error = app.refusal(PATH, {**body, "n": 2})
+    assert error["param"] == field and "the maximum is 16777216" in error["message"]
+    assert len(app.answer(PATH, {**body, "prompt": [[5]] * 8})["choices"]) == 8
+
+
 def test_refusals(app: Any) -> None:
     assert app.refusal(PATH, {**FRANCE, "prompt": ""})["message"].endswith("Prompt cannot be empty")
     assert app.refusal(PATH, {**FRANCE, "regex": "a", "ebnf": "a"})["param"] == "ebnf"
