@@ -69,7 +69,7 @@ async def encode_all(
     def work() -> list[list[int]]:
         return fitting(engine, map(encoded_one, prompts), len(prompts), param)
 
-    return await _encode_inline_or_in_thread(work, (prompt for prompt in prompts if isinstance(prompt, str)))
+    return await _encode_inline_or_in_thread(work, prompts)
 
 
 async def encode_pairs(
@@ -110,9 +110,11 @@ def fitting_pair(
     return first, second
 
 
-async def _encode_inline_or_in_thread(work: Callable[[], list[list[int]]], texts: Iterable[str]) -> list[list[int]]:
-    """Run ``work``; in a thread if it tokenizes long ``texts``, so that other requests are served meanwhile."""
-    is_long = any(characters > MAX_INLINE_CHARACTERS for characters in accumulate(map(len, texts)))
+async def _encode_inline_or_in_thread(
+    work: Callable[[], list[list[int]]], prompts: Iterable[str | list[int]]
+) -> list[list[int]]:
+    """Run ``work``; in a thread if it reads long ``prompts``, so that other requests are served meanwhile."""
+    is_long = any(length > MAX_INLINE_CHARACTERS for length in accumulate(map(len, prompts)))
     return await asyncio.to_thread(work) if is_long else work()
 
 

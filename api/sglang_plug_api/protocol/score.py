@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, Field, model_validator
@@ -36,6 +36,13 @@ class QueryWithItems(Sequence[Any]):
     def __getitem__(self, index: Any) -> Any:
         """Return the query with one item."""
         return self.items[index] + self.query if self.item_first else self.query + self.items[index]
+
+    def cut(self, cut: Callable[[Any], Any]) -> QueryWithItems:
+        """Return the query and the items cut before they are joined, so that no long prompt is made to be cut.
+
+        ``cut`` is also to be applied to what they are joined to; the result is the same.
+        """
+        return replace(self, query=cut(self.query), items=[cut(item) for item in self.items])
 
 
 class ScoreBody(TruncatedBody):

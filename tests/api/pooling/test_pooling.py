@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.pooling.large_responses import large_list_response, large_object_response
-from sglang_plug_api.pooling.pooling import fitting
+from sglang_plug_api.pooling.pooling import encode_all, fitting
+from sglang_plug_api.protocol.base import Side
 from sglang_plug_api.protocol.score import QueryWithItems
+from sglang_plug_api.text.truncation import Truncation
 
 ENGINE: Any = SimpleNamespace(info={"context_length": 3})
 
@@ -39,6 +42,36 @@ def test_a_query_is_joined_with_an_item_when_it_is_read() -> None:
     items = QueryWithItems("query ", ["a", "b"], item_first=False)
     assert len(items) == 2 and list(items) == ["query a", "query b"]
     assert list(QueryWithItems([1, 2], [[3], []], item_first=True)) == [[3, 1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("item_first", [False, True])
+def test_what_is_cut_before_it_is_joined_is_the_same(side: Side, item_first: bool) -> None:
+    for length in range(8):
+        truncation = Truncation(length, side)
+        items = QueryWithItems([1, 2, 3], [[4, 5], [], [6, 7, 8, 9]], item_first)
+        shorter = items.cut(truncation.cut)
+        assert [truncation.cut(prompt) for prompt in shorter] == [truncation.cut(prompt) for prompt in items]
+        assert all(len(prompt) <= 2 * length for prompt in shorter)
+
+
+class Read(list[int]):
+    """Token ids that note the threads in which they are read."""
+
+    threads: ClassVar[list[threading.Thread]] = []
+
+    def __iter__(self) -> Iterator[int]:
+        self.threads.append(threading.current_thread())
+        return super().__iter__()
+
+
+async def test_many_token_ids_are_read_in_a_thread(text_engine: Any) -> None:
+    engine = text_engine()
+    Read.threads.clear()
+    assert await encode_all(engine, [Read([1, 2])], "input") == [[1, 2]]
+    assert Read.threads == [threading.current_thread()]
+    await encode_all(engine, [Read([1] * 50)] * 50, "input")
+    assert len(Read.threads) == 51 and threading.current_thread() not in Read.threads[1:]
 
 
 async def test_large_responses_are_plain_json() -> None:

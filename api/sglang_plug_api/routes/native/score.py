@@ -17,19 +17,23 @@ from sglang_plug_api.pooling.pair_scoring import cosine_scores, score_pairs
 from sglang_plug_api.pooling.pooling import (
     ONE_TOKEN,
     PoolingRequest,
+    check_count,
     encode_all,
     prompt_usage,
     softmax,
 )
 from sglang_plug_api.protocol.base import refuse
-from sglang_plug_api.protocol.score import ScoreBody
+from sglang_plug_api.protocol.score import QueryWithItems, ScoreBody
 from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.text_engine import TextEngine
+from sglang_plug_api.text.truncation import Truncation
 
 NO_TEXTS = (
     "this model does not compare text_1 and text_2; for the probabilities of next tokens send query, items and "
     "label_token_ids"
 )
+MAX_QUERY_COPIES = 1 << 26
+"""Largest number of characters, or tokens, of a query in the prompts of all items together."""
 NO_LABELS = "this model predicts no next token, so it has no scores for label_token_ids; send text_1 and text_2"
 
 
@@ -94,9 +98,27 @@ async def _jobs(engine: TextEngine, body: ScoreBody) -> list[Job]:
             param="label_token_ids",
         )
     request = PoolingRequest.of(engine, body)
-    prompts = await encode_all(engine, body.prompts(), "items", truncation=request.truncation(engine, room=1))
+    truncation = request.truncation(engine, room=1)
+    prompts = await encode_all(engine, _unencoded(engine, body, truncation), "items", truncation=truncation)
     jobs = request.jobs(prompts, sampling=ONE_TOKEN, logprobs=LogprobOptions(ids=labels))
     return engine.expand(jobs)
+
+
+def _unencoded(engine: TextEngine, body: ScoreBody, truncation: Truncation | None) -> QueryWithItems:
+    """Return the prompts before they are encoded. Raises ``ApiError`` if they are too many, or long together."""
+    prompts = body.prompts()
+    check_count(engine, len(prompts), "items")
+    unit = "characters" if isinstance(prompts.query, str) else "tokens"
+    if truncation is not None and unit == "tokens":
+        prompts = prompts.cut(truncation.cut)
+    length, total = len(prompts.query), len(prompts.query) * len(prompts)
+    if total > MAX_QUERY_COPIES:
+        raise ApiError(
+            f"query has {length} {unit} for each of {len(prompts)} items, {total} together; the maximum is "
+            f"{MAX_QUERY_COPIES}: send fewer items in one request",
+            param="query",
+        )
+    return prompts
 
 
 def _scores(piece: Piece, among_labels: bool) -> list[float]:

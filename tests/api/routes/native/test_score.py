@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from sglang_plug_api.protocol.score import QueryWithItems
+
 QUERY = "The capital of"
 ITEMS = [" France is", " Japan is", " Italy is"]
 CITIES = [" Paris", " Tokyo", " Rome"]
@@ -117,3 +119,25 @@ def test_a_query_that_is_too_long_is_refused_with_its_first_item(app: Any, label
     assert refused.status_code == 400 and "items[0]: The input" in refused.text
     many = app.post("/v1/score", {"query": QUERY, "items": ["x"] * 60_000, "label_token_ids": labels})
     assert many.status_code == 400 and "items has 60000 entries; the maximum is" in many.text
+
+
+def test_a_long_query_is_cut_before_it_is_joined_with_items(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = list[int]()
+
+    def joined(self: QueryWithItems, index: int) -> Any:
+        prompt = join(self, index)
+        lengths.append(len(prompt))
+        return prompt
+
+    join = QueryWithItems.__getitem__
+    monkeypatch.setattr(QueryWithItems, "__getitem__", joined)
+    body = {"query": [80] * 5000, "items": [[81], [82]], "label_token_ids": [1], "truncate_prompt_tokens": 5}
+    assert len(app.answer("/v1/score", body)["scores"]) == 2
+    assert set(lengths) == {6}
+
+
+def test_a_query_for_many_items_is_limited(app: Any, labels: list[int]) -> None:
+    body = {"query": "a" * 700_000, "items": ["b"] * 1000, "label_token_ids": labels, "truncate_prompt_tokens": 5}
+    error = app.refusal("/v1/score", body)
+    assert error["param"] == "query"
+    assert "700000 characters for each of 1000 items, 700000000 together; the maximum is 67108864" in error["message"]
