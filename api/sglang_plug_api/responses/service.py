@@ -22,7 +22,7 @@ from sglang_plug_api.protocol.openai import MAX_MESSAGES
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.protocol.tools import FlatAllowedTools, FlatNamedTool
 from sglang_plug_api.text.constraints import FormatFields, constraint_from_fields, with_backend
-from sglang_plug_api.text.job import Job, new_id
+from sglang_plug_api.text.job import Job, limited, new_id
 from sglang_plug_api.text.reasoning import apply_reasoning
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.template_variables import template_variables
@@ -110,7 +110,7 @@ class ResponsesService:
             prepared.variables,
             calls=calls is not None,
         )
-        job = replace(job, sampling=_sampling(engine, parsing.sampling(body.sampling()), len(tokens)))
+        (job,) = limited([replace(job, sampling=_sampling(engine, parsing.sampling(body.sampling()), len(tokens)))])
         keep = body.store is not False and self._stored.enabled
         return ActiveResponse(engine, body, messages, job, parsing, keep=keep)
 

@@ -40,7 +40,9 @@ def new_id() -> str:
 PROMPT_ONLY = Sampling(params=SamplingParams(max_new_tokens=0))
 """Parameters of pooling tasks, which generate nothing."""
 MAX_PROMPT_LOGPROBS = 1 << 20
-"""Largest number of log-probabilities of alternatives that one request gets for the positions of its prompts."""
+"""Largest number of log-probabilities that one request gets for the positions of its prompts."""
+MAX_OUTPUT_LOGPROBS = 1 << 23
+"""Largest number of log-probabilities of alternatives that one request gets for the positions of its outputs."""
 MAX_PARAM_BYTES = 1 << 24
 """Largest size as JSON of ``logit_bias``, or of a field of a logits processor, in all sequences of a request."""
 
@@ -85,11 +87,11 @@ class Job:
 
     @property
     def prompt_logprobs(self) -> int:
-        """Number of log-probabilities of alternatives that are reported for the positions of the prompt."""
+        """Number of log-probabilities that are reported for the prompt: those of alternatives, or of its tokens."""
         options = self.logprobs
         if options is None or options.start < 0:
             return 0
-        return (len(self.tokens) - options.start) * (options.top + len(options.ids))
+        return (len(self.tokens) - options.start) * max(1, options.top + len(options.ids))
 
     def engine_request(self, arrived: float, *, isolated: bool) -> Request:
         """Return the request of the engine; ``isolated``: it shares no cached prefixes with those of other callers."""
@@ -112,10 +114,43 @@ class Job:
         )
 
 
-def check_limits(jobs: Sequence[Job]) -> None:
-    """Raise ``ApiError`` for a request whose ``jobs``, of ``n`` outputs each, would take too much memory."""
+def limited(jobs: Sequence[Job]) -> list[Job]:
+    """Return ``jobs``, of ``n`` outputs each, with limits on the lengths of outputs that the request leaves open.
+
+    Raises ``ApiError`` for a request that would take too much memory.
+    """
     _check_prompt_logprobs(jobs)
     _check_params(jobs)
+    longest = MAX_OUTPUT_LOGPROBS // max(1, sum(_output_alternatives(job) for job in jobs))
+    jobs = [_shortened(job, longest) for job in jobs]
+    _check_output_logprobs(jobs)
+    return jobs
+
+
+def _output_alternatives(job: Job) -> int:
+    """Return the number of alternatives that are reported for each position of the output, in all outputs."""
+    return 0 if job.logprobs is None else (job.logprobs.top + len(job.logprobs.ids)) * job.sampling.n
+
+
+def _shortened(job: Job, longest: int) -> Job:
+    """Return ``job`` with at most ``longest`` new tokens, if it has alternatives and the request names no length."""
+    sampling, params = job.sampling, job.sampling.params
+    length = max(longest, params.min_new_tokens)
+    if not (sampling.open_length and _output_alternatives(job)) or params.max_new_tokens <= length:
+        return job
+    return replace(job, sampling=replace(sampling, params=replace(params, max_new_tokens=length)))
+
+
+def _check_output_logprobs(jobs: Iterable[Job]) -> None:
+    """Raise ``ApiError`` for too many log-probabilities of outputs: they take memory until the last is there."""
+    total = sum(_output_alternatives(job) * max(1, job.sampling.params.max_new_tokens) for job in jobs)
+    if total > MAX_OUTPUT_LOGPROBS:
+        raise ApiError(
+            f"the request asks for {total} log-probabilities of alternatives at the positions of its outputs "
+            f"(sequences times max_tokens times alternatives); the maximum is {MAX_OUTPUT_LOGPROBS}: ask for fewer "
+            "alternatives, tokens or sequences",
+            param="max_tokens",
+        )
 
 
 def _check_prompt_logprobs(jobs: Iterable[Job]) -> None:

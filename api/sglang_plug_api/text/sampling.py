@@ -35,6 +35,8 @@ class Sampling:
     """Leave the stop string or stop token in the output."""
     skip_special: bool = True
     n: int = 1
+    open_length: bool = False
+    """The request names no length: ``params.max_new_tokens`` are as many as fit."""
 
 
 class SamplingDefaults:
@@ -129,7 +131,9 @@ class RequestSampling:
         lengths = self._lengths(prompt, default_new_tokens)
         sampling = self._by_lengths.get(lengths)
         if sampling is None:
-            sampling = self._by_lengths[lengths] = Sampling(params=self._engine_params(*lengths), **self._text_options)
+            is_open = (self._max_new_tokens if self._names_maximum else default_new_tokens) is None
+            params = self._engine_params(*lengths)
+            sampling = self._by_lengths[lengths] = Sampling(params=params, open_length=is_open, **self._text_options)
         return sampling
 
     def _lengths(self, prompt: int, default_new_tokens: int | None) -> tuple[int, int | None]:

@@ -39,7 +39,7 @@ from .adapter_names import AdapterNames
 from .constraints import constraint_refusal
 from .detokenizing import Detokenizer
 from .gather import shielded
-from .job import Job, Piece, RunningJob, check_limits, joined, output_job
+from .job import Job, Piece, RunningJob, joined, limited, output_job
 from .parsers import Parsers
 from .sampling import SamplingDefaults
 
@@ -222,11 +222,10 @@ class TextEngine:
     def expand(self, jobs: Sequence[Job]) -> list[Job]:
         """Return a job for each of the ``n`` outputs of each prompt.
 
-        Raises ``ApiError`` if they, the log-probabilities of their prompts, or their parameters are too many.
+        Raises ``ApiError`` if they, their log-probabilities, or their parameters are too many.
         """
         self.check_sequences(sum(job.sampling.n for job in jobs))
-        check_limits(jobs)
-        return [output_job(job, index) for job in jobs for index in range(job.sampling.n)]
+        return [output_job(job, index) for job in limited(jobs) for index in range(job.sampling.n)]
 
     async def stream(self, job: Job, *, whole: bool = False) -> AsyncGenerator[Piece, None]:
         """Yield pieces as they arrive; the last has ``ending`` set. Closing early aborts the request.

@@ -13,6 +13,7 @@ from sglang_plug import EngineError, LogprobOptions, Observer, RequestError, Req
 from sglang_plug_api.http.callers import Caller
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.service.terms import ServiceTerms, set_terms
+from sglang_plug_api.text import job as job_limits
 from sglang_plug_api.text.job import Job, Piece, new_id
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import TextEngine
@@ -243,6 +244,48 @@ async def test_too_many_sequences_are_refused(text_engine: Any) -> None:
     assert len(engine.expand([job(engine, n=3)])) == 3
     with pytest.raises(ApiError, match="has 4 sequences"):
         engine.expand([job(engine, n=3), job(engine)])
+
+
+def test_log_probabilities_of_prompts_are_limited(text_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the tokens themselves count where there are no alternatives."""
+    monkeypatch.setattr(job_limits, "MAX_PROMPT_LOGPROBS", 12)
+    engine = text_engine()
+    for options in (LogprobOptions(start=0), LogprobOptions(start=0, top=1), LogprobOptions(start=1, ids=(5, 6))):
+        assert len(engine.expand([job(engine, logprobs=options, n=6)])) == 6
+        with pytest.raises(ApiError, match="asks for 14 .* at the positions of its prompts; the maximum is 12"):
+            engine.expand([job(engine, logprobs=options, n=7)])
+    assert len(engine.expand([job(engine, logprobs=LogprobOptions(top=5), n=7)])) == 7
+
+
+def test_log_probabilities_of_outputs_are_limited(text_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_limits, "MAX_OUTPUT_LOGPROBS", 48)
+    engine, options = text_engine(), LogprobOptions(top=2, ids=(5,))
+    assert len(engine.expand([job(engine, logprobs=options, n=2, max_new_tokens=8)])) == 2
+    with pytest.raises(ApiError, match="asks for 54 .* at the positions of its outputs .* maximum is 48") as caught:
+        engine.expand([job(engine, logprobs=options, n=2, max_new_tokens=9)])
+    assert caught.value.param == "max_tokens"
+    with pytest.raises(ApiError, match="asks for 51"):
+        engine.expand([job(engine, logprobs=options, max_new_tokens=0)] * 17)
+    assert len(engine.expand([job(engine, logprobs=LogprobOptions(), max_new_tokens=49)])) == 1
+
+
+def test_outputs_of_open_length_end_where_their_log_probabilities_are_too_many(
+    text_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_limits, "MAX_OUTPUT_LOGPROBS", 48)
+    engine, options = text_engine(), LogprobOptions(top=3)
+
+    def lengths(logprobs: LogprobOptions | None, **fields: Any) -> set[int]:
+        sampling = engine.defaults.complete(fields, 2, None)
+        jobs = engine.expand([Job(tokens=[1, 2], sampling=sampling, logprobs=logprobs)])
+        return {job.sampling.params.max_new_tokens for job in jobs}
+
+    room = engine.defaults.longest - 2
+    assert lengths(None, n=2) == lengths(LogprobOptions(), n=2) == {room}
+    assert lengths(options, n=2) == {8}
+    assert lengths(options, max_new_tokens=4) == {4}
+    with pytest.raises(ApiError, match="asks for 51"):
+        lengths(options, min_new_tokens=17)
 
 
 async def test_encoding(text_engine: Any) -> None:
