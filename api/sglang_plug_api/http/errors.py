@@ -7,7 +7,7 @@ The body has OpenAI's nested ``error`` object, and the same keys at the top leve
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fastapi import Response
@@ -106,9 +106,12 @@ LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "
 """Escapes of characters at which clients divide lines (``str.splitlines``), and which JSON does not escape."""
 
 
-def json_bytes(value: Any) -> bytes:
-    """Return ``value`` as JSON in one line; characters that UTF-8 cannot encode become ``?``."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
+    """Return ``value`` as JSON in one line; characters that UTF-8 cannot encode become ``?``.
+
+    ``default`` returns what stands for a value that JSON does not have.
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=default)
     return (text if text.isascii() else text.translate(LINE_BREAKS)).encode("utf-8", "replace")
 
 

@@ -17,8 +17,9 @@ from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from sglang_plug.system.library_panics import is_error
+from sglang_plug_api.answers.large_json import large_json_bytes
 
-from .errors import ApiError, error_line, from_exception, json_bytes, json_response
+from .errors import ApiError, error_line, from_exception
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class EventStream(Response):
         try:
             async for event in self._events:
                 name, data = (event.name, event.data) if isinstance(event, NamedEvent) else ("", event)
-                await _send_connected(send, _chunk(self.encode(json_bytes(data), name)))
+                await _send_connected(send, _chunk(self.encode(await large_json_bytes(data), name)))
         except ClientDisconnected:
             return
         except BaseException as error:
@@ -150,7 +151,7 @@ async def respond(
         return JsonLines(begun, headers) if lines else EventStream(begun, headers, done=done)
 
     async def whole() -> Response:
-        return json_response(await answer(), headers=headers)
+        return Response(await large_json_bytes(await answer()), 200, headers, "application/json")
 
     return await response_unless_disconnected(request, whole())
 

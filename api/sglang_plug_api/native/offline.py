@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from sglang_plug import ConfigError, PluginOptions, Plugins, Tokenizer
 from sglang_plug.clients.thread_client import ThreadClient
+from sglang_plug_api.answers.large_json import plain
 from sglang_plug_api.http.errors import ApiError, from_validation
 from sglang_plug_api.lifecycle.assembly import assemble, start_components
 from sglang_plug_api.multimodal.offline_images import load_offline_images
@@ -185,7 +186,8 @@ class Engine:
 
     async def _answer(self, body: GenerateBody) -> Answer:
         set_terms(ServiceTerms(deadline_ms=deadline_of(body)))
-        return await (await Generation.prepare(self._engine, body)).answer()
+        answer: Answer = plain(await (await Generation.prepare(self._engine, body)).answer())
+        return answer
 
     async def _pool(self, body: PoolBody) -> Answer:
         set_terms(ServiceTerms(deadline_ms=deadline_of(body)))
@@ -197,7 +199,7 @@ class Engine:
         events = generation.events()
         try:
             async for event in events:
-                yield event
+                yield plain(event)
         finally:
             await events.aclose()
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from sglang_plug import LogprobOptions, Tokenizer, TokenLogprob
+from sglang_plug_api.answers.large_json import LargeList
 from sglang_plug_api.protocol.openai import GenerationBody
 from sglang_plug_api.text.job import Job, Piece
-from sglang_plug_api.text.logprobs import finite
+from sglang_plug_api.text.logprobs import finite, logprob_list
 from sglang_plug_api.text.meta_info import OutputSoFar, cached_tokens_details, meta_info
 from sglang_plug_api.text.text_engine import TextEngine
 
@@ -20,6 +22,7 @@ class ExtraResponseFields:
     def __init__(self, engine: TextEngine, body: GenerationBody, jobs: Sequence[Job]) -> None:
         self._engine, self._body, self._jobs = engine, body, jobs
         self._records: dict[int, OutputSoFar] = {}
+        self._prompt_logprobs: dict[int, LargeList] = {}
         self._started = time.time()
         self.tokens = bool(body.return_token_ids)
         """True if outputs come with their token ids."""
@@ -56,13 +59,19 @@ class ExtraResponseFields:
             return {}
         return {"sglext": {"cached_tokens_details": cached_tokens_details(piece)}}
 
-    def prompt_logprobs(self, piece: Piece) -> dict[str, Any]:
-        """Return the log-probabilities of an output's prompt, as clients of vLLM read them."""
+    def prompt_logprobs(self, index: int, piece: Piece) -> dict[str, Any]:
+        """Return the log-probabilities of the prompt of output ``index``, as clients of vLLM read them.
+
+        All outputs of a prompt have those of the first.
+        """
         top = self._body.prompt_logprobs
         if top is None:
             return {}
-        tokenizer = self._engine.tokenizer
-        return {"prompt_logprobs": [_prompt_entry(item, top, tokenizer) for item in piece.prompt_logprobs]}
+        prompt = id(self._jobs[index].tokens)
+        if not self._prompt_logprobs.get(prompt):
+            entry = partial(_prompt_entry, top=top, tokenizer=self._engine.tokenizer)
+            self._prompt_logprobs[prompt] = logprob_list(piece.prompt_logprobs, entry)
+        return {"prompt_logprobs": self._prompt_logprobs[prompt]}
 
 
 def logprob_options(body: GenerationBody, top: int | None, *, echo: bool = False) -> LogprobOptions | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sglang_plug import Tokenizer, TokenLogprob
+from sglang_plug_api.answers.large_json import LargeList
 
 LOWEST = -9999.0
 """Replaces minus infinity, which JSON cannot express."""
@@ -19,18 +20,24 @@ def finite(value: float) -> float:
 def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer, top: int | None = None) -> dict[str, Any]:
     """Return ``choices[].logprobs`` of chat completions, with the ``top`` likeliest tokens or all that are known."""
 
-    def entry(token: int, logprob: float | None) -> dict[str, Any]:
-        return {
-            "token": tokenizer.piece(token),
-            "bytes": list(tokenizer.piece_bytes(token)),
-            "logprob": None if logprob is None else finite(logprob),
-        }
+    texts: dict[int, tuple[str, list[int]]] = {}
 
-    content = [
-        {**entry(item.token, item.logprob), "top_logprobs": [entry(*other) for other in item.top[:top]]}
-        for item in logprobs
-    ]
-    return {"content": content, "refusal": None}
+    def entry(token: int, logprob: float | None) -> dict[str, Any]:
+        if token not in texts:
+            texts[token] = tokenizer.piece(token), list(tokenizer.piece_bytes(token))
+        text, characters = texts[token]
+        return {"token": text, "bytes": characters, "logprob": None if logprob is None else finite(logprob)}
+
+    def position(item: TokenLogprob) -> dict[str, Any]:
+        return {**entry(item.token, item.logprob), "top_logprobs": [entry(*other) for other in item.top[:top]]}
+
+    return {"content": logprob_list(logprobs, position), "refusal": None}
+
+
+def logprob_list(logprobs: Sequence[TokenLogprob], entry: Callable[[TokenLogprob], Any]) -> LargeList:
+    """Return a list with an entry for each position, which is long where there are many alternatives."""
+    alternatives = len(logprobs[-1].top) + len(logprobs[-1].ids) if logprobs else 0
+    return LargeList(logprobs, entry, 1 + alternatives)
 
 
 class TextOffsets:
@@ -76,15 +83,16 @@ def completion_logprobs(
     logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer, top: int, offsets: Sequence[int]
 ) -> dict[str, Any]:
     """Return ``choices[].logprobs`` of completions; ``offsets`` are those of the tokens in the text."""
+
+    def alternatives(item: TokenLogprob) -> dict[str, float] | None:
+        if item.logprob is None:
+            return None
+        return {tokenizer.piece(token): finite(value) for token, value in item.top[:top]}
+
     return {
-        "tokens": [tokenizer.piece(item.token) for item in logprobs],
-        "token_logprobs": [None if item.logprob is None else finite(item.logprob) for item in logprobs],
-        "top_logprobs": [
-            None if item.logprob is None else {tokenizer.piece(token): finite(value) for token, value in item.top[:top]}
-            for item in logprobs
-        ]
-        if top
-        else None,
+        "tokens": LargeList(logprobs, lambda item: tokenizer.piece(item.token)),
+        "token_logprobs": LargeList(logprobs, lambda item: None if item.logprob is None else finite(item.logprob)),
+        "top_logprobs": logprob_list(logprobs, alternatives) if top else None,
         "text_offset": list(offsets),
     }
 
@@ -93,19 +101,22 @@ Triple = tuple[float | None, int, str | None]
 """Log-probability, token, and the token's text if it was asked for."""
 
 
-def token_triples(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer | None) -> list[Triple]:
+def token_triples(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer | None) -> Sequence[Triple]:
     """Return the triples of the tokens themselves, for ``/generate``; with texts if there is a ``tokenizer``."""
-    return [_triple(item.logprob, item.token, tokenizer) for item in logprobs]
+    return LargeList(logprobs, lambda item: _triple(item.logprob, item.token, tokenizer))
 
 
 def alternative_triples(
     logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer | None, field: str
-) -> list[list[Triple] | None]:
+) -> Sequence[list[Triple] | None]:
     """Return the triples of the likeliest (``"top"``) or chosen (``"ids"``) tokens per position, for ``/generate``."""
-    return [
-        None if item.logprob is None else [_triple(value, token, tokenizer) for token, value in getattr(item, field)]
-        for item in logprobs
-    ]
+
+    def triples(item: TokenLogprob) -> list[Triple] | None:
+        if item.logprob is None:
+            return None
+        return [_triple(value, token, tokenizer) for token, value in getattr(item, field)]
+
+    return logprob_list(logprobs, triples)
 
 
 def _triple(logprob: float | None, token: int, tokenizer: Tokenizer | None) -> Triple:

@@ -77,7 +77,7 @@ def cached_tokens_details(piece: Piece) -> dict[str, int | str]:
 
 
 def _logprob_meta(options: LogprobOptions, record: OutputSoFar, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    sides: dict[str, Sequence[TokenLogprob]] = {"input": record.prompt_logprobs, "output": record.logprobs}
+    sides: dict[str, Sequence[TokenLogprob]] = {"input": record.prompt_logprobs, "output": tuple(record.logprobs)}
     meta: dict[str, Any] = {}
     for side, logprobs in sides.items():
         meta[f"{side}_token_logprobs"] = token_triples(logprobs, tokenizer)

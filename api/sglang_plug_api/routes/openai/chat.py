@@ -97,7 +97,7 @@ class _ChatCall:
             choices.append({"index": index, "message": message, **ending, **tokens})
         envelope = ResponseBuilder(self._engine, self._body, self.id, "chat.completion")
         self._usage.reasoning = await reasoning_tokens(self._engine, self._choices)
-        more = {**self._additions.for_start(0), **self._additions.prompt_logprobs(pieces[0])}
+        more = {**self._additions.for_start(0), **self._additions.prompt_logprobs(0, pieces[0])}
         return envelope(choices, self._usage.report(), **more, **self._additions.for_answer(pieces[0]))
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -58,7 +59,7 @@ class _CompletionCall:
         body: CompletionBody,
         id: str,
         prompts: list[list[int]],
-        echoes: list[str],
+        echoes: Sequence[_Echo],
         jobs: list[Job],
     ) -> None:
         self.id = id
@@ -74,13 +75,15 @@ class _CompletionCall:
         id, params, inputs = request_id(body), body.sampling(), body.prompts()
         engine.check_sequences(len(inputs) * engine.defaults.outputs(params))
         prompts = await _encode(engine, inputs, body)
-        echoes = await asyncio.to_thread(_echoes, engine, inputs, prompts, body) if body.echo else [""] * len(prompts)
         completed = engine.defaults.of_request(params)
         samplings = [completed.for_prompt(len(tokens), DEFAULT_TOKENS) for tokens in prompts]
         logprobs = logprob_options(body, body.logprobs, echo=bool(body.echo))
         constraint, field = generation_constraint(body)
         inputs_of_jobs = [Job(tokens=tokens, constraint=constraint, constraint_field=field) for tokens in prompts]
         jobs = make_jobs(engine, body, inputs_of_jobs, samplings, logprobs, id)
+        echoes = (
+            await asyncio.to_thread(_echoes, engine, inputs, prompts, body) if body.echo else [_NO_ECHO] * len(prompts)
+        )
         return cls(engine, body, id, prompts, echoes, with_reasoning(engine, jobs))
 
     async def answer(self) -> dict[str, Any]:
@@ -90,9 +93,10 @@ class _CompletionCall:
         for index, piece in enumerate(pieces):
             self._usage.add(index, piece)
             self._additions.add(index, piece)
-            choice = self._choice(index, self._echo(index) + piece.text, piece, is_first=True)
-            begin = {**self._additions.for_start(index), **self._additions.prompt_logprobs(piece)}
+            choice = self._choice(index, self._echo(index).text + piece.text, piece, is_first=True)
+            begin = {**self._additions.for_start(index), **self._additions.prompt_logprobs(index, piece)}
             choices.append({**choice, **begin})
+            await asyncio.sleep(0)  # the offsets of a long output take a while
         envelope = ResponseBuilder(self._engine, self._body, self.id, "text_completion")
         return envelope(choices, self._usage.report(), **self._additions.for_answer(pieces[0]))
 
@@ -107,7 +111,7 @@ class _CompletionCall:
                 text, begin = piece.text, {}
                 if is_first := index not in begun:
                     begun.add(index)
-                    text, begin = self._echo(index) + text, self._additions.for_start(index)
+                    text, begin = self._echo(index).text + text, self._additions.for_start(index)
                 has_logprobs = piece.logprobs or (is_first and self._echoed_logprobs(piece))
                 if not (text or has_logprobs or piece.ending or begin or (self._additions.tokens and piece.tokens)):
                     continue
@@ -135,7 +139,7 @@ class _CompletionCall:
         prompt = self._echoed_logprobs(piece) if is_first else ()
         offsets = self._offsets_of(index)
         text_offsets = [
-            *offsets.of_prompt(item.token for item in prompt),
+            *self._echo(index).offsets[: len(prompt)],
             *offsets.of_output(item.token for item in piece.logprobs),
         ]
         return completion_logprobs((*prompt, *piece.logprobs), self._engine.tokenizer, top, text_offsets)
@@ -144,7 +148,7 @@ class _CompletionCall:
         if index not in self._offsets:
             job = self._jobs[index]
             self._offsets[index] = TextOffsets(
-                self._engine.tokenizer, job.tokens, self._echo(index), skip_special=job.sampling.skip_special
+                self._engine.tokenizer, job.tokens, self._echo(index).text, skip_special=job.sampling.skip_special
             )
         return self._offsets[index]
 
@@ -152,11 +156,20 @@ class _CompletionCall:
         """Return the log-probabilities of the prompt, if the output is to begin with it."""
         return piece.prompt_logprobs if self._body.echo else ()
 
-    def _echo(self, index: int) -> str:
-        """Return the prompt's text, if the output is to begin with it."""
+    def _echo(self, index: int) -> _Echo:
+        """Return the prompt as the output is to begin with it."""
         return self._echoes[index // (len(self._jobs) // len(self._echoes))]
 
 
+@dataclass(frozen=True, slots=True)
+class _Echo:
+    """The text of a prompt, and where its tokens begin in it if log-probabilities are requested."""
+
+    text: str
+    offsets: Sequence[int] = ()
+
+
+_NO_ECHO = _Echo("")
 Prompts = Sequence[str | list[int]]
 
 
@@ -171,10 +184,12 @@ async def _encode(engine: TextEngine, prompts: Prompts, body: CompletionBody) ->
 
 def _echoes(
     engine: TextEngine, prompts: Prompts, tokens_of_prompts: Sequence[list[int]], body: CompletionBody
-) -> list[str]:
-    """Return the text of each prompt as the model reads it."""
-    is_whole = body.truncate_prompt_tokens is None
-    return [
-        prompt if is_whole and isinstance(prompt, str) else engine.tokenizer.decode(tokens)
-        for prompt, tokens in zip(prompts, tokens_of_prompts, strict=True)
-    ]
+) -> list[_Echo]:
+    """Return each prompt as the model reads it."""
+    is_whole, tokenizer = body.truncate_prompt_tokens is None, engine.tokenizer
+    echoes = []
+    for prompt, tokens in zip(prompts, tokens_of_prompts, strict=True):
+        text = prompt if is_whole and isinstance(prompt, str) else tokenizer.decode(tokens)
+        offsets = TextOffsets(tokenizer, tokens, text, skip_special=False)
+        echoes.append(_Echo(text, offsets.of_prompt(tokens) if body.logprobs is not None else ()))
+    return echoes
