@@ -28,7 +28,7 @@ BUSY = (429, 503)
 
 
 class EngineBusy(Exception):
-    """The engine's queue is full."""
+    """A line has no answer yet: the engine's queue is full, or all requests were aborted while the line ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ def check_endpoint(app: FastAPI, path: str) -> None:
 async def call_route(app: FastAPI, caller: Caller, path: str, body: bytes) -> RouteAnswer:
     """Answer ``POST path`` with a JSON body, on behalf of ``caller``, who created the batch.
 
-    Raises ``EngineBusy`` if the engine's queue is full and ``EngineError`` if the engine is not running.
+    Raises ``EngineBusy`` if the engine's queue is full, or if all requests were aborted before the line was complete,
+    and ``EngineError`` if the engine is not running.
     """
     endpoint = find_endpoint(app, path)
     if endpoint is None:

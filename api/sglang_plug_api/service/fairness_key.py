@@ -63,7 +63,7 @@ class FairnessKey:
         elif self._kind == USER and not batch:
             value = getattr(body, "user", None)
         id = _id(caller.owner, value) if isinstance(value, str) and value else caller.owner
-        return ServiceTerms(id, deadline_of(body))
+        return ServiceTerms(id, deadline_of(body), is_batch_line=batch)
 
 
 def with_caller_weights(config: ServerConfig) -> ServerConfig:

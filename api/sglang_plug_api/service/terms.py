@@ -27,6 +27,8 @@ class ServiceTerms:
     """Id that the engine knows the caller by; ``None``: the owner id of the API key."""
     deadline_ms: int | None = None
     """Milliseconds from the arrival in which the output should be complete; ``None``: whenever it is."""
+    is_batch_line: bool = False
+    """True if the request is a line of a batch."""
     received: float = field(default_factory=time.time, compare=False)
     """``time.time()`` when the body of the request was read, before anything was done for it."""
 

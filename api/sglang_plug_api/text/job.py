@@ -19,6 +19,7 @@ from sglang_plug import (
     ReasoningBlock,
     ReasoningPrefix,
     Request,
+    RequestError,
     SamplingParams,
     TokenLogprob,
 )
@@ -248,20 +249,26 @@ class RunningJob:
         self._waiting: asyncio.Task[Any] | None = None
         self.aborted = False
         """True once the job has to end, with its output so far."""
+        self._runs_again = False
 
     def belongs_to(self, request: str, caller: Caller) -> bool:
         """Return True if ``caller`` may use the job and ``request`` is its id."""
         return request in (self._job.id, self._job.request) and caller.may_use(self._job.caller.owner)
 
-    def abort(self) -> None:
-        """Make the next output, awaited already or not, the last."""
+    def abort(self, *, with_all: bool = False) -> None:
+        """Make the next output, awaited already or not, the last.
+
+        ``with_all``: all jobs are aborted, so that those of batches, whose clients did not ask for it, run again.
+        """
         self.aborted = True
+        self._runs_again = with_all and self._job.terms.is_batch_line
         if self._waiting is not None:
             self._waiting.cancel()
 
     async def next(self, outputs: AsyncGenerator[Output, None]) -> Output:
         """Return the next of ``outputs``, or an ending if the job was aborted.
 
+        Raises ``RequestError`` with status 503 instead of the ending if the job has to run again.
         ``abort`` may interrupt the task only while it waits here; at other times it handles an earlier output.
         """
         task = asyncio.current_task()
@@ -274,4 +281,6 @@ class RunningJob:
                     raise  # something else cancelled the task
             finally:
                 self._waiting = None
+        if self._runs_again:
+            raise RequestError("All requests were aborted; the line of the batch runs again.", 503)
         return Output(id=self._job.id, finish=Finish("abort"))

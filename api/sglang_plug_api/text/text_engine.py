@@ -317,14 +317,14 @@ class TextEngine:
     def abort(self, request: str | None) -> int:
         """End every sequence of the request with exactly this id, or all sequences if ``None``.
 
-        Each ends with reason ``abort`` and with its output so far. Returns how many were ended. Requests of other
-        callers are treated as if they did not exist.
+        Each ends with reason ``abort`` and with its output so far; lines of batches run again if all were ended.
+        Returns how many were ended. Requests of other callers are treated as if they did not exist.
         """
         caller = current_caller()
         matching = [job for job in self._running if request is None or job.belongs_to(request, caller)]
         jobs = [job for job in matching if not job.aborted]
         for job in jobs:
-            job.abort()
+            job.abort(with_all=request is None)
         return len(jobs)
 
     async def complete(self, job: Job) -> Piece:

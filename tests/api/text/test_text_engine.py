@@ -144,6 +144,42 @@ async def test_leaving_early_aborts(text_engine: Any, scripted: Any, stop: str |
     assert (scripted.aborted, engine.in_flight) == (["one"], 0)
 
 
+@pytest.mark.parametrize("is_batch_line", [False, True])
+async def test_a_line_of_a_batch_is_refused_for_now_if_all_are_aborted(
+    text_engine: Any, scripted: Any, is_batch_line: bool
+) -> None:
+    """Others end with what they have; nobody who could send the line again has asked for it."""
+    engine = text_engine()
+    set_terms(ServiceTerms(is_batch_line=is_batch_line))
+    scripted.pause.clear()
+    running = asyncio.create_task(engine.complete(job(engine)))
+    while not scripted.requests:
+        await asyncio.sleep(0)
+    assert engine.abort(None) == 1
+    if is_batch_line:
+        with pytest.raises(RequestError, match="runs again") as caught:
+            await running
+        assert caught.value.status == 503
+    else:
+        ending = (await running).ending
+        assert ending is not None and ending.reason == "abort"
+    assert (scripted.aborted, engine.in_flight) == (["one"], 0)
+
+
+async def test_a_line_of_a_batch_that_is_aborted_by_its_id_ends_with_what_there_is(
+    text_engine: Any, scripted: Any
+) -> None:
+    engine = text_engine()
+    set_terms(ServiceTerms(is_batch_line=True))
+    scripted.pause.clear()
+    running = asyncio.create_task(engine.complete(job(engine)))
+    while not scripted.requests:
+        await asyncio.sleep(0)
+    assert engine.abort("one") == 1
+    ending = (await running).ending
+    assert ending is not None and ending.reason == "abort"
+
+
 async def test_abort_from_outside_ends_with_what_there_is(text_engine: Any, scripted: Any) -> None:
     engine = text_engine()
     scripted.pause.clear()

@@ -171,6 +171,24 @@ def test_results_are_no_input(app: Any) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input_file_id")
 
 
+def test_lines_that_were_aborted_with_all_requests_run_again(app: Any) -> None:
+    batch = started(app, [chat(number, max_tokens=120, ignore_eos=True) for number in range(3)])
+
+    async def abort_all() -> int:
+        async with asyncio.timeout(TIMEOUT):
+            while not app.engine.in_flight:
+                await asyncio.sleep(0.001)
+        answer = await app.client.post("/update_weight_version", json={"new_version": app.engine.weight_version})
+        return int(answer.status_code)
+
+    assert app.run(abort_all()) == 200
+    batch = until(app, batch["id"], "completed")
+    assert batch["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+    bodies = [row["response"]["body"] for row in rows(app, batch["output_file_id"])]
+    assert [body["choices"][0]["finish_reason"] for body in bodies] == ["length"] * 3
+    assert [body["usage"]["completion_tokens"] for body in bodies] == [120] * 3
+
+
 def test_cancel(app: Any) -> None:
     batch = started(app, [chat(number, max_tokens=200, ignore_eos=True) for number in range(50)])
     assert app.run(app.client.delete(f"/v1/files/{batch['input_file_id']}")).status_code == 400
