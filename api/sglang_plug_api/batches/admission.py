@@ -80,3 +80,27 @@ class BatchAdmission:
     def _on_step(self, stats: StepStats) -> None:
         self._waiting[stats.replica] = stats.waiting
         self._changed.set()
+
+
+class AdmittedLine:
+    """The admission of one line, which may leave and enter again while it is tried several times.
+
+    Args:
+        admission: decides when the line may start.
+        width: number of sequences of the line.
+    """
+
+    def __init__(self, admission: BatchAdmission, width: int) -> None:
+        self._admission, self._width = admission, width
+        self._is_in = False
+
+    async def enter(self) -> None:
+        """Wait until the line may start."""
+        await self._admission.enter(self._width)
+        self._is_in = True
+
+    def leave(self) -> None:
+        """Note that the sequences of the line have ended; nothing happens if the line has left already."""
+        if self._is_in:
+            self._is_in = False
+            self._admission.leave(self._width)

@@ -23,7 +23,7 @@ from sglang_plug import (
     Store,
 )
 
-from .admission import BatchAdmission
+from .admission import AdmittedLine, BatchAdmission
 from .lines import Line, LineError, check_file, read_lines
 from .outputs import ResultFiles, line_result
 from .route_call import EngineBusy, RouteAnswer
@@ -63,7 +63,7 @@ class JobTiming:
     claim: float = 30.0
     """Time after which other servers continue what a server that died was working on."""
     busy_pause: float = 0.5
-    """Time before a line is tried again after the engine's queue was full."""
+    """Time before a line is tried again after the engine's queue was full, or after all requests were aborted."""
     others_pause: float = 1.0
     """Time between two looks at lines that other servers have claimed."""
 
@@ -224,8 +224,9 @@ class BatchJob:
         claimed = await self._store.claim(self._batch.id, numbers, self._worker, self._timing.claim)
         for line in lines:
             if line.number in claimed:
-                await self._admission.enter(line.width)
-                self._start(line, running)
+                admitted = AdmittedLine(self._admission, line.width)
+                await admitted.enter()
+                self._start(line, admitted, running)
 
     async def _wait_for_others(self, remaining: set[int]) -> set[int]:
         """Wait until one of the lines can be claimed, or all have a result; return those that have none.
@@ -245,27 +246,30 @@ class BatchJob:
         content = self._store.read_content(self._batch.input_file_id)
         return read_lines(content, self._batch.endpoint, self._limits.line_bytes)
 
-    def _start(self, line: Line, running: asyncio.TaskGroup) -> None:
+    def _start(self, line: Line, admitted: AdmittedLine, running: asyncio.TaskGroup) -> None:
         """Run an admitted line. ``leave`` is called even if the task is cancelled before its first step."""
-        work = self._line(line)
+        work = self._line(line, admitted)
         try:
             task = running.create_task(work)
         except RuntimeError:  # the group is ending because another line failed
             work.close()
-            self._admission.leave(line.width)
+            admitted.leave()
             raise
-        task.add_done_callback(lambda _: self._admission.leave(line.width))
+        task.add_done_callback(lambda _: admitted.leave())
 
-    async def _line(self, line: Line) -> None:
-        answer = await self._answer(line)
+    async def _line(self, line: Line, admitted: AdmittedLine) -> None:
+        answer = await self._answer(line, admitted)
         await self._journal.add(line_result(line, answer))
 
-    async def _answer(self, line: Line) -> RouteAnswer:
+    async def _answer(self, line: Line, admitted: AdmittedLine) -> RouteAnswer:
+        """Run the line until it has an answer; between two attempts other lines, of other batches too, may run."""
         while True:
             try:
                 return await self._call(self._batch.endpoint, line.body)
             except EngineBusy:
+                admitted.leave()
                 await asyncio.sleep(self._timing.busy_pause)
+                await admitted.enter()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
         """Await ``work``; cancel it and return False once the job is stopped."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from sglang_plug import ReplicaStatus, StepStats
-from sglang_plug_api.batches.admission import BatchAdmission
+from sglang_plug_api.batches.admission import AdmittedLine, BatchAdmission
 from sglang_plug_api.text.text_engine import TextEngine
 
 
@@ -181,6 +181,19 @@ async def test_a_line_that_gives_up_holds_nothing() -> None:
     setting.engine.in_flight = 0
     assert len(await setting.lines(1)) == 1
     assert setting.started == ["0"]
+
+
+async def test_a_line_leaves_once_however_often_it_is_told_to() -> None:
+    setting = Setting(capacity=4)
+    line = AdmittedLine(setting.admission, 2)
+    line.leave()
+    assert setting.admission.held == 0
+    for _ in range(2):
+        await line.enter()
+        assert setting.admission.held == 2
+        line.leave()
+        line.leave()
+        assert setting.admission.held == 0
 
 
 async def test_nothing_starts_while_the_server_stops() -> None:

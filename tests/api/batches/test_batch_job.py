@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, cast
 
@@ -317,6 +318,43 @@ async def test_a_full_queue_is_no_answer(start: StartBench) -> None:
     batch = await bench.run(busy_pause=0.0)
     assert (batch.status, batch.completed, batch.failed) == ("completed", 5, 0)
     assert len(refused) == 5
+
+
+async def test_a_line_leaves_the_admission_until_it_is_tried_again(start: StartBench) -> None:
+    """Otherwise one that is refused for hours would keep lines of all batches from starting."""
+    bench = await start(3)
+    bench.slots = Slots(1)
+    attempts = Counter[str]()
+
+    def busy_for_a_while(prompt: str) -> RouteAnswer:
+        attempts[prompt] += 1
+        if prompt == "prompt 0" and len(attempts) < 3:
+            raise EngineBusy
+        return RouteAnswer(200, "id", {})
+
+    bench.route.behaviour = busy_for_a_while
+    batch = await asyncio.wait_for(bench.run(busy_pause=0.0), 60)
+    assert (batch.status, batch.completed, batch.failed) == ("completed", 3, 0)
+    assert attempts["prompt 0"] > 1 and bench.slots.held == 0
+
+
+async def test_a_line_that_is_cancelled_between_two_attempts_holds_nothing(start: StartBench) -> None:
+    bench = await start(1)
+    refused = asyncio.Event()
+
+    def busy(prompt: str) -> RouteAnswer:
+        refused.set()
+        raise EngineBusy
+
+    bench.route.behaviour = busy
+    job = await bench.job(busy_pause=3600.0)
+    running = asyncio.create_task(job.run())
+    await refused.wait()
+    await bench.move("cancelling")
+    job.stop()
+    await running
+    assert (await bench.batch()).status == "cancelled"
+    assert bench.slots.held == 0
 
 
 async def test_a_batch_that_expires_tells_what_was_not_run(start: StartBench) -> None:
