@@ -122,7 +122,8 @@ The endpoints of the built-in route plugins. A running server describes them, an
 * **Routes for models of other tasks** answer 400 and name the tasks of the served model. **HEAD** is answered as GET,
   without the body.
 * **Limits** in the tables are those of the body itself. The operator's limits (`--max-request-bytes`,
-  `--max-sequences-per-request`, …) are in [Options](config.md).
+  `--max-sequences-per-request`, …) are in [Options](config.md). A request whose sequences (prompts times `n`) do not
+  fit the queue even if it is empty (`--max-queued-requests`, `--max-queued-per-caller`) is refused with 400.
 
 ## Endpoints
 

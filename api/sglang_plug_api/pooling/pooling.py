@@ -15,6 +15,7 @@ from sglang_plug.plugins.spec import Task
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.openai.choices import complete_all
 from sglang_plug_api.protocol.embeddings import InputBody, TruncatedBody
+from sglang_plug_api.service.sequence_limits import SequenceLimits
 from sglang_plug_api.text.job import PROMPT_ONLY, Job, Piece, new_id
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import MAX_INLINE_CHARACTERS, TextEngine
@@ -123,6 +124,7 @@ def check_count(engine: TextEngine, count: int, param: str) -> None:
     limit = engine.config.max_sequences_per_request
     if count > limit:
         raise ApiError(f"{param} has {count} entries; the maximum is {limit}", param=param)
+    SequenceLimits.of(engine.config, engine.info).check_queue(count, len(engine.client.replicas), param)
 
 
 def fitting(engine: TextEngine, prompts: Iterable[list[int]], count: int, param: str) -> list[list[int]]:

@@ -33,6 +33,7 @@ from sglang_plug_api.lifecycle.observer_guard import GuardedObserver
 from sglang_plug_api.multimodal.image_prompts import ImagePrompts
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.service.sequence_limits import SequenceLimits
 from sglang_plug_api.service.terms import DEADLINE_STATUS, ServiceTerms, current_terms, deadline_outcome
 
 from .adapter_names import AdapterNames
@@ -215,9 +216,7 @@ class TextEngine:
 
     def check_sequences(self, total: int) -> None:
         """Raise ``ApiError`` for a request with too many sequences; call it before tokenizing."""
-        limit = self.config.max_sequences_per_request
-        if total > limit:
-            raise ApiError(f"the request has {total} sequences (prompts times n); the maximum is {limit}", param="n")
+        SequenceLimits.of(self.config, self.info).check(total, len(self.client.replicas))
 
     def expand(self, jobs: Sequence[Job]) -> list[Job]:
         """Return a job for each of the ``n`` outputs of each prompt.
@@ -320,9 +319,8 @@ class TextEngine:
         Each ends with reason ``abort`` and with its output so far; lines of batches run again if all were ended.
         Returns how many were ended. Requests of other callers are treated as if they did not exist.
         """
-        caller = current_caller()
-        matching = [job for job in self._running if request is None or job.belongs_to(request, caller)]
-        jobs = [job for job in matching if not job.aborted]
+        caller, running = current_caller(), [job for job in self._running if not job.aborted]
+        jobs = [job for job in running if request is None or job.belongs_to(request, caller)]
         for job in jobs:
             job.abort(with_all=request is None)
         return len(jobs)

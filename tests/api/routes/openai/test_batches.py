@@ -189,6 +189,20 @@ def test_lines_that_were_aborted_with_all_requests_run_again(app: Any) -> None:
     assert [body["usage"]["completion_tokens"] for body in bodies] == [120] * 3
 
 
+def test_a_line_with_more_sequences_than_the_queue_can_have_fails(apps: Callable[..., Any]) -> None:
+    app = apps(max_running_requests=2, max_queued_requests=4)
+    answer = app.post(CHAT, chat(1, n=7)["body"])
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
+    assert "--max-queued-requests" in answer.text and "retry-after" not in answer.headers
+    lifespan = app.application.router.lifespan_context(app.application)
+    app.run(lifespan.__aenter__())
+    batch = until(app, started(app, [chat(1, n=1), chat(2, n=7), chat(3, n=6)])["id"], "completed")
+    app.run(lifespan.__aexit__(None, None, None))
+    assert batch["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+    (failed,) = rows(app, batch["error_file_id"])
+    assert (failed["custom_id"], failed["response"]["status_code"]) == ("line-2", 400)
+
+
 def test_cancel(app: Any) -> None:
     batch = started(app, [chat(number, max_tokens=200, ignore_eos=True) for number in range(50)])
     assert app.run(app.client.delete(f"/v1/files/{batch['input_file_id']}")).status_code == 400

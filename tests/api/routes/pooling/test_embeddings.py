@@ -187,3 +187,10 @@ def test_routes_that_generate_say_what_the_model_can_do(served: Fixture) -> None
     assert app.get("/v1/responses/resp_x").status_code == 400
     assert "/v1/chat/completions" not in app.application.openapi()["paths"]
     assert app.refusal("/v1/none", {}, 404)["message"] == "there is no route '/v1/none'"
+
+
+def test_more_inputs_than_the_queue_can_have(served: Fixture) -> None:
+    app = served("encoder", max_running_requests=2, max_queued_requests=1)
+    assert len(app.answer("/v1/embeddings", {"input": ["hi"] * 3})["data"]) == 3
+    error = app.refusal("/v1/embeddings", {"input": ["hi"] * 4})
+    assert error["param"] == "input" and "--max-queued-requests" in error["message"]
