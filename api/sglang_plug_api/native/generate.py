@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import starmap
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from sglang_plug import Constraint, LogprobOptions, Media, MediaArray, MediaPrompt
 from sglang_plug_api.http.errors import ApiError, WrongField
@@ -32,6 +32,8 @@ class Generation:
     """One call of ``/generate``: one prompt or a batch."""
 
     def __init__(self, engine: TextEngine, body: GenerateBody, jobs: Sequence[Job]) -> None:
+        self.id = jobs[0].request
+        """The id of the request; the first prompt's if each has one of its own."""
         self._engine, self._body, self._jobs = engine, body, jobs
         self._started = time.time()
         self._is_list = body.is_batch or len(jobs) > 1
@@ -40,6 +42,7 @@ class Generation:
     @classmethod
     async def prepare(cls, engine: TextEngine, body: GenerateBody) -> Generation:
         """Tokenize and check the body. Raises ``ApiError``."""
+        body = with_ids(body)
         refuse(body, "audio_data", "video_data", "return_hidden_states")
         engine.check_sequences(body.size)
         if not engine.supports_images:
@@ -189,12 +192,19 @@ def _embeds_prompt(embeds: Any) -> MediaPrompt:
     return MediaPrompt([PLACEHOLDER_TOKEN] * len(embeds), (Media.of_states(0, states),))
 
 
+Prompted = TypeVar("Prompted", bound=PromptsBody)
+
+
+def with_ids(body: Prompted) -> Prompted:
+    """Return ``body`` with a new id instead of each that is missing or empty."""
+    ids = [id or new_id() for id in body.rid] if isinstance(body.rid, list) else body.rid or new_id()
+    return body.model_copy(update={"rid": ids})
+
+
 def prompt_ids(body: PromptsBody) -> list[str]:
-    """Return the client's ids, one for each prompt, or new ones."""
-    if body.rid is None:
-        return [new_id() for _ in range(body.size)]
-    if isinstance(body.rid, str):
-        return [body.rid] if not body.is_batch else [f"{body.rid}-{index}" for index in range(body.size)]
+    """Return an id for each prompt of a body of ``with_ids``. Raises ``ApiError``."""
+    if not isinstance(body.rid, list):
+        return [f"{body.rid}-{index}" for index in range(body.size)] if body.is_batch else [f"{body.rid}"]
     if len(body.rid) != body.size:
         raise ApiError(f"rid has {len(body.rid)} entries for {body.size} prompts", param="rid")
     return [id[:MAX_ID_CHARACTERS] for id in body.rid]

@@ -191,7 +191,8 @@ class Engine:
 
     async def _pool(self, body: PoolBody) -> Answer:
         set_terms(ServiceTerms(deadline_ms=deadline_of(body)))
-        return await pool_prompts(self._engine, body, "embed", "classify")
+        _, answer = await pool_prompts(self._engine, body, "embed", "classify")
+        return answer
 
     async def _events(self, body: GenerateBody) -> AsyncGenerator[dict[str, Any], None]:
         set_terms(ServiceTerms(deadline_ms=deadline_of(body)))

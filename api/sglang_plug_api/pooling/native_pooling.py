@@ -9,7 +9,8 @@ from fastapi import Response
 
 from sglang_plug.plugins.spec import Task
 from sglang_plug_api.http.errors import json_response
-from sglang_plug_api.native.generate import prompt_adapters, prompt_ids
+from sglang_plug_api.native.generate import prompt_adapters, prompt_ids, with_ids
+from sglang_plug_api.openai.choices import id_header
 from sglang_plug_api.pooling.large_responses import large_list_response
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.native import PoolBody
@@ -21,13 +22,21 @@ from .pooling import encode_all, meta_info, pool_all, pooling_task, truncate_vec
 
 async def pool_response(engine: TextEngine, body: PoolBody, *tasks: Task) -> Response:
     """Answer a request with the result of ``pool_prompts``. Raises ``ApiError``."""
-    answer = await pool_prompts(engine, body, *tasks)
-    return await large_list_response(answer) if isinstance(answer, list) else json_response(answer)
+    id, answer = await pool_prompts(engine, body, *tasks)
+    headers = id_header(id)
+    return (
+        await large_list_response(answer, headers) if isinstance(answer, list) else json_response(answer, 200, headers)
+    )
 
 
-async def pool_prompts(engine: TextEngine, body: PoolBody, *tasks: Task) -> dict[str, Any] | list[dict[str, Any]]:
-    """Return ``{embedding, meta_info}``, or a list of them for a list of prompts. Raises ``ApiError``."""
-    started = time.time()
+async def pool_prompts(
+    engine: TextEngine, body: PoolBody, *tasks: Task
+) -> tuple[str, dict[str, Any] | list[dict[str, Any]]]:
+    """Return the id of the request, and ``{embedding, meta_info}``, or a list of them for a list of prompts.
+
+    If each prompt has an id of its own, the request has the first one's. Raises ``ApiError``.
+    """
+    started, body = time.time(), with_ids(body)
     engine.check_model(body.model)
     task = pooling_task(engine, *tasks)
     refuse(body, "input_embeds", "image_data", "audio_data", "video_data")
@@ -56,4 +65,4 @@ async def pool_prompts(engine: TextEngine, body: PoolBody, *tasks: Task) -> dict
         }
         for job, piece in zip(jobs, pieces, strict=True)
     ]
-    return results if body.is_batch else results[0]
+    return jobs[0].request, results if body.is_batch else results[0]

@@ -216,6 +216,22 @@ async def test_ids_and_salts(text_engine: Any, scripted: Any) -> None:
     assert first.id != second.id
 
 
+async def test_an_empty_id_is_none(text_engine: Any, scripted: Any) -> None:
+    """Two requests with an empty id must not have the same."""
+    engine = text_engine()
+    assert len((await answer(engine, text="a", rid=""))["meta_info"]["id"]) == 32
+    first, second = await answer(engine, text=["a", "b"], rid=["", "x"])
+    assert (len(first["meta_info"]["id"]), second["meta_info"]["id"]) == (32, "x")
+    assert all(request.id for request in scripted.requests)
+
+
+async def test_the_prompts_of_a_request_without_an_id_share_a_new_one(text_engine: Any) -> None:
+    generation = await prepared(text_engine(), text=["a", "b"], sampling_params={"n": 2})
+    ids = [output["meta_info"]["id"] for output in await generation.answer()]
+    assert ids == [f"{generation.id}-{prompt}-{output}" for prompt in range(2) for output in range(2)]
+    assert len(generation.id) == 32
+
+
 async def test_too_many_sequences_are_refused_before_any_is_tokenised(text_engine: Any) -> None:
     engine = text_engine(tokenizer=Unused(), max_sequences_per_request=3, preferred_sampling_params={"n": 2})
     for fields in (

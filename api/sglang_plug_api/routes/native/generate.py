@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import cancel_on_disconnect, respond
 from sglang_plug_api.native.generate import Generation
+from sglang_plug_api.openai.choices import id_header
 from sglang_plug_api.protocol.native import GenerateBody
 from sglang_plug_api.text.text_engine import TextEngine
 
@@ -19,6 +20,6 @@ def build(engine: TextEngine) -> APIRouter:
     async def generate(request: Request) -> Response:
         body = await read_body(request, GenerateBody)
         generation = await cancel_on_disconnect(request, Generation.prepare(engine, body))
-        return await respond(request, body.stream, generation.events, generation.answer)
+        return await respond(request, body.stream, generation.events, generation.answer, id_header(generation.id))
 
     return router

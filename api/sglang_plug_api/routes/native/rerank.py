@@ -16,6 +16,7 @@ from fastapi import APIRouter, Request, Response
 from sglang_plug_api.http.errors import ApiError, json_response
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import response_unless_disconnected
+from sglang_plug_api.openai.choices import id_header
 from sglang_plug_api.pooling.pair_scoring import score_pairs
 from sglang_plug_api.pooling.pooling import PoolingRequest, meta_info, prompt_usage
 from sglang_plug_api.protocol.base import refuse
@@ -87,18 +88,20 @@ async def _rerank(engine: TextEngine, body: RerankBody, form: str) -> Response:
         for index, (text, pair) in enumerate(zip(body.document_texts(), scores, strict=True))
     ]
     ranked.sort(key=lambda document: -document.score)
-    ranked = ranked[: body.top_n]
+    ranked, id = ranked[: body.top_n], scores[0].job.request
+    headers = id_header(id)
     if form == "list":
-        return json_response([_item(document, body) for document in ranked])
+        return json_response([_item(document, body) for document in ranked], headers=headers)
     if form == "tei":
-        return json_response([_text_item(document, body) for document in ranked])
+        return json_response([_text_item(document, body) for document in ranked], headers=headers)
     return json_response(
         {
-            "id": f"rerank-{scores[0].job.request}",
+            "id": f"rerank-{id}",
             "model": body.model or engine.model_name,
             "usage": prompt_usage([pair.job.tokens for pair in scores]),
             "results": [_result(document, body) for document in ranked],
-        }
+        },
+        headers=headers,
     )
 
 

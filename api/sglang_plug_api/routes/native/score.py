@@ -11,7 +11,7 @@ from sglang_plug import LogprobOptions
 from sglang_plug_api.http.errors import ApiError, json_response
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import response_unless_disconnected
-from sglang_plug_api.openai.choices import complete_all
+from sglang_plug_api.openai.choices import complete_all, id_header
 from sglang_plug_api.pooling.generative_scoring import ScoringUnsupported
 from sglang_plug_api.pooling.pair_scoring import cosine_scores, score_pairs
 from sglang_plug_api.pooling.pooling import (
@@ -72,7 +72,8 @@ async def _pairs(engine: TextEngine, body: ScoreBody) -> Response:
             "model": body.model or engine.model_name,
             "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)],
             "usage": {"prompt_tokens": prompt, "completion_tokens": 0, "total_tokens": prompt},
-        }
+        },
+        headers=id_header(request.id),
     )
 
 
@@ -82,7 +83,8 @@ async def _labels(engine: TextEngine, body: ScoreBody) -> Response:
     scores = [_scores(piece, body.apply_softmax) for piece in pieces]
     usage = prompt_usage([job.tokens for job in jobs])
     model = body.model or engine.model_name
-    return json_response({"scores": scores, "object": "scoring", "model": model, "usage": usage})
+    answer = {"scores": scores, "object": "scoring", "model": model, "usage": usage}
+    return json_response(answer, headers=id_header(jobs[0].request))
 
 
 async def _jobs(engine: TextEngine, body: ScoreBody) -> list[Job]:

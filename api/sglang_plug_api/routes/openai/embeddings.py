@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import response_unless_disconnected
+from sglang_plug_api.openai.choices import id_header
 from sglang_plug_api.pooling.large_responses import large_object_response
 from sglang_plug_api.pooling.pooling import pool_inputs, pooling_task, prompt_usage, truncate_vector
 from sglang_plug_api.protocol.embeddings import EmbeddingsBody
@@ -36,7 +37,7 @@ def build(engine: TextEngine) -> APIRouter:
 
 
 async def _embed(engine: TextEngine, body: EmbeddingsBody) -> Response:
-    _, prompts, vectors = await pool_inputs(engine, body, "embed")
+    id, prompts, vectors = await pool_inputs(engine, body, "embed")
     data = [
         {
             "object": "embedding",
@@ -47,7 +48,7 @@ async def _embed(engine: TextEngine, body: EmbeddingsBody) -> Response:
     ]
     model = body.model or engine.model_name
     answer = {"object": "list", "data": data, "model": model, "usage": prompt_usage(prompts)}
-    return await large_object_response(answer, large="data")
+    return await large_object_response(answer, id_header(id), large="data")
 
 
 def _encoded(values: Sequence[float], form: str) -> Any:

@@ -20,6 +20,18 @@ def test_stream(app: Any) -> None:
     assert response.text.endswith("data: [DONE]\n\n")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_header_has_the_id_of_the_body(app: Any, stream: bool) -> None:
+    response = app.post("/generate", {**BODY, "stream": stream})
+    assert f'"id":"{response.headers["x-request-id"]}"' in response.text
+    response = app.post("/generate", {**BODY, "stream": stream, "rid": "a b"})
+    assert response.headers["x-request-id"] == "a%20b"
+    response = app.post("/generate", {**BODY, "text": ["One", "Two"], "stream": stream})
+    assert all(f'"id":"{response.headers["x-request-id"]}-{index}"' in response.text for index in range(2))
+    response = app.post("/generate", {**BODY, "text": ["One", "Two"], "stream": stream, "rid": ["x", "y"]})
+    assert response.headers["x-request-id"] == "x"
+
+
 def test_what_the_engine_refuses_is_a_status_and_no_event(app: Any) -> None:
     for stream in (False, True):
         error = app.refusal("/generate", {"input_ids": [99999], "stream": stream})
