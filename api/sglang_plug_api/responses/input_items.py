@@ -39,10 +39,20 @@ class RetrieveQuery(BaseModel):
 
 
 def full_items(input: str | Sequence[GivenItem]) -> list[Item]:
-    """Return the items of a request's input with all optional fields filled in."""
+    """Return the items of a request's input with all optional fields filled in.
+
+    Pages of them begin behind an id, so an item whose id an earlier one has gets another.
+    """
     if isinstance(input, str):
         return [_item({"role": "user", "content": input})] if input else []
-    return [_item(item.model_dump(exclude_none=True)) for item in input]
+    items, ids = list[Item](), set[str]()
+    for entry in input:
+        fields = entry.model_dump(exclude_none=True)
+        if fields.get("id") in ids:
+            del fields["id"]
+        items.append(_item(fields))
+        ids.add(items[-1]["id"])
+    return items
 
 
 def items_page(items: Sequence[Item], query: ItemQuery) -> dict[str, Any]:
