@@ -75,10 +75,10 @@ The endpoints of the built-in route plugins. A running server describes them, an
   `code` is a word such as `context_length_exceeded`, or null; at the top level it is the HTTP status. 400: a field is
   wrong, and the message says how; 401: a key is needed; 403: a page of another origin sent the request; 404: there is
   no such route, model or object; 408 and 413: the body arrived too slowly or is too large; 415: it is not JSON, or
-  compressed; 421: the server does not answer to the name in `Host` ([Security](security.md#browsers)); 429: the caller
-  has too many waiting requests (`--max-queued-per-caller`); 500: an error of the server, which is in its log; 503: the
-  server is full, stopping, or its engine is not running; 504: the deadline of the request (`deadline_ms`) cannot be
-  met. 429 and 503 may have the header `Retry-After`.
+  compressed; 416: a `Range` begins behind the end of the file; 421: the server does not answer to the name in `Host`
+  ([Security](security.md#browsers)); 429: the caller has too many waiting requests (`--max-queued-per-caller`); 500: an
+  error of the server, which is in its log; 503: the server is full, stopping, or its engine is not running; 504: the
+  deadline of the request (`deadline_ms`) cannot be met. 429 and 503 may have the header `Retry-After`.
 * **Fields of plugins**: a logits processor adds request fields of its own, next to `temperature` in the bodies of
   chats, completions and responses, and in `sampling_params`. `/openapi.json` of a server shows them, and they are
   validated like other fields. `--block-plugin logits-processor:NAME` leaves a processor out; a request that sets one

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
+import stat
 import time
 from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
@@ -41,6 +45,9 @@ FORM = {
         "purpose": {"type": "string", "enum": list(PURPOSES)},
     },
 }
+RANGES = re.compile(r"\s*bytes\s*=(.*)", re.IGNORECASE | re.DOTALL)
+RANGE = re.compile(r"(\d{1,18})\s*-\s*(\d{1,18})?|-\s*(\d{1,18})")
+"""``FIRST-LAST``, ``FIRST-`` or ``-LENGTH``."""
 UPLOAD_BODY = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FORM}}}}
 
 
@@ -77,21 +84,22 @@ def build(engine: TextEngine) -> APIRouter:
         return json_response(file_object(await storage.client_call(store.file(id, owner))))
 
     @router.get("/v1/files/{id}/content", summary="A file's content")
-    async def content(id: str) -> Response:
+    async def content(request: Request, id: str) -> Response:
         owner = current_caller().scope
         record = await storage.client_call(store.file(id, owner))
         path = store.content_path(record.id)
         try:
             if path is None:
                 return await _streamed(storage, record)
-            if not await asyncio.to_thread(path.is_file):
-                raise ContentMissing(record.id)
+            status = await _file_status(path, record)
         except ContentMissing:
             logger.error("the content of file %s is missing: %s", record.id, path or store.location)
             raise ApiError(
                 f"the content of file {record.id!r} is missing from the server's file storage", 503
             ) from None
-        return FileResponse(path, media_type=CONTENT_TYPE)
+        response = FileResponse(path, media_type=CONTENT_TYPE, stat_result=status)
+        _check_range(request, response, status.st_size)
+        return response
 
     @router.delete("/v1/files/{id}", summary="Delete a file")
     async def delete(id: str) -> Response:
@@ -100,6 +108,51 @@ def build(engine: TextEngine) -> APIRouter:
         return json_response({"id": id, "object": "file", "deleted": True})
 
     return router
+
+
+async def _file_status(path: Path, file: FileRecord) -> os.stat_result:
+    """Return the status of the local file that has the content of ``file``. Raises ``ContentMissing``."""
+    try:
+        status = await asyncio.to_thread(path.stat)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ContentMissing(file.id) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise ContentMissing(file.id)
+    return status
+
+
+def _check_range(request: Request, response: FileResponse, size: int) -> None:
+    """Check the header ``Range``, which ``response`` reads: one that is malformed or not in bytes is removed.
+
+    Raises ``ApiError`` with status 416 if a range begins behind the end of the file of ``size`` bytes.
+    """
+    text, condition = request.headers.get("range"), request.headers.get("if-range")
+    if text is None or (condition and condition not in (response.headers["etag"], response.headers["last-modified"])):
+        return
+    starts = _range_starts(text, size)
+    if starts is None:
+        headers = request.scope["headers"]
+        request.scope["headers"] = [(name, value) for name, value in headers if name.lower() != b"range"]
+    elif any(start >= size for start in starts):
+        headers = {"content-range": f"bytes */{size}"}
+        raise ApiError(f"the file has {size} bytes; none are in the range {text[:SHOWN]!r}", 416, headers=headers)
+
+
+def _range_starts(text: str, size: int) -> list[int] | None:
+    """Return where the ranges of a header begin in a file of ``size`` bytes; ``None`` if the header has to be ignored.
+
+    That is what RFC 9110 demands of other units than bytes, and allows for ranges that are malformed.
+    """
+    ranges = RANGES.fullmatch(text)
+    starts = list[int]()
+    for part in ranges[1].split(",") if ranges else ():
+        if not part.strip():
+            continue
+        match = RANGE.fullmatch(part.strip())
+        if match is None or (match[2] and int(match[2]) < int(match[1])):
+            return None
+        starts.append(max(0, size - int(match[3])) if match[3] else int(match[1]))
+    return starts or None
 
 
 async def _streamed(storage: Storage, file: FileRecord) -> Response:

@@ -132,6 +132,50 @@ def test_an_id_is_never_a_path(app: Any, folder: Path, id: str, end: str) -> Non
     assert (folder / "batches.sqlite3").exists()
 
 
+def ranged(app: Any, range: str, **headers: str) -> httpx.Response:
+    """The answer to a request for some bytes of a file of ten."""
+    id = upload(app, b"0123456789").json()["id"]
+    response: httpx.Response = app.get(f"/v1/files/{id}/content", headers={"range": range, **headers})
+    return response
+
+
+@pytest.mark.parametrize(
+    ("range", "content"),
+    [("bytes=2-4", b"234"), ("bytes=7-", b"789"), ("bytes=-2", b"89"), ("bytes=8-50", b"89"), ("BYTES=0-0,", b"0")],
+)
+def test_some_bytes(app: Any, range: str, content: bytes) -> None:
+    answer = ranged(app, range)
+    assert (answer.status_code, answer.content) == (206, content)
+    assert answer.headers["content-range"].endswith("/10")
+
+
+def test_several_ranges(app: Any) -> None:
+    answer = ranged(app, "bytes=0-1, 4-5")
+    assert answer.status_code == 206 and answer.headers["content-type"].startswith("multipart/byteranges")
+
+
+@pytest.mark.parametrize(
+    "range",
+    ["items=1-2", "bytes=abc", "bytes=5-2", "bytes=", "bytes=-", "bytes", "bytes=0-1,x", f"bytes={'9' * 5000}-", ""],
+)
+def test_a_range_that_is_malformed_or_of_another_unit_is_ignored(app: Any, range: str) -> None:
+    answer = ranged(app, range)
+    assert (answer.status_code, answer.content) == (200, b"0123456789")
+    assert answer.headers["content-length"] == "10"
+
+
+@pytest.mark.parametrize("range", ["bytes=50-60", "bytes=10-", "bytes=-0", "bytes=0-1,50-60"])
+def test_a_range_behind_the_end_is_refused_in_json(app: Any, range: str) -> None:
+    answer = ranged(app, range)
+    refused(answer, 416)
+    assert answer.headers["content-range"] == "bytes */10"
+
+
+def test_a_range_of_another_version_of_the_file_is_ignored(app: Any) -> None:
+    answer = ranged(app, "bytes=50-60", **{"if-range": '"another"'})
+    assert (answer.status_code, answer.content) == (200, b"0123456789")
+
+
 def test_the_files_limit_is_not_that_of_other_bodies(app: Any) -> None:
     assert upload(app, b"x" * LARGEST).json()["bytes"] == LARGEST
     error = refused(upload(app, b"x" * (LARGEST + 1)), 413)
