@@ -42,7 +42,8 @@ class ExtraResponseFields:
         if not self._body.return_meta_info:
             return {}
         job, record = self._jobs[index], self._records[index]
-        return {"meta_info": meta_info(self._engine, job, piece, record, self._started, self._engine.tokenizer)}
+        texts = self._engine.tokenizer if self._engine.has_text else None
+        return {"meta_info": meta_info(self._engine, job, piece, record, self._started, texts)}
 
     def add(self, index: int, piece: Piece) -> None:
         """Remember what the ends of outputs tell; call it with every piece."""

@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from sglang_plug import TokenLogprob
+from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import cancel_on_disconnect, respond
 from sglang_plug_api.openai.additions import ExtraResponseFields, logprob_options
@@ -50,6 +51,17 @@ def build(engine: TextEngine) -> APIRouter:
     return router
 
 
+def _check_logprobs(engine: TextEngine, body: CompletionBody) -> None:
+    """Raise ``ApiError`` for log-probabilities on a server without a tokenizer: they have the texts of the tokens."""
+    for name in () if engine.has_text else ("logprobs", "prompt_logprobs"):
+        if getattr(body, name) is not None:
+            raise ApiError(
+                f"the server runs with --skip-tokenizer-init, and {name} has the texts of tokens; use /generate with "
+                "return_logprob",
+                param=name,
+            )
+
+
 class _CompletionCall:
     """One request with one or several prompts, and its outputs."""
 
@@ -72,6 +84,7 @@ class _CompletionCall:
     async def prepare(cls, engine: TextEngine, body: CompletionBody) -> _CompletionCall:
         """Check and tokenize a request. Raises ``ApiError``."""
         engine.check_model(body.model)
+        _check_logprobs(engine, body)
         id, params, inputs = request_id(body), body.sampling(), body.prompts()
         engine.check_sequences(len(inputs) * engine.defaults.outputs(params))
         prompts = await _encode(engine, inputs, body)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from tests.api.letters import Unused
+
+from sglang_plug_api.text.text_engine import TextEngine
 
 PATH = "/v1/completions"
 FRANCE = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 4}
@@ -61,6 +64,29 @@ async def test_too_many_sequences_are_refused_before_any_is_tokenised(scripted_c
 
 def test_token_ids_need_no_tokenizer(apps: Any) -> None:
     app = apps(skip_tokenizer_init=True)
-    answer = app.post("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 4})
+    answer = app.post(PATH, {"prompt": [1, 2, 3], "max_tokens": 4})
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["completion_tokens"] == 4
+
+
+@pytest.fixture(scope="module")
+def tokens_only(apps: Callable[..., Any]) -> Any:
+    """An application without a tokenizer."""
+    return apps(skip_tokenizer_init=True)
+
+
+def test_meta_info_needs_no_tokenizer(tokens_only: Any) -> None:
+    body = {"prompt": [80, 81], "max_tokens": 3, "ignore_eos": True, "return_meta_info": True}
+    choice = tokens_only.answer(PATH, body)["choices"][0]
+    assert (choice["text"], choice["meta_info"]["completion_tokens"]) == ("", 3)
+    last = tokens_only.post(PATH, {**body, "stream": True}).text
+    assert '"completion_tokens":3' in last and "error" not in last
+
+
+@pytest.mark.parametrize(("field", "value"), [("logprobs", 0), ("logprobs", 2), ("prompt_logprobs", 0)])
+def test_log_probabilities_without_a_tokenizer_are_refused_before_anything_is_generated(
+    tokens_only: Any, field: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TextEngine, "stream", None)
+    error = tokens_only.refusal(PATH, {"prompt": [80, 81], "max_tokens": 3, field: value})
+    assert error["param"] == field and "--skip-tokenizer-init" in error["message"]
