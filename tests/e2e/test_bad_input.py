@@ -117,7 +117,7 @@ BAD_FIELDS: list[tuple[str, str, Any, str]] = [
     (CHAT, "messages", HELLO * 16385, "messages"), (CHAT, "max_tokens", -1, "max_tokens"),
     (CHAT, "max_tokens", 4096, "maximum context length of 4096"), (CHAT, "max_tokens", 1 << 40, "context length"),
     (CHAT, "max_completion_tokens", 5000, "maximum context length"), (CHAT, "max_tokens", "x", "max_tokens"),
-    (CHAT, "min_tokens", 2, "min_new_tokens"), (CHAT, "min_tokens", -1, "min_"), (CHAT, "stream", "x", "stream"),
+    (CHAT, "min_tokens", 2, "min_tokens must"), (CHAT, "min_tokens", -1, "min_"), (CHAT, "stream", "x", "stream"),
     (CHAT, "stream_options", {"include_usage": True}, "stream_options"), (CHAT, "stream_options", 1, "stream_options"),
     (CHAT, "top_logprobs", 2, "logprobs"), (CHAT, "logprobs", 3, "logprobs"), (CHAT, "model", 7, "model"),
     (CHAT, "model", "m" * 257, "model"), (CHAT, "rid", "r" * 257, "rid"), (CHAT, "priority", 1 << 63, "priority"),

@@ -176,7 +176,7 @@ def blocking(module_launcher: Any) -> Any:
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"repetition_penalty": 1.1}, "repetition_penalty"),
         ({"logit_bias": {"3": 1}}, "logit_bias"),
-        ({"min_tokens": 2}, "min_new_tokens"),
+        ({"min_tokens": 2}, "min_tokens"),
         (STEER, "steer"),
     ],
 )

@@ -136,6 +136,7 @@ def fitting(engine: TextEngine, prompts: Iterable[list[int]], count: int, param:
             raise ApiError(
                 f"{where}The input ({len(tokens)} tokens) is longer than the model's context length ({limit} tokens).",
                 param=param,
+                code="context_length_exceeded",
             )
         fit.append(tokens)
     return fit

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from sglang_plug_api.http.errors import WrongField
+from sglang_plug_api.http.errors import ApiError, WrongField
 
 from .base import Integer, Many, Name, Number, ProcessorFieldsBody, RequestBody, Tokens
 from .misplaced import Remedies
@@ -112,3 +114,29 @@ class SamplingFields(ProcessorFieldsBody):
         known = type(self).model_fields
         params = ((native, getattr(self, name)) for name, native in SAMPLING.items() if name in known)
         return {**{native: value for native, value in params if value is not None}, **self.processor_fields}
+
+    def names(self) -> dict[str, str]:
+        """Map the native names of parameters to this body's: to the one that the client gave, if there are several."""
+        known = type(self).model_fields
+        names = {native: native for native in SAMPLING.values() if native in known}
+        for name, native in SAMPLING.items():
+            if name in known and (getattr(self, name) is not None or native not in names):
+                names[native] = name
+        return names
+
+
+@contextlib.contextmanager
+def renamed_params(names: Mapping[str, str]) -> Iterator[None]:
+    """Let an ``ApiError`` about a parameter name it, and others in its message, as the client does.
+
+    ``names`` maps native names to those of the client, as ``SamplingFields.names`` returns them.
+    """
+    names = {**names, "max_tokens": names["max_new_tokens"]}  # OpenAI's name, in errors about the context length
+    try:
+        yield
+    except ApiError as error:
+        if error.param not in names:
+            raise
+        message = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), error.message)
+        renamed = ApiError(message, error.status, param=names[error.param], code=error.code, headers=error.headers)
+        raise renamed from None

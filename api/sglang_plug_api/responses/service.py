@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from sglang_plug_api.openai.tools import ToolSetup, tool_setup
 from sglang_plug_api.protocol.items import check_outputs
 from sglang_plug_api.protocol.openai import MAX_MESSAGES
 from sglang_plug_api.protocol.responses import ResponsesBody
+from sglang_plug_api.protocol.sampling import renamed_params
 from sglang_plug_api.protocol.tools import FlatAllowedTools, FlatNamedTool
 from sglang_plug_api.text.constraints import FormatFields, constraint_from_fields, with_backend
 from sglang_plug_api.text.job import Job, limited, new_id
@@ -344,7 +345,7 @@ def _variables(engine: TextEngine, body: ResponsesBody, tools: ToolSetup) -> dic
 
 
 def _sampling(engine: TextEngine, params: Mapping[str, Any], prompt: int) -> Sampling:
-    with _renamed_params({"max_tokens": "max_output_tokens", "max_new_tokens": "max_output_tokens"}):
+    with renamed_params({"max_new_tokens": "max_output_tokens"}):
         return engine.defaults.complete(params, prompt, None)
 
 
@@ -366,14 +367,4 @@ def _tool_setup(engine: TextEngine, body: ResponsesBody, *, has_format: bool) ->
         )
     except ApiError as error:
         error.param = error.param and error.param.replace(".function.", ".")
-        raise
-
-
-@contextlib.contextmanager
-def _renamed_params(names: Mapping[str, str]) -> Iterator[None]:
-    """Rename the fields in errors: other routes have other names for them."""
-    try:
-        yield
-    except ApiError as error:
-        error.param = names.get(error.param or "", error.param)
         raise

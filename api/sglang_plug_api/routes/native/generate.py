@@ -8,8 +8,12 @@ from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import cancel_on_disconnect, respond
 from sglang_plug_api.native.generate import Generation
 from sglang_plug_api.openai.choices import id_header
-from sglang_plug_api.protocol.native import GenerateBody
+from sglang_plug_api.protocol.native import GenerateBody, SamplingBody
+from sglang_plug_api.protocol.sampling import renamed_params
 from sglang_plug_api.text.text_engine import TextEngine
+
+NAMES = SamplingBody.model_validate({}).names()
+"""The names of parameters in ``sampling_params``."""
 
 
 def build(engine: TextEngine) -> APIRouter:
@@ -19,7 +23,8 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/generate", GenerateBody, methods=["POST", "PUT"], summary="Generate from text or token ids")
     async def generate(request: Request) -> Response:
         body = await read_body(request, GenerateBody)
-        generation = await cancel_on_disconnect(request, Generation.prepare(engine, body))
+        with renamed_params(NAMES):
+            generation = await cancel_on_disconnect(request, Generation.prepare(engine, body))
         return await respond(request, body.stream, generation.events, generation.answer, id_header(generation.id))
 
     return router

@@ -25,6 +25,7 @@ from sglang_plug_api.openai.choices import (
     stream_all,
 )
 from sglang_plug_api.protocol.openai import ChatBody
+from sglang_plug_api.protocol.sampling import renamed_params
 from sglang_plug_api.text.constraints import generation_constraint
 from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.logprobs import chat_logprobs
@@ -39,7 +40,8 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/chat/completions", ChatBody, summary="Chat completion")
     async def chat(request: Request) -> Response:
         body = await read_body(request, ChatBody)
-        call = await cancel_on_disconnect(request, _ChatCall.prepare(engine, body))
+        with renamed_params(body.names()):
+            call = await cancel_on_disconnect(request, _ChatCall.prepare(engine, body))
         return await respond(request, body.stream, call.events, call.answer, id_header(call.id))
 
     return router

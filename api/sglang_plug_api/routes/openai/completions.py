@@ -28,6 +28,7 @@ from sglang_plug_api.openai.choices import (
     stream_all,
 )
 from sglang_plug_api.protocol.openai import CompletionBody
+from sglang_plug_api.protocol.sampling import renamed_params
 from sglang_plug_api.text.constraints import generation_constraint
 from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.logprobs import TextOffsets, completion_logprobs
@@ -45,7 +46,8 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/completions", CompletionBody, summary="Text completion")
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody)
-        call = await cancel_on_disconnect(request, _CompletionCall.prepare(engine, body))
+        with renamed_params(body.names()):
+            call = await cancel_on_disconnect(request, _CompletionCall.prepare(engine, body))
         return await respond(request, body.stream, call.events, call.answer, id_header(call.id))
 
     return router
