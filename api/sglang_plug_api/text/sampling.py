@@ -131,7 +131,7 @@ class RequestSampling:
         lengths = self._lengths(prompt, default_new_tokens)
         sampling = self._by_lengths.get(lengths)
         if sampling is None:
-            is_open = (self._max_new_tokens if self._names_maximum else default_new_tokens) is None
+            is_open = not self._names_maximum and (self._has_maximum or default_new_tokens is None)
             params = self._engine_params(*lengths)
             sampling = self._by_lengths[lengths] = Sampling(params=params, open_length=is_open, **self._text_options)
         return sampling

@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tests.api.letters import Unused
+import pytest
 
 from sglang_plug_api.text.text_engine import TextEngine
+from tests.api.letters import Unused
 
 PATH = "/v1/completions"
 FRANCE = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 4}
