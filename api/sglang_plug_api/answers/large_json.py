@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from fastapi import Response
 
 from sglang_plug_api.http.errors import json_bytes
 
@@ -65,6 +67,11 @@ def plain(value: Any) -> Any:
             return [plain(inner) for inner in value]
         case _:
             return value
+
+
+async def large_json_response(value: Any, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response with ``value`` as JSON; see ``large_json_bytes``."""
+    return Response(await large_json_bytes(value), 200, headers, "application/json")
 
 
 async def large_json_bytes(value: Any) -> bytes:

@@ -17,7 +17,7 @@ from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from sglang_plug.system.library_panics import is_error
-from sglang_plug_api.answers.large_json import large_json_bytes
+from sglang_plug_api.answers.large_json import large_json_bytes, large_json_response
 
 from .errors import ApiError, error_line, from_exception
 
@@ -151,7 +151,7 @@ async def respond(
         return JsonLines(begun, headers) if lines else EventStream(begun, headers, done=done)
 
     async def whole() -> Response:
-        return Response(await large_json_bytes(await answer()), 200, headers, "application/json")
+        return await large_json_response(await answer(), headers)
 
     return await response_unless_disconnected(request, whole())
 

@@ -8,10 +8,10 @@ from typing import Any
 from fastapi import Response
 
 from sglang_plug.plugins.spec import Task
+from sglang_plug_api.answers.large_json import LargeList, large_json_response
 from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.native.generate import prompt_adapters, prompt_ids, with_ids
 from sglang_plug_api.openai.choices import id_header
-from sglang_plug_api.pooling.large_responses import large_list_response
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.native import PoolBody
 from sglang_plug_api.text.job import Job
@@ -23,10 +23,10 @@ from .pooling import encode_all, meta_info, pool_all, pooling_task, truncate_vec
 async def pool_response(engine: TextEngine, body: PoolBody, *tasks: Task) -> Response:
     """Answer a request with the result of ``pool_prompts``. Raises ``ApiError``."""
     id, answer = await pool_prompts(engine, body, *tasks)
-    headers = id_header(id)
-    return (
-        await large_list_response(answer, headers) if isinstance(answer, list) else json_response(answer, 200, headers)
-    )
+    if isinstance(answer, dict):
+        return json_response(answer, 200, id_header(id))
+    entries = LargeList(answer, lambda entry: entry, len(answer[0]["embedding"]))
+    return await large_json_response(entries, id_header(id))
 
 
 async def pool_prompts(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug_api.answers.large_json import PART, LargeList, large_json_bytes, plain
+from sglang_plug_api.answers.large_json import PART, LargeList, large_json_bytes, large_json_response, plain
 from sglang_plug_api.http.errors import json_bytes
 
 
@@ -77,3 +77,9 @@ def test_it_reads_as_the_list_of_its_entries() -> None:
     assert entries == LargeList([2, 4, 6], lambda item: item)
     assert (len(entries), entries[-1], list(entries[:2])) == (3, 6, [2, 4])
     assert type(plain({"a": entries})["a"]) is list
+
+
+async def test_a_response_has_the_media_type_and_the_headers() -> None:
+    response = await large_json_response({"data": LargeList([0.25, 1e-07], float), "n": 2}, {"x-a": "b"})
+    assert (response.body, response.media_type) == (b'{"data":[0.25,1e-07],"n":2}', "application/json")
+    assert response.headers["x-a"] == "b"

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import pytest
 
 from sglang_plug_api.http.errors import ApiError
-from sglang_plug_api.pooling.large_responses import large_list_response, large_object_response
 from sglang_plug_api.pooling.pooling import encode_all, fitting
 from sglang_plug_api.protocol.base import Side
 from sglang_plug_api.protocol.score import QueryWithItems
@@ -73,12 +72,3 @@ async def test_many_token_ids_are_read_in_a_thread(text_engine: Any) -> None:
     assert Read.threads == [threading.current_thread()]
     await encode_all(engine, [Read([1] * 50)] * 50, "input")
     assert len(Read.threads) == 51 and threading.current_thread() not in Read.threads[1:]
-
-
-async def test_large_responses_are_plain_json() -> None:
-    listed = await large_list_response([{"a": 1.5}, "é", None])
-    assert listed.body == '[{"a":1.5},"é",null]'.encode() and listed.media_type == "application/json"
-    fields = {"object": "list", "data": [[0.25, 1e-07], []], "usage": {"total_tokens": 2}}
-    answer = await large_object_response(fields, large="data")
-    assert answer.body == b'{"object":"list","data":[[0.25,1e-07],[]],"usage":{"total_tokens":2}}'
-    assert (await large_list_response([])).body == b"[]"

@@ -9,10 +9,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from sglang_plug_api.answers.large_json import LargeList, large_json_response
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import response_unless_disconnected
 from sglang_plug_api.openai.choices import id_header
-from sglang_plug_api.pooling.large_responses import large_object_response
 from sglang_plug_api.pooling.pooling import pool_inputs, pooling_task, prompt_usage, truncate_vector
 from sglang_plug_api.protocol.embeddings import EmbeddingsBody
 from sglang_plug_api.text.text_engine import TextEngine
@@ -38,17 +38,15 @@ def build(engine: TextEngine) -> APIRouter:
 
 async def _embed(engine: TextEngine, body: EmbeddingsBody) -> Response:
     id, prompts, vectors = await pool_inputs(engine, body, "embed")
-    data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": _encoded(truncate_vector(engine, vector, body.dimensions), body.encoding_format or "float"),
-        }
-        for index, vector in enumerate(vectors)
-    ]
+
+    def entry(index: int) -> dict[str, Any]:
+        vector = truncate_vector(engine, vectors[index], body.dimensions)
+        return {"object": "embedding", "index": index, "embedding": _encoded(vector, body.encoding_format or "float")}
+
+    data = LargeList(range(len(vectors)), entry, len(vectors[0]))
     model = body.model or engine.model_name
     answer = {"object": "list", "data": data, "model": model, "usage": prompt_usage(prompts)}
-    return await large_object_response(answer, id_header(id), large="data")
+    return await large_json_response(answer, id_header(id))
 
 
 def _encoded(values: Sequence[float], form: str) -> Any:
