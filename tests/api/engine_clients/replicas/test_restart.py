@@ -264,9 +264,9 @@ async def test_adapters_are_loaded_again() -> None:
     await family.replaced(2)
     assert family.engines[1].controls == [
         ("unload_adapter", {"adapter": "first"}),
+        ("unload_adapter", {"adapter": "gone"}),
         ("load_adapter", {"adapter": "first", "path": "/other"}),
         ("load_adapter", {"adapter": "new", "path": "/newer"}),
-        ("unload_adapter", {"adapter": "gone"}),
     ]
     family.prepare = lambda engine: setattr(engine, "control_error", RequestError("no such folder"))
     family.engines[1].die()
