@@ -114,7 +114,7 @@ class FaultyExecutor(Executor):
         def follow(rank: int, endpoint: RankEndpoint) -> None:
             spec.run_worker_rank(rank, RankEndpoint(self.collectives(endpoint.collectives), endpoint.receive))
 
-        group = self.group(ThreadExecutor().start(replace(spec, follow=follow)), self.collectives)
+        group = self.group(ThreadExecutor().start(replace(spec, run_worker_rank=follow)), self.collectives)
         self.started.append(group)
         return group
 
