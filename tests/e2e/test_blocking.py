@@ -70,7 +70,8 @@ async def test_overload_is_refused_and_the_rest_served_whole(guarded: Any) -> No
         answers = await asyncio.gather(*(client.post("/generate", json=body) for _ in range(6)))
         streams = await asyncio.gather(*(client.post("/generate", json={**body, "stream": True}) for _ in range(6)))
         batch = await client.post("/generate", json={**body, "text": ["a", "b", "c"]})
-        assert batch.status_code == 503
+        assert batch.status_code == 400, "it cannot be served at any time"
+        assert "at most 2 run and wait together" in batch.json()["error"]["message"]
         while (info := (await client.get("/server_info")).json())["running"] + info["waiting"]:
             pass
     for responses in (answers, streams):
