@@ -53,8 +53,6 @@ class LargeList(Sequence[Any]):
     def __eq__(self, other: object) -> bool:
         return self.entries() == (other.entries() if isinstance(other, LargeList) else other)
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 def plain(value: Any) -> Any:
     """Return ``value`` with lists instead of each ``LargeList``."""

@@ -32,17 +32,17 @@ class ExtensionCounters:
             replica: value of the label ``dp_rank``; ``None``: there is one engine, and no such label.
         """
         own = engine_labels(model, replica)
-        for total in counters:
-            labels = {**own, **dict(total.labels)}
-            if total.name not in self._counters:
-                self._counters[total.name] = Counter(
-                    f"sglang:{total.name}", total.description, list(labels), registry=self._registry
+        for counter in counters:
+            labels = {**own, **dict(counter.labels)}
+            if counter.name not in self._counters:
+                self._counters[counter.name] = Counter(
+                    f"sglang:{counter.name}", counter.description, list(labels), registry=self._registry
                 )
-            key = total.name, tuple(labels.values())
+            key = counter.name, tuple(labels.values())
             before = self._values.get(key, 0.0)
-            self._values[key] = total.value
-            increase = total.value - before if total.value >= before else total.value
-            self._counters[total.name].labels(*labels.values()).inc(increase)
+            self._values[key] = counter.value
+            increase = counter.value - before if counter.value >= before else counter.value
+            self._counters[counter.name].labels(*labels.values()).inc(increase)
 
 
 class ExtensionGauges:

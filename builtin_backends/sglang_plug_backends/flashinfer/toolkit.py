@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import USUAL_CUDA_HOME
+
 LIBRARIES = ("libcuda.so", "libcudart.so")
 HEADER = "curand_kernel.h"
-USUAL_HOME = Path("/usr/local/cuda")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class ToolkitParts:
     @classmethod
     def of_this_machine(cls) -> ToolkitParts:
         """Find them, once CUDA is initialised."""
-        return cls(home=USUAL_HOME, libraries=tuple(loaded_libraries()), headers=packaged_headers())
+        return cls(home=USUAL_CUDA_HOME, libraries=tuple(loaded_libraries()), headers=packaged_headers())
 
 
 def complete_toolkit(folder: Path | None = None, parts: ToolkitParts | None = None) -> dict[str, str]:
@@ -56,7 +57,7 @@ def complete_toolkit(folder: Path | None = None, parts: ToolkitParts | None = No
     return results
 
 
-def toolkit_home(environ: Mapping[str, str], usual: Path = USUAL_HOME) -> Path | None:
+def toolkit_home(environ: Mapping[str, str], usual: Path = USUAL_CUDA_HOME) -> Path | None:
     """Return the toolkit's folder with its compiler and headers, at last ``usual``; ``None`` if there is none."""
     named = [Path(environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
     compiler = shutil.which("nvcc", path=environ.get("PATH"))

@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 
 Controls = Mapping[str, Callable[..., Any]]
 """Name of a control call -> function of keyword arguments that returns plain data."""
-TOTALS_PERIOD = 1.0
-"""Seconds between two reports of the counters of step extensions, and of what was learned about steps."""
+METRICS_PERIOD = 1.0
+"""Seconds between two reports of the counters and gauges of step extensions."""
 POLL = 0.005
 """Seconds between two checks whether held requests are ready, while there is nothing else to do."""
 
@@ -110,7 +110,7 @@ class EngineLoop:
         self.ranks, self._queue_view = ranks, Queue(scheduler)
         self.requests, self.held = OpenRequests(), HeldSequences(self.extensions)
         self.processors = LogitsProcessors() if processors is None else processors
-        self._closed, self._next_totals = False, 0.0
+        self._closed, self._next_metrics = False, 0.0
         self._controls = self._all_controls()
 
     def run(self, begin: Callable[[], None] = lambda: None) -> None:
@@ -330,9 +330,9 @@ class EngineLoop:
     def _stats(self, seconds: float) -> StepStats:
         """Return the statistics of the step that was committed last; ``seconds`` is 0 if nothing was computed."""
         metric_counters, gauges, now = tuple[MetricCounter, ...](), tuple[MetricGauge, ...](), time.monotonic()
-        if now >= self._next_totals or not self.scheduler.busy:  # what is true of an idle engine stays
+        if now >= self._next_metrics or not self.scheduler.busy:  # what is true of an idle engine stays
             metric_counters, gauges = self._metrics.counters(), self._metrics.gauges()
-            self._next_totals = now + TOTALS_PERIOD
+            self._next_metrics = now + METRICS_PERIOD
         counters, pool = self.scheduler.counters, self.scheduler.pool
         free, cached = pool.free, self.scheduler.cache.size
         return StepStats(

@@ -39,7 +39,7 @@ class ServiceReports:
 
     def __init__(self, points: ExtensionPoints) -> None:
         self._points = points
-        self._totals: dict[tuple[str, Labels], float] = {}
+        self._counted: dict[tuple[str, Labels], float] = {}
 
     def check(self) -> None:
         """Raise ``AssertionError`` unless reports are what ``/server_info`` and metrics can show."""
@@ -47,8 +47,8 @@ class ServiceReports:
             stats = replace(STATS)
             step_done(stats)
             assert stats == STATS, "step_done() changed the statistics that others get, too"
-        self._check_totals(
-            [total for counters in self._points.counters for total in _checked(counters(), MetricCounter)]
+        self._check_counters(
+            [counter for counters in self._points.counters for counter in _checked(counters(), MetricCounter)]
         )
         for gauge in [gauge for gauges in self._points.gauges for gauge in _checked(gauges(), MetricGauge)]:
             assert not gauge.name.endswith("_total"), f"gauges(): the name {gauge.name!r} must not end with _total"
@@ -62,18 +62,18 @@ class ServiceReports:
             odd = [call for call, function in controls().items() if not isinstance(call, str) or not callable(function)]
             assert not odd, f"controls() of {name} must be functions by name: {odd[0]!r}"
 
-    def _check_totals(self, counters: Iterable[MetricCounter]) -> None:
+    def _check_counters(self, counters: Iterable[MetricCounter]) -> None:
         keys = set[tuple[str, Labels]]()
-        for total in counters:
-            key = total.name, total.labels
-            assert total.name.endswith("_total"), f"counters(): the name {total.name!r} must end with _total"
-            assert key not in keys, f"counters() returned {total.name!r} twice with the labels {total.labels}"
-            before = self._totals.get(key, 0.0)
-            assert math.isfinite(total.value) and total.value >= before, (
-                f"counters(): {total.name} is {total.value} after {before}; it counts since the start"
+        for counter in counters:
+            key = counter.name, counter.labels
+            assert counter.name.endswith("_total"), f"counters(): the name {counter.name!r} must end with _total"
+            assert key not in keys, f"counters() returned {counter.name!r} twice with the labels {counter.labels}"
+            before = self._counted.get(key, 0.0)
+            assert math.isfinite(counter.value) and counter.value >= before, (
+                f"counters(): {counter.name} is {counter.value} after {before}; it counts since the start"
             )
             keys.add(key)
-            self._totals[key] = total.value
+            self._counted[key] = counter.value
 
 
 def _checked(metrics: Any, kind: type[Any]) -> list[Any]:

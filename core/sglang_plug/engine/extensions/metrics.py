@@ -24,11 +24,11 @@ class ExtensionMetrics:
     """
 
     def __init__(self, points: ExtensionPoints, describe: Callable[[BaseException], str] = repr) -> None:
-        self._totals, self._gauges, self._describe = list(points.counters), list(points.gauges), describe
+        self._counters, self._gauges, self._describe = list(points.counters), list(points.gauges), describe
 
     def counters(self) -> tuple[MetricCounter, ...]:
         """Return the counters of all extensions."""
-        return self._collected(self._totals, MetricCounter)
+        return self._collected(self._counters, MetricCounter)
 
     def gauges(self) -> tuple[MetricGauge, ...]:
         """Return the gauges of all extensions."""

@@ -107,8 +107,9 @@ class Preemption:
         """
         candidates = admissible(waiting, running)
         preempted = self._preempt(running, candidates, free_running_slots)
-        if preempted[0] or len(candidates) == len(waiting):
+        if preempted[0] or len(candidates) == len(waiting) or self._now() < self._next_limited:
             return preempted
+        self._next_limited = self._now() + LIMITED_SECONDS
         present = set(map(id, candidates))
         limited = [sequence for sequence in waiting if id(sequence) not in present]
         return self._preempt_for_limited(running, limited, admissible)
@@ -141,9 +142,6 @@ class Preemption:
 
         Only the step extension decides.
         """
-        if self._now() < self._next_limited:
-            return [], []
-        self._next_limited = self._now() + LIMITED_SECONDS
         for _ in range(min(LIMITED_CANDIDATES, len(limited))):
             sequence = limited[self._searched % len(limited)]
             self._searched += 1
