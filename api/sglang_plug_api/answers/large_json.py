@@ -67,6 +67,23 @@ def plain(value: Any) -> Any:
             return value
 
 
+async def plain_in_parts(value: Any) -> Any:
+    """Return ``plain(value)``; between parts of large lists, other requests are served."""
+    match value:
+        case LargeList():
+            entries = list[Any]()
+            for part in value.parts():
+                entries += part
+                await asyncio.sleep(0)
+            return entries
+        case dict():
+            return {name: await plain_in_parts(inner) for name, inner in value.items()}
+        case [dict(), *_]:
+            return [await plain_in_parts(inner) for inner in value]
+        case _:
+            return value
+
+
 async def large_json_response(value: Any, headers: Mapping[str, str] | None = None) -> Response:
     """Return a response with ``value`` as JSON; see ``large_json_bytes``."""
     return Response(await large_json_bytes(value), 200, headers, "application/json")

@@ -14,7 +14,7 @@ from sglang_plug_api.openai.chat_events import Choice, ParsingOptions
 from sglang_plug_api.protocol.items import Item, messages_of
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.text.job import Ending, Job, Piece
-from sglang_plug_api.text.logprobs import chat_logprobs
+from sglang_plug_api.text.logprobs import chat_logprob_entry
 from sglang_plug_api.text.reasoning import reasoning_tokens
 from sglang_plug_api.text.text_engine import TextEngine
 
@@ -53,7 +53,8 @@ class ActiveResponse:
         self.items = full_items(body.input)
         """The items of the request's own input."""
         self._engine, self._body, self._messages = engine, body, messages
-        self._choice, self._output = Choice(parsing), Output()
+        self._choice = Choice(parsing)
+        self._output = Output(chat_logprob_entry(engine.tokenizer) if body.includes_logprobs else None)
         self._last_events: list[NamedEvent] = []
         self._created = int(time.time())
         self._completed: int | None = None
@@ -101,7 +102,8 @@ class ActiveResponse:
         """Add a piece of output and return its events."""
         self._tokens, self._cached, self._ending = piece.completion_tokens, piece.cached_tokens, piece.ending
         if self._body.includes_logprobs:
-            self._output.add_logprobs(chat_logprobs(piece.logprobs, self._engine.tokenizer)["content"])
+            token_bytes = self._engine.tokenizer.piece_bytes
+            self._output.add_logprobs((token_bytes(item.token), item) for item in piece.logprobs)
         return self._events(
             output_event for event in self._choice.events(piece) for output_event in self._output.add(event)
         )
@@ -123,7 +125,7 @@ class ActiveResponse:
             self._completed = int(time.time())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the response object."""
+        """Return the response object; its log-probabilities are a ``LargeList``."""
         body, params, status = self._body, self.job.sampling.params, self.status
         choice = body.tool_choice
         return {

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
 
-from sglang_plug import ResponseEvent, ResponseStore, StorageError
-from sglang_plug_api.http.errors import json_bytes
+from sglang_plug import ResponseEvent, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +29,11 @@ class EventLog:
         self._ended = False
         self._changed = asyncio.Event()
         self.size = 0
-        """Size of the events in bytes of JSON."""
+        """Size of the events in bytes of JSON, which the store adds."""
 
     def add(self, event: ResponseEvent) -> None:
         """Append an event and wake the readers."""
         self._events.append(event)
-        self.size += len(json_bytes(event))
         self._wake()
 
     def end(self) -> None:
@@ -82,13 +80,19 @@ class EventWriter:
     """Appends the events of a response to a store, in groups: those that come during a write make up the next one.
 
     Args:
-        store: the store, which may fail for a while.
+        append: appends events to a response of the store, which may fail for a while.
         id: the response's id.
         pause: seconds between two attempts to write a group.
     """
 
-    def __init__(self, store: ResponseStore, id: str, *, pause: float = ATTEMPT_PAUSE) -> None:
-        self._store, self._id, self._pause = store, id, pause
+    def __init__(
+        self,
+        append: Callable[[str, Sequence[ResponseEvent]], Awaitable[None]],
+        id: str,
+        *,
+        pause: float = ATTEMPT_PAUSE,
+    ) -> None:
+        self._append, self._id, self._pause = append, id, pause
         self._pending: list[ResponseEvent] = []
         self._writing: asyncio.Task[None] | None = None
 
@@ -107,7 +111,7 @@ class EventWriter:
         try:
             while self._pending:
                 group, self._pending = self._pending, []
-                write = partial(self._store.append_events, self._id, group)
+                write = partial(self._append, self._id, group)
                 await stored_if_possible(write, self._id, pause=self._pause)
         finally:
             self._writing = None

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sglang_plug import CallArguments, CallEnd, CallStart, Reasoning, Text
+from sglang_plug import CallArguments, CallEnd, CallStart, Reasoning, Text, TokenLogprob
 from sglang_plug.contracts.text.parsers import Event
 from sglang_plug_api.openai.chat_events import new_call_id
 from sglang_plug_api.text.job import new_id
+from sglang_plug_api.text.logprobs import logprob_list
 
 from .token_spans import TokenSpans
 
 Fields = dict[str, Any]
 OutputEvent = tuple[str, Fields]
 """An event: its name, and its fields besides type and sequence number."""
+LogprobEntry = Callable[[TokenLogprob], Fields]
+"""Returns the log-probabilities of one token as clients get them."""
 
 
 class Item(Protocol):
@@ -28,7 +31,7 @@ class Item(Protocol):
     def open(self) -> Iterator[OutputEvent]:
         """Yield the events that announce the item."""
 
-    def append(self, text: str, logprobs: Sequence[Fields] = ()) -> Iterator[OutputEvent]:
+    def append(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Iterator[OutputEvent]:
         """Add text, with the log-probabilities of its tokens if they were requested, and yield its events."""
 
     def close(self) -> Iterator[OutputEvent]:
@@ -69,25 +72,29 @@ REASONING = TextKind(
 
 
 class TextItem:
-    """A message or reasoning item, with one part."""
+    """A message or reasoning item, with one part.
 
-    def __init__(self, kind: TextKind) -> None:
+    Long lists of log-probabilities are made while they are encoded.
+    """
+
+    def __init__(self, kind: TextKind, logprob_entry: LogprobEntry | None = None) -> None:
         self.id, self.status = f"{kind.prefix}_{new_id()}", "in_progress"
         self.kind = kind
         self._texts: list[str] = []
-        self._logprobs: list[Fields] = []
+        self._logprob_entry = logprob_entry
+        self._logprobs: list[TokenLogprob] = []
 
     def open(self) -> Iterator[OutputEvent]:
         """Yield the event that announces the part."""
         yield "response.content_part.added", {"content_index": 0, "part": self._part("")}
 
-    def append(self, text: str, logprobs: Sequence[Fields] = ()) -> Iterator[OutputEvent]:
+    def append(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Iterator[OutputEvent]:
         """Add text, with the log-probabilities of its tokens if they were requested, and yield its event."""
         self._texts.append(text)
         self._logprobs += logprobs
         yield f"{self.kind.event}.delta", {"content_index": 0, "delta": text, **self._logprob_fields(logprobs)}
 
-    def end(self, logprobs: Sequence[Fields]) -> None:
+    def end(self, logprobs: Sequence[TokenLogprob]) -> None:
         """Add the log-probabilities of tokens without text, such as the end token."""
         self._logprobs += logprobs
 
@@ -105,8 +112,11 @@ class TextItem:
     def _part(self, text: str) -> Fields:
         return {**self.kind.part, **self._logprob_fields(self._logprobs), "text": text}
 
-    def _logprob_fields(self, logprobs: Sequence[Fields]) -> Fields:
-        return {"logprobs": list(logprobs)} if self.kind.has_logprobs else {}
+    def _logprob_fields(self, logprobs: Sequence[TokenLogprob]) -> Fields:
+        if not self.kind.has_logprobs:
+            return {}
+        entry = self._logprob_entry
+        return {"logprobs": [] if entry is None else logprob_list(list(logprobs), entry)}
 
 
 class CallItem:
@@ -134,7 +144,7 @@ class CallItem:
         """Yield nothing: the item itself announces the call."""
         yield from ()
 
-    def append(self, text: str, logprobs: Sequence[Fields] = ()) -> Iterator[OutputEvent]:
+    def append(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Iterator[OutputEvent]:
         """Add text of the arguments and yield its event; calls have no log-probabilities."""
         self._arguments.append(text)
         yield "response.function_call_arguments.delta", {"delta": text}
@@ -159,13 +169,15 @@ class CallItem:
 class Output:
     """All output items in order; the last one may still be open."""
 
+    logprob_entry: LogprobEntry | None = None
+    """``None`` if no log-probabilities were requested."""
     items: list[Item] = field(default_factory=list)
     _open_item: Item | None = None
-    _token_spans: TokenSpans = field(default_factory=TokenSpans)
+    _token_spans: TokenSpans[TokenLogprob] = field(default_factory=TokenSpans)
 
-    def add_logprobs(self, logprobs: Iterable[Fields]) -> None:
-        """Add the log-probabilities of the tokens whose events are added next."""
-        self._token_spans.add(logprobs)
+    def add_logprobs(self, tokens: Iterable[tuple[bytes, TokenLogprob]]) -> None:
+        """Add the bytes and log-probabilities of the tokens whose events are added next."""
+        self._token_spans.add(tokens)
 
     def add(self, event: Event) -> list[OutputEvent]:
         """Add an event of a parser and return the events of the response."""
@@ -186,7 +198,7 @@ class Output:
 
     def finish(self, *, whole: bool) -> list[OutputEvent]:
         """End the output; ``whole`` if it was not truncated. An output without any item is an empty message."""
-        events = [] if self.items else list(self._begin(TextItem(MESSAGE)))
+        events = [] if self.items else list(self._begin(TextItem(MESSAGE, self.logprob_entry)))
         if isinstance(self._open_item, TextItem):
             self._open_item.end(self._token_spans.take_all())
         return events + list(self._end(whole=whole))
@@ -200,7 +212,7 @@ class Output:
             return
         item = self._open_item
         if not isinstance(item, TextItem) or item.kind is not kind:
-            item = TextItem(kind)
+            item = TextItem(kind, self.logprob_entry)
             yield from self._begin(item)
         yield from self._with_item(item.append(text, self._token_spans.take(text)))
 

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_plug import ResponseEvent, ResponseRecord, ResponseStore
-from sglang_plug_api.http.errors import json_bytes
+from sglang_plug_api.answers.large_json import large_json_bytes
 from sglang_plug_api.protocol.items import is_image
 
 from .background import EventLog
 from .message_images import without_images
 
 
-def response_size(response: ResponseRecord) -> int:
+async def response_size(response: ResponseRecord) -> int:
     """Return the size of a response in bytes: that of its JSON, and of its images as they were sent."""
     images = [part for message in response.messages for part in _images(message)]
     sent = sum(len(part["image_url"] or "") for part in images)
     messages = [without_images(message) for message in response.messages]
-    return sent + len(json_bytes([response.answer, messages, response.items]))
+    return sent + len(await large_json_bytes([response.answer, messages, response.items]))
 
 
 def _images(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -41,6 +41,17 @@ class _Running:
     is_deleted: bool = False
 
 
+@dataclass(slots=True)
+class _Ended:
+    """A response that has ended."""
+
+    response: ResponseRecord
+    events: EventLog | None
+    """``None`` unless its events were asked for."""
+    size: int = 0
+    """Its size and that of its events in bytes."""
+
+
 class MemoryResponses(ResponseStore):
     """Responses of this process by id.
 
@@ -52,7 +63,8 @@ class MemoryResponses(ResponseStore):
     def __init__(self, limit: int, limit_bytes: int) -> None:
         self._limit, self._limit_bytes = limit, limit_bytes
         self._running: dict[str, _Running] = {}
-        self._ended: OrderedDict[str, tuple[ResponseRecord, EventLog | None, int]] = OrderedDict()
+        self._measured: dict[str, _Ended] = {}  # those whose size is being found out
+        self._ended: OrderedDict[str, _Ended] = OrderedDict()
         self.size = 0
 
     def __len__(self) -> int:
@@ -73,12 +85,19 @@ class MemoryResponses(ResponseStore):
             events = running.events if response.streams else None
             if running.is_deleted:
                 return
-        size = response_size(response) + (events.size if events is not None else 0)
-        if size > self._limit_bytes:
+        await self._keep(response.id, _Ended(response, events))
+
+    async def _keep(self, id: str, ended: _Ended) -> None:
+        self._measured[id] = ended
+        try:
+            ended.size = await response_size(ended.response) + (ended.events.size if ended.events is not None else 0)
+        finally:
+            was_deleted = self._measured.pop(id, None) is None
+        if was_deleted or ended.size > self._limit_bytes:
             return
-        self._forget(response.id)
-        self._ended[response.id] = (response, events, size)
-        self.size += size
+        self._forget(id)
+        self._ended[id] = ended
+        self.size += ended.size
         while len(self._ended) > self._limit or self.size > self._limit_bytes:
             self._forget(next(iter(self._ended)))
 
@@ -101,6 +120,7 @@ class MemoryResponses(ResponseStore):
         if (running := self._running.get(id)) is not None:
             running.must_stop = running.is_deleted = True
         else:
+            self._measured.pop(id, None)
             self._forget(id)
         return True
 
@@ -129,21 +149,25 @@ class MemoryResponses(ResponseStore):
         if (running := self._running.get(id)) is not None:
             for event in events:
                 running.events.add(event)
+                running.events.size += len(await large_json_bytes(event))
 
     async def read_events(self, id: str, after: int = -1) -> AsyncGenerator[ResponseEvent, None]:
         """Yield the events with numbers above ``after``, and wait for more while the response is running."""
-        running, (_, log, _) = self._running.get(id), self._ended.get(id, (None, None, 0))
-        log = log if running is None else running.events
+        entry = self._entry(id)
+        log = None if entry is None else entry.events
         if log is not None:
             async for event in log.read(after):
                 yield event
 
     def _response(self, id: str, owner: str | None) -> ResponseRecord | None:
-        running, (response, _, _) = self._running.get(id), self._ended.get(id, (None, None, 0))
-        if running is not None:
-            response = None if running.is_deleted else running.response
-        return response if response is not None and owner in (None, response.owner) else None
+        entry = self._entry(id)
+        if entry is None or (isinstance(entry, _Running) and entry.is_deleted):
+            return None
+        return entry.response if owner in (None, entry.response.owner) else None
+
+    def _entry(self, id: str) -> _Running | _Ended | None:
+        return self._running.get(id) or self._measured.get(id) or self._ended.get(id)
 
     def _forget(self, id: str) -> None:
-        _, _, size = self._ended.pop(id, (None, None, 0))
-        self.size -= size
+        if (ended := self._ended.pop(id, None)) is not None:
+            self.size -= ended.size

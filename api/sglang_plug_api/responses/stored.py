@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import replace
 
-from sglang_plug import ResponseRecord, ResponseStore, StorageError
+from sglang_plug import ResponseEvent, ResponseRecord, ResponseStore, StorageError
+from sglang_plug_api.answers.large_json import plain_in_parts
 from sglang_plug_api.batches.storage import Storage
 from sglang_plug_api.http.callers import current_caller
 from sglang_plug_api.http.errors import SHOWN, ApiError
@@ -37,6 +38,7 @@ class StoredResponses:
     def __init__(self, storage: Storage, config: ServerConfig) -> None:
         self._storage = storage
         shared = storage.store.responses
+        self._is_shared = shared is not None
         self._store: ResponseStore = (
             MemoryResponses(config.max_stored_responses, config.max_stored_response_bytes) if shared is None else shared
         )
@@ -61,16 +63,14 @@ class StoredResponses:
 
     async def begin(self, response: ActiveResponse) -> None:
         """Store a response that begins to run in the background. Raises ``ApiError``."""
-        await self._storage.client_call(self._store.put(_record(response, running=True), KEPT_SECONDS))
+        await self._storage.client_call(self._put(_record(response, running=True)))
 
     async def update(self, response: ActiveResponse) -> None:
         """Store a response as it is now, running or not; a failure of the store is logged."""
         running = response.background and not response.closed
         record = _record(response, running=running)
         attempts = ATTEMPTS if response.background and not running else 1
-        await stored_if_possible(
-            lambda: self._storage.call(self._store.put(record, KEPT_SECONDS)), response.id, attempts=attempts
-        )
+        await stored_if_possible(lambda: self._storage.call(self._put(record)), response.id, attempts=attempts)
 
     async def delete(self, id: str) -> bool:
         """Delete a response, and let its server stop if it is running. Returns False if there is none."""
@@ -92,7 +92,7 @@ class StoredResponses:
 
     def writer(self, id: str) -> EventWriter:
         """Return what appends events to a response."""
-        return EventWriter(self._store, id)
+        return EventWriter(self._append_events, id)
 
     async def events(self, id: str, after: int) -> AsyncGenerator[NamedEvent, None]:
         """Yield the events of a response with numbers above ``after`` until it has ended.
@@ -110,6 +110,16 @@ class StoredResponses:
         except StorageError as error:
             self._storage.report(error)
             raise ApiError("the events of the response cannot be read now; ask for the rest later", 503) from error
+
+    async def _put(self, record: ResponseRecord) -> None:
+        if self._is_shared:  # its methods get nothing but JSON; memory keeps large lists as they are
+            record = replace(record, answer=await plain_in_parts(record.answer))
+        await self._store.put(record, KEPT_SECONDS)
+
+    async def _append_events(self, id: str, events: Sequence[ResponseEvent]) -> None:
+        if self._is_shared:
+            events = [await plain_in_parts(event) for event in events]
+        await self._store.append_events(id, events)
 
 
 def unknown_response(id: str) -> ApiError:

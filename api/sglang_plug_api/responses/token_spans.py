@@ -3,44 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Generic, TypeVar
 
-Entry = dict[str, Any]
-"""Log-probabilities of one token, with its ``bytes``."""
+Item = TypeVar("Item")
 
 
-class TokenSpans:
-    """Tokens in order, kept until their text has been taken."""
+class TokenSpans(Generic[Item]):
+    """Tokens in order, kept until their text has been taken. Each is its bytes and an item that belongs to it."""
 
     def __init__(self) -> None:
-        self._entries: list[Entry] = []
+        self._tokens: list[tuple[bytes, Item]] = []
 
-    def add(self, entries: Iterable[Entry]) -> None:
+    def add(self, tokens: Iterable[tuple[bytes, Item]]) -> None:
         """Add tokens."""
-        self._entries += entries
+        self._tokens += tokens
 
-    def take(self, text: str) -> list[Entry]:
-        """Return the tokens of ``text``; tokens before it belong to no text and are dropped.
+    def take(self, text: str) -> list[Item]:
+        """Return the items of the tokens of ``text``; tokens before it belong to no text and are dropped.
 
         All tokens are returned if they do not contain the text, which happens if special tokens in it were left out.
         """
         expected = text.encode("utf-8", "replace")
-        start = b"".join(bytes(entry["bytes"]) for entry in self._entries).find(expected)
+        start = b"".join(token for token, _ in self._tokens).find(expected)
         if start < 0:
             return self.take_all()
         end, position = start + len(expected), 0
-        taken: list[Entry] = []
-        for index, entry in enumerate(self._entries):
+        taken: list[Item] = []
+        for index, (token, item) in enumerate(self._tokens):
             if position >= end:
-                del self._entries[:index]
+                del self._tokens[:index]
                 return taken
-            position += len(entry["bytes"])
+            position += len(token)
             if position > start:
-                taken.append(entry)
-        self._entries.clear()
+                taken.append(item)
+        self._tokens.clear()
         return taken
 
-    def take_all(self) -> list[Entry]:
-        """Return and remove all remaining tokens."""
-        entries, self._entries = self._entries, []
-        return entries
+    def take_all(self) -> list[Item]:
+        """Return the items of all remaining tokens, and remove these."""
+        tokens, self._tokens = self._tokens, []
+        return [item for _, item in tokens]

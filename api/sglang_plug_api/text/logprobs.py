@@ -19,7 +19,11 @@ def finite(value: float) -> float:
 
 def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer, top: int | None = None) -> dict[str, Any]:
     """Return ``choices[].logprobs`` of chat completions, with the ``top`` likeliest tokens or all that are known."""
+    return {"content": logprob_list(logprobs, chat_logprob_entry(tokenizer, top)), "refusal": None}
 
+
+def chat_logprob_entry(tokenizer: Tokenizer, top: int | None = None) -> Callable[[TokenLogprob], dict[str, Any]]:
+    """Return a function that returns the entry of one position in ``chat_logprobs``."""
     texts: dict[int, tuple[str, list[int]]] = {}
 
     def entry(token: int, logprob: float | None) -> dict[str, Any]:
@@ -31,7 +35,7 @@ def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer, top: i
     def position(item: TokenLogprob) -> dict[str, Any]:
         return {**entry(item.token, item.logprob), "top_logprobs": [entry(*other) for other in item.top[:top]]}
 
-    return {"content": logprob_list(logprobs, position), "refusal": None}
+    return position
 
 
 def logprob_list(logprobs: Sequence[TokenLogprob], entry: Callable[[TokenLogprob], Any]) -> LargeList:

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from sglang_plug_api.answers.large_json import PART, LargeList, large_json_bytes, large_json_response, plain
+from sglang_plug_api.answers.large_json import (
+    PART,
+    LargeList,
+    large_json_bytes,
+    large_json_response,
+    plain,
+    plain_in_parts,
+)
 from sglang_plug_api.http.errors import json_bytes
 
 
@@ -83,3 +90,19 @@ async def test_a_response_has_the_media_type_and_the_headers() -> None:
     response = await large_json_response({"data": LargeList([0.25, 1e-07], float), "n": 2}, {"x-a": "b"})
     assert (response.body, response.media_type) == (b'{"data":[0.25,1e-07],"n":2}', "application/json")
     assert response.headers["x-a"] == "b"
+
+
+async def test_plain_lists_are_made_in_parts() -> None:
+    entry, seen = Counted(), list[int]()
+
+    async def other_requests() -> None:
+        while True:
+            seen.append(entry.made)
+            await asyncio.sleep(0)
+
+    others = asyncio.ensure_future(other_requests())
+    value = {"a": [{"b": entry.long(3 * PART)}, {}], "c": [1], "d": {"e": entry.long(2)}}
+    made = await plain_in_parts(value)
+    others.cancel()
+    assert made == plain(value) and type(made["a"][0]["b"]) is list
+    assert {PART, 2 * PART} <= set(seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -208,7 +209,7 @@ async def test_events_are_stored_once_the_store_is_back(
     store = Failing(0)
     await store.put(ResponseRecord(id="a", answer={}, streams=True, running=True), 3600)
     store.failures = failures
-    writer = EventWriter(store, "a", pause=0.0)
+    writer = EventWriter(store.append_events, "a", pause=0.0)
     events = [{"type": "x", "sequence_number": number} for number in range(3)]
     for event in events:
         writer.add(event)
@@ -216,6 +217,39 @@ async def test_events_are_stored_once_the_store_is_back(
     await store.put(ResponseRecord(id="a", answer={}, streams=True))
     assert [event async for event in store.read_events("a")] == (events if is_stored else [])
     assert ("could not be stored" in caplog.text) == (not is_stored)
+
+
+class Encoding(MemoryResponses):
+    """A store that encodes what it gets, as those do that keep it outside of the process."""
+
+    def __init__(self) -> None:
+        super().__init__(100, 1 << 20)
+        self.encoded = list[str]()
+
+    async def put(self, response: ResponseRecord, seconds: float = 0.0) -> None:
+        self.encoded.append(json.dumps(response.answer))
+        await super().put(response, seconds)
+
+    async def append_events(self, id: str, events: Sequence[ResponseEvent]) -> None:
+        self.encoded += map(json.dumps, events)
+        await super().append_events(id, events)
+
+
+async def test_a_store_gets_json(text_engine: Callable[..., Any]) -> None:
+    engine = text_engine()
+    store = Encoding()
+    engine.storage = Storage(Sharing(store))
+    server = ResponsesService(engine)
+    async with server.lifespan(FastAPI()):
+        body = ResponsesBody(input="abc", background=True, stream=True, max_output_tokens=5, top_logprobs=2)
+        response = await server.prepare(body)
+        await server.start(response)
+        events = [event.data async for event in await server.replay(response.id)]
+        while (await server.retrieve(response.id))["status"] in ("queued", "in_progress"):
+            await asyncio.sleep(0.01)
+        answer = json.dumps(await server.retrieve(response.id))
+    assert answer in store.encoded and '"top_logprobs"' in answer
+    assert {json.dumps(event) for event in events} <= set(store.encoded)
 
 
 class Slow(MemoryResponses):

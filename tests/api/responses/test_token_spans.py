@@ -9,14 +9,10 @@ import pytest
 from sglang_plug_api.responses.token_spans import TokenSpans
 
 
-def spans_of(*pieces: str | bytes) -> TokenSpans:
-    spans = TokenSpans()
-    spans.add(entry(piece) for piece in pieces)
+def spans_of(*pieces: str | bytes) -> TokenSpans[str | bytes]:
+    spans = TokenSpans[str | bytes]()
+    spans.add((piece.encode() if isinstance(piece, str) else piece, piece) for piece in pieces)
     return spans
-
-
-def entry(piece: str | bytes) -> dict[str, Any]:
-    return {"bytes": list(piece.encode() if isinstance(piece, str) else piece)}
 
 
 @pytest.mark.parametrize(
@@ -35,12 +31,12 @@ def entry(piece: str | bytes) -> dict[str, Any]:
 )
 def test_what_made_a_text(pieces: list[Any], text: str, made: list[Any], remaining: list[Any]) -> None:
     spans = spans_of(*pieces)
-    assert spans.take(text) == [entry(piece) for piece in made]
-    assert spans.take_all() == [entry(piece) for piece in remaining]
+    assert spans.take(text) == made
+    assert spans.take_all() == remaining
     assert spans.take_all() == []
 
 
 def test_texts_follow_each_other() -> None:
     spans = spans_of("Hm", ".", "</think>", "Hm", "!")
-    assert spans.take("Hm.") == [entry("Hm"), entry(".")]
-    assert spans.take("Hm!") == [entry("Hm"), entry("!")]
+    assert spans.take("Hm.") == ["Hm", "."]
+    assert spans.take("Hm!") == ["Hm", "!"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from typing import Any
 
@@ -22,7 +24,8 @@ GENERATE = {
     "token_ids_logprob": [65, 66],
     "return_text_in_logprobs": True,
 }
-CHANGING = re.compile(r'"created":\d+|"e2e_latency":[\d.e-]+|[0-9a-f]{32}')
+RESPONSE = {"input": "What is this?", "max_output_tokens": 6, "top_logprobs": 4}
+CHANGING = re.compile(r'"(created|created_at|completed_at)":\d+|"e2e_latency":[\d.e-]+|[0-9a-f]{32}')
 
 
 CALLS = [
@@ -30,6 +33,7 @@ CALLS = [
     ("/v1/completions", {**COMPLETION, "return_meta_info": True}),
     ("/v1/chat/completions", CHAT),
     ("/generate", GENERATE),
+    ("/v1/responses", RESPONSE),
 ]
 
 
@@ -55,6 +59,39 @@ async def test_the_parts_make_the_same_answer(
     monkeypatch.setattr(large_json, "PART", 8)
     assert await answer() == at_once
     assert "logprobs" in at_once
+
+
+async def test_others_are_served_while_a_response_is_encoded(
+    scripted_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(method: str, path: str, **more: Any) -> tuple[str, int]:
+        """Return the answer, and how often other tasks had their turn meanwhile."""
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        serving = asyncio.ensure_future(others())
+        response = await client.request(method, path, **more)
+        serving.cancel()
+        assert response.status_code == 200, response.text
+        return response.text, turns
+
+    client = scripted_client()
+    body = {**RESPONSE, "max_output_tokens": 50}
+    created, turns = await ask("POST", "/v1/responses", json=body)
+    path = f"/v1/responses/{json.loads(created)['id']}"
+    read, turns_of_read = await ask("GET", path)
+    positions = len(json.loads(created)["output"][0]["content"][0]["logprobs"])
+    monkeypatch.setattr(large_json, "PART", 1)
+    assert positions > 10 and read == created
+    again, turns_in_parts = await ask("GET", path)
+    assert again == created and turns_in_parts >= turns_of_read + positions
+    _, turns_in_parts = await ask("POST", "/v1/responses", json=body)
+    assert turns_in_parts >= turns + 2 * positions  # of the answer, and of its size in the store
 
 
 async def test_log_probabilities_of_a_prompt_are_made_once(

@@ -6,6 +6,7 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
+from sglang_plug_api.answers.large_json import large_json_response
 from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.http.middleware import client_request_id
 from sglang_plug_api.http.request_body import read_body, read_query, takes
@@ -51,7 +52,7 @@ def build(engine: TextEngine) -> APIRouter:
         query = read_query(request, RetrieveQuery)
         if query.stream:
             return EventStream(await responses.replay(response_id, query.starting_after), done=False)
-        return json_response(await responses.retrieve(response_id))
+        return await large_json_response(await responses.retrieve(response_id))
 
     @router.delete("/v1/responses/{response_id}", summary="Delete a stored response")
     async def delete(response_id: str) -> Response:
@@ -59,6 +60,6 @@ def build(engine: TextEngine) -> APIRouter:
 
     @router.post("/v1/responses/{response_id}/cancel", summary="Cancel a background response")
     async def cancel(response_id: str) -> Response:
-        return json_response(await responses.cancel(response_id))
+        return await large_json_response(await responses.cancel(response_id))
 
     return router
