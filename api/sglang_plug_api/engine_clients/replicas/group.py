@@ -24,13 +24,16 @@ from .router import Router
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
-"""Replicas that a request is sent to before it ends with an error: one that ends engines must not end them all."""
+"""Failures of replicas after which a request ends with an error: one that ends engines must not end them all."""
+FULL = (429, 503)
+"""Statuses of refusals by a replica that has too many requests now, while another one may have room."""
 
 
 class ReplicaGroup(EngineClient):
     """Serves requests with several engines, each of which is started again when it fails.
 
-    A request that has no output yet when its replica fails is sent to another one, once. Control calls reach every
+    A request that has no output yet when its replica fails is sent to another one, once. One that a replica refuses
+    because its queue is full is refused only if those of all others are full, too. Control calls reach every
     replica that serves. Those with a lasting effect succeed on all of them or on none; one that is being started again
     repeats them before it serves.
 
@@ -100,11 +103,14 @@ class ReplicaGroup(EngineClient):
         if request.id in self._in_flight:
             raise RequestError(f"Duplicate request ID: {request.id!r} is still being served")
         self._in_flight.add(request.id)
-        tried = list[int]()
+        tried, failures, refusal = list[int](), 0, None
         try:
             while True:
                 await self._serving.wait()
-                replica = self._choose(request, tried)
+                if refusal is None:
+                    replica = self._choose(request, tried)
+                else:
+                    replica = self._other(request, tried, replica.role, refusal)
                 tried.append(replica.replica)
                 has_output = False
                 try:
@@ -113,10 +119,15 @@ class ReplicaGroup(EngineClient):
                             has_output = True
                             yield output
                     return
+                except RequestError as error:
+                    if has_output or error.status not in FULL:
+                        raise
+                    refusal = error
                 except EngineError as error:
                     if has_output:
                         raise _named(error, replica) from error
-                    if len(tried) == MAX_ATTEMPTS:
+                    failures += 1
+                    if failures == MAX_ATTEMPTS:
                         raise EngineError(f"replicas {tried} failed: {error}", retry_after=error.retry_after) from error
                     logger.info("Request %r is retried: replica %d failed: %s", request.id, replica.replica, error)
         finally:
@@ -127,6 +138,16 @@ class ReplicaGroup(EngineClient):
         replica = self._router.choose(request, tried)
         if replica is None:
             raise self._failed()
+        return replica
+
+    def _other(self, request: Request, tried: Sequence[int], role: str, refusal: RequestError) -> Replica:
+        """Return a replica with this role that was not tried yet. Raises ``refusal`` if none serves."""
+        try:
+            replica = self._choose(request, tried)
+        except EngineError:
+            raise refusal from None
+        if replica.role != role:
+            raise refusal
         return replica
 
     async def control(self, name: str, **arguments: Any) -> Any:

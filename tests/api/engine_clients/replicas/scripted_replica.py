@@ -36,6 +36,9 @@ class ScriptedReplica(EngineClient):
         self.info: dict[str, Any] = dict(INFO)
         self.start_error: Exception | None = None
         self.requests: list[str] = []
+        self.room: int | None = None
+        """Requests that it serves at the same time; it refuses further ones."""
+        self.serving = 0
         self.aborted: list[str] = []
         self.controls: list[tuple[str, dict[str, Any]]] = []
         self.listeners: list[Callable[[StepStats], None]] = []
@@ -66,7 +69,10 @@ class ScriptedReplica(EngineClient):
         return self.info
 
     async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
+        if self.room is not None and self.serving >= self.room:
+            raise FULL
         self.requests.append(request.id)
+        self.serving += 1
         finished = False
         try:
             for index, token in enumerate(self.reply):
@@ -74,6 +80,7 @@ class ScriptedReplica(EngineClient):
                 finished = index == len(self.reply) - 1
                 yield Output(id=request.id, tokens=(token,), finish=Finish("length") if finished else None)
         finally:
+            self.serving -= 1
             if not finished and self._reason is None:
                 self.aborted.append(request.id)
 
@@ -118,3 +125,4 @@ class ScriptedReplica(EngineClient):
 
 
 REFUSAL = RequestError("it does not fit")
+FULL = RequestError("the queue is full", 503)

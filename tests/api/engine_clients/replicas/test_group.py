@@ -179,6 +179,33 @@ async def test_a_refused_request_is_not_sent_to_another_replica() -> None:
         assert fleet[1].requests == []
 
 
+async def test_a_request_is_refused_only_if_all_replicas_are_full() -> None:
+    fleet = Fleet(3)
+    async with started(fleet) as group:
+        for number, room in enumerate((2, 0, 1)):
+            fleet[number].room = room
+            fleet[number].may_go_on.clear()
+        serving = [asyncio.create_task(tokens_of(group, request(str(index)))) for index in range(3)]
+        await fleet.until(lambda: sum(len(fleet[number].requests) for number in range(3)) == 3)
+        assert [fleet[number].requests for number in range(3)] == [["0", "1"], [], ["2"]]
+        with pytest.raises(RequestError, match="the queue is full"):
+            await tokens_of(group, request("3"))
+        for number in range(3):
+            fleet[number].may_go_on.set()
+        assert await asyncio.gather(*serving) == [[1, 2, 3]] * 3
+        assert await tokens_of(group, request("3")) == [1, 2, 3]
+
+
+async def test_a_full_queue_is_reported_if_the_other_replicas_have_failed() -> None:
+    fleet = Fleet(2, max_restarts=0)
+    async with started(fleet) as group:
+        fleet[0].room = 0
+        fleet[1].die()
+        await fleet.until(lambda: group.replicas[1].failure)
+        with pytest.raises(RequestError, match="the queue is full"):
+            await tokens_of(group, request())
+
+
 async def test_while_no_replica_serves_everybody_is_told_when_to_come_back() -> None:
     fleet = Fleet()
     fleet.prepare = lambda engine: engine.may_start.clear()

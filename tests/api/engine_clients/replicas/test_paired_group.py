@@ -228,6 +228,16 @@ async def test_a_prefill_engine_serves_requests_when_no_decode_engine_does() -> 
         assert pairs.served == [0, 1] and pairs[1].got == [request()]
 
 
+async def test_prefill_engines_serve_no_requests_that_full_decode_engines_refuse() -> None:
+    pairs = Pairs()
+    async with started(pairs) as group:
+        for number in (0, 1):
+            pairs[number].refuses = RequestError("the queue is full", 503)
+        with pytest.raises(RequestError, match="the queue is full"):
+            await tokens_of(group, request(tokens=2))
+        assert [len(pairs[number].got) for number in range(4)] == [1, 1, 0, 0]
+
+
 async def test_the_prompt_is_sent_again_when_the_decode_engine_dies() -> None:
     pairs = Pairs(2, 1)
     async with started(pairs) as group:
