@@ -17,6 +17,11 @@ class AdmissionGate:
         self._open.set()
         self._holder = asyncio.Lock()
 
+    @property
+    def is_open(self) -> bool:
+        """True unless new requests wait."""
+        return self._open.is_set()
+
     async def wait_open(self) -> None:
         """Wait until the gate is open."""
         await self._open.wait()

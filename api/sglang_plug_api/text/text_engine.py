@@ -108,7 +108,8 @@ class TextEngine:
         """True until the server's own first request has ended."""
         self._chat_threads = ThreadPoolExecutor(CHAT_THREADS, "chat-template")
         self._running = set[RunningJob]()
-        self._admission_gate = AdmissionGate()
+        self.admission_gate = AdmissionGate()
+        """Closed while new requests wait for an update of the weights."""
 
     @property
     def in_flight(self) -> int:
@@ -236,7 +237,7 @@ class TextEngine:
         arrived = time.time()
         detokenizer = Detokenizer(job, self._tokenizer)
         request = job.engine_request(arrived, isolated=self.config.tenant_isolation)
-        await self._admission_gate.wait_open()
+        await self.admission_gate.wait_open()
         first: float | None = None
         refused, repeats = 0, int(whole)
         running, pieces = RunningJob(job), list[Piece]()
@@ -284,7 +285,7 @@ class TextEngine:
         Raises ``RequestError`` if they do not fit, and ``TimeoutError`` if requests did not end in time; the old
         weights stay in use then, as when the call is cancelled before the update has begun.
         """
-        async with self._admission_gate.closed_and_idle(lambda: self.in_flight, self.config.drain_timeout):
+        async with self.admission_gate.closed_and_idle(lambda: self.in_flight, self.config.drain_timeout):
             await shielded(self._replace_weights(source, revision, version))
 
     async def _replace_weights(self, source: str, revision: str | None, version: str | None) -> None:

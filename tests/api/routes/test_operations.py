@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 
+from sglang_plug import Plugins
+from sglang_plug_api.http.app import build_app
+from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.options.option_table import options
+from sglang_plug_api.pooling.pooling import ONE_TOKEN
+from sglang_plug_api.text.job import Job
 
 
 @pytest.mark.parametrize("path", ["/health", "/ping", "/health_generate"])
@@ -26,6 +34,29 @@ def test_health_while_the_server_warms_up(app: Any, path: str) -> None:
     assert response.status_code == 503
     assert "is warming up" in response.json()["error"]["message"]
     assert app.get(path).status_code == 200
+
+
+async def test_health_while_requests_wait_for_an_update_of_the_weights(
+    text_engine: Callable[..., Any], scripted: Any
+) -> None:
+    engine = text_engine(health_timeout=0.05, drain_timeout=240.0)
+    transport = httpx.ASGITransport(build_app(engine, Plugins.discover(), GateState()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        scripted.pause.clear()
+        running = asyncio.create_task(engine.complete(Job(tokens=(0,), sampling=ONE_TOKEN)))
+        while not scripted.requests:
+            await asyncio.sleep(0)
+        updating = asyncio.create_task(engine.update_weights("org/other"))
+        while engine.admission_gate.is_open:
+            await asyncio.sleep(0)
+        assert (await client.get("/health_generate")).status_code == 200
+        scripted.dead = "it has ended"
+        assert (await client.get("/health_generate")).status_code == 503
+        scripted.dead = None
+        scripted.pause.set()
+        await asyncio.gather(running, updating)
+        assert (await client.get("/health_generate")).status_code == 200
+        assert len(scripted.requests) == 2
 
 
 def test_models(app: Any) -> None:

@@ -24,6 +24,8 @@ def build(engine: TextEngine) -> APIRouter:
             async with asyncio.timeout(engine.config.health_timeout):
                 await probe_model(engine, (0,), new_tokens=1, priority=PROBE_PRIORITY)
         except TimeoutError:
+            if not engine.admission_gate.is_open:  # an update of the weights began meanwhile
+                return
             raise ApiError(f"no answer of the model within {engine.config.health_timeout:g} seconds", 503) from None
 
     shared = SharedProbe(ask_model)
@@ -49,7 +51,8 @@ def build(engine: TextEngine) -> APIRouter:
     @router.get("/health_generate", summary="200 once the model has produced a token")
     async def health_generate() -> Response:
         _check_alive(engine)
-        await shared.check()
+        if engine.admission_gate.is_open:  # a planned update of the weights must not look like a failure
+            await shared.check()
         return _answer(engine)
 
     return router

@@ -96,7 +96,7 @@ def test_requests_in_flight_end_first_and_new_ones_wait(restored: Any, other: Pa
         while not restored.engine.in_flight:
             await asyncio.sleep(0.001)
         update = asyncio.ensure_future(restored.client.post(ROUTE, json={"model_path": str(other)}))
-        while restored.engine._admission_gate._open.is_set() and not update.done():
+        while restored.engine.admission_gate.is_open and not update.done():
             await asyncio.sleep(0.001)
         second = asyncio.ensure_future(restored.client.post("/generate", json=long))
         return [(await task).json() for task in (first, update, second)]
