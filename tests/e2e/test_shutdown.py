@@ -79,6 +79,18 @@ def test_requests_that_take_too_long_are_aborted(launch: Any) -> None:
     assert "1 requests did not end in time" in server.log
 
 
+def test_responses_in_the_background_that_only_memory_keeps_do_not_delay_the_end(launch: Any) -> None:
+    server = launch("--drain-timeout", "600")
+    body = {"input": "Hi", "background": True, "max_output_tokens": 4000, "ignore_eos": True}
+    started = [server.post("/v1/responses", body).json() for _ in range(2)]
+    assert all(response["status"] in ("queued", "in_progress") for response in started)
+    server.post("/v1/responses", {"input": "Hi", "background": True, "max_output_tokens": 1})
+    server.signal(signal.SIGTERM)
+    assert server.exit_code() == 0
+    assert server.members() == []
+    assert "Traceback" not in server.log and "ended by force" not in server.log
+
+
 def failed_start(*flags: str) -> str:
     """What a start that fails for a reason of the user's says; no traceback, exit status 2."""
     command = [sys.executable, "-m", "sglang_plug", "serve", *flags]

@@ -175,8 +175,19 @@ class GateState:
     @contextlib.contextmanager
     def request(self) -> Iterator[None]:
         """Count a request, which the current task answers, until the context ends."""
+        with self._counted(asyncio.current_task()):
+            yield
+
+    @contextlib.contextmanager
+    def background_work(self) -> Iterator[None]:
+        """Count something that the server is to finish before it stops, and that is not aborted with the requests."""
+        with self._counted(None):
+            yield
+
+    @contextlib.contextmanager
+    def _counted(self, task: asyncio.Task[object] | None) -> Iterator[None]:
         key = object()
-        self._requests[key] = asyncio.current_task()
+        self._requests[key] = task
         try:
             yield
         finally:

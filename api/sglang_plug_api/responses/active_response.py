@@ -112,14 +112,25 @@ class ActiveResponse:
         """Count the reasoning tokens for the usage; call it after the last piece."""
         self._reasoning = await reasoning_tokens(self._engine, [self._choice]) or 0
 
+    @property
+    def must_stop(self) -> bool:
+        """True after ``cancel`` and ``fail``."""
+        return self.cancelled or self._error is not None
+
     def cancel(self) -> None:
         """Abort the response on a client's request."""
         self.cancelled = True
         self._engine.abort(self.id)
 
+    def fail(self, error: ApiError) -> None:
+        """Abort the response because of ``error``, unless it has ended."""
+        if not self.closed:
+            self._error = error
+            self._engine.abort(self.id)
+
     def close(self, error: ApiError | None = None) -> None:
         """End the response; no more pieces follow."""
-        self.closed, self._error = True, error
+        self.closed, self._error = True, self._error or error
         self._last_events = self._events(self._output.finish(whole=self.status == "completed"))
         if self.status == "completed":
             self._completed = int(time.time())

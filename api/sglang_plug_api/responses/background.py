@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 ATTEMPTS = 10
 ATTEMPT_PAUSE = 1.0
 """Seconds between two attempts to store something, enough of them for a restart of a database."""
+END_SECONDS = 2.0
+"""Seconds in which tasks end by themselves when the application ends."""
 
 
 class EventLog:
@@ -134,11 +136,13 @@ class BackgroundTasks:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        """Cancel the tasks that are left when the application ends."""
+        """Wait for the tasks that are left when the application ends, then cancel them."""
         try:
             yield
         finally:
             tasks = list(self._tasks)
+            if tasks:
+                await asyncio.wait(tasks, timeout=END_SECONDS)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

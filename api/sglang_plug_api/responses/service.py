@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from sglang_plug import Constraint, LogprobOptions, MediaPrompt
 from sglang_plug.system.library_panics import is_error
 from sglang_plug_api.http.callers import current_caller
 from sglang_plug_api.http.errors import RETRY_AFTER, SHOWN, ApiError, from_exception
+from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.http.streaming import NamedEvent
 from sglang_plug_api.openai.tools import ToolSetup, tool_setup
 from sglang_plug_api.protocol.items import check_outputs
@@ -34,7 +36,7 @@ from .background import BackgroundTasks
 from .input_items import ItemQuery, items_page
 from .message_images import ImageMessage, Message, split_images
 from .prompt import render
-from .stored import RENEW_INTERVAL, StoredResponses, unknown_response
+from .stored import ABANDONED, RENEW_INTERVAL, StoredResponses, unknown_response
 
 logger = logging.getLogger(__name__)
 
@@ -69,15 +71,23 @@ class ResponsesService:
         self._stored = StoredResponses(engine.storage, config)
         self._running: dict[str, ActiveResponse] = {}
         self._background_tasks = BackgroundTasks()
+        self._counted: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         self._starting = 0  # responses in the background that the store has not begun yet
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        """Generate responses in the background while the application lives."""
+        """Generate responses in the background while the application lives; those that are left at its end fail."""
+        gate: GateState | None = getattr(app.state, "gate", None)
+        if gate is not None and self._stored.is_shared:  # other servers can show them after the end of this one
+            self._counted = gate.background_work
         renewing = asyncio.create_task(self._renew_running())
         try:
             async with self._background_tasks.lifespan(app):
-                yield
+                try:
+                    yield
+                finally:
+                    for response in self._running.values():
+                        response.fail(ApiError(ABANDONED["message"], 503))
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
@@ -163,7 +173,15 @@ class ResponsesService:
         return self._stored.events(id, after)
 
     async def _generate(self, response: ActiveResponse) -> None:
-        """Generate a response in the background; its events are kept only if they were asked for."""
+        """Generate and store a response in the background."""
+        with self._counted():
+            try:
+                await self._write_events(response)
+            finally:
+                await self._finish(response)
+
+    async def _write_events(self, response: ActiveResponse) -> None:
+        """Generate a response; its events are kept only if they were asked for."""
         writer = self._stored.writer(response.id)
         is_announced = False
         try:
@@ -175,18 +193,14 @@ class ResponsesService:
                         is_announced = True
                         await self._stored.update(response)
         finally:
-            try:
-                await writer.flush()
-            finally:
-                await self._finish(response)
+            await writer.flush()
 
     async def _renew_running(self) -> None:
         """Keep the responses in the background, and stop those that another server cancelled or deleted."""
         while True:
             await asyncio.sleep(self._renew_interval)
-            ids = [id for id, response in self._running.items() if response.background]
             try:
-                stopped = await self._stored.renew(ids) if ids else ()
+                stopped = await self._stored.renew()
             except Exception:  # a fault of a store must not let all responses count as abandoned
                 logger.exception("responses that run could not be renewed")
                 continue
@@ -211,7 +225,7 @@ class ResponsesService:
                         self._running[response.id] = response
                         for event in response.first_events():
                             yield event
-                    if response.cancelled:  # maybe before the engine had the job
+                    if response.must_stop:  # maybe since before the engine had the job
                         self._engine.abort(response.id)
                     for event in response.add(piece):
                         yield event

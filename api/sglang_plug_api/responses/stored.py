@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
 from sglang_plug import ResponseEvent, ResponseRecord, ResponseStore, StorageError
@@ -38,17 +38,19 @@ class StoredResponses:
     def __init__(self, storage: Storage, config: ServerConfig) -> None:
         self._storage = storage
         shared = storage.store.responses
-        self._is_shared = shared is not None
+        self.is_shared = shared is not None
+        """True if other servers use the store, too, so that its responses outlive this server."""
         self._store: ResponseStore = (
             MemoryResponses(config.max_stored_responses, config.max_stored_response_bytes) if shared is None else shared
         )
+        self._owned = set[str]()  # those in the background that this server generates or is storing
         self.enabled = config.max_stored_responses > 0
         """False if no response is ever stored."""
 
     async def find(self, id: str) -> ResponseRecord | None:
         """Return a response, or ``None`` if there is none; one whose server has died has failed."""
         record = await self._storage.client_call(self._store.get(id, current_caller().scope))
-        if record is None or not record.running or not await self._storage.client_call(self._store.is_abandoned(id)):
+        if record is None or not record.running or not await self._storage.client_call(self._is_abandoned(id)):
             return record
         failed = replace(record, answer={**record.answer, "status": "failed", "error": ABANDONED}, running=False)
         await self._storage.client_call(self._store.put(failed))
@@ -63,14 +65,23 @@ class StoredResponses:
 
     async def begin(self, response: ActiveResponse) -> None:
         """Store a response that begins to run in the background. Raises ``ApiError``."""
-        await self._storage.client_call(self._put(_record(response, running=True)))
+        self._owned.add(response.id)
+        try:
+            await self._storage.client_call(self._put(_record(response, running=True)))
+        except BaseException:
+            self._owned.discard(response.id)
+            raise
 
     async def update(self, response: ActiveResponse) -> None:
         """Store a response as it is now, running or not; a failure of the store is logged."""
         running = response.background and not response.closed
         record = _record(response, running=running)
         attempts = ATTEMPTS if response.background and not running else 1
-        await stored_if_possible(lambda: self._storage.call(self._put(record)), response.id, attempts=attempts)
+        try:
+            await stored_if_possible(lambda: self._storage.call(self._put(record)), response.id, attempts=attempts)
+        finally:
+            if not running:
+                self._owned.discard(response.id)
 
     async def delete(self, id: str) -> bool:
         """Delete a response, and let its server stop if it is running. Returns False if there is none."""
@@ -83,10 +94,12 @@ class StoredResponses:
             await asyncio.sleep(POLL)
         return record
 
-    async def renew(self, ids: Iterable[str]) -> set[str]:
-        """Tell the store that responses still run; return those that have to stop."""
+    async def renew(self) -> set[str]:
+        """Tell the store which responses this server still generates; return those that have to stop."""
+        if not self._owned:
+            return set()
         try:
-            return await self._storage.call(self._store.renew(ids, KEPT_SECONDS))
+            return await self._storage.call(self._store.renew(tuple(self._owned), KEPT_SECONDS))
         except StorageError:
             return set()  # it is in the log
 
@@ -101,23 +114,31 @@ class StoredResponses:
         """
         number = after
         try:
-            async for event in self._store.read_events(id, after):
-                number = event["sequence_number"]
-                yield NamedEvent(event["type"], event)
-            if await self._store.is_abandoned(id) and (record := await self.find(id)) is not None:
+            while True:
+                async for event in self._store.read_events(id, number):
+                    number = event["sequence_number"]
+                    yield NamedEvent(event["type"], event)
+                if id not in self._owned or not await self._store.is_abandoned(id):
+                    break
+                await self.renew()  # this server was too busy to renew it in time
+            if await self._is_abandoned(id) and (record := await self.find(id)) is not None:
                 failed = {"type": "response.failed", "sequence_number": number + 1, "response": record.answer}
                 yield NamedEvent("response.failed", failed)
         except StorageError as error:
             self._storage.report(error)
             raise ApiError("the events of the response cannot be read now; ask for the rest later", 503) from error
 
+    async def _is_abandoned(self, id: str) -> bool:
+        """Report whether the server that generates a response has died: another one that did not renew it in time."""
+        return id not in self._owned and await self._store.is_abandoned(id)
+
     async def _put(self, record: ResponseRecord) -> None:
-        if self._is_shared:  # its methods get nothing but JSON; memory keeps large lists as they are
+        if self.is_shared:  # its methods get nothing but JSON; memory keeps large lists as they are
             record = replace(record, answer=await plain_in_parts(record.answer))
         await self._store.put(record, KEPT_SECONDS)
 
     async def _append_events(self, id: str, events: Sequence[ResponseEvent]) -> None:
-        if self._is_shared:
+        if self.is_shared:
             events = [await plain_in_parts(event) for event in events]
         await self._store.append_events(id, events)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from sglang_plug import (
 )
 from sglang_plug_api.batches.storage import Storage
 from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.responses import stored
 from sglang_plug_api.responses.active_response import ActiveResponse
@@ -165,6 +166,103 @@ async def test_a_response_whose_server_died_has_failed(
         await second.prepare(ResponsesBody(input="abc", previous_response_id="resp_1"))
     with pytest.raises(ApiError, match="ended as failed"):
         await second.cancel("resp_1")
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_a_server_that_was_too_busy_to_renew_its_responses_keeps_them(
+    text_engine: Callable[..., Any], scripted: Any, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    monkeypatch.setattr(stored, "KEPT_SECONDS", 0.0)
+    engine = text_engine()
+    if is_shared:
+        engine.storage = Storage(Sharing(MemoryResponses(100, 1 << 20)))
+    server = ResponsesService(engine, renew_interval=3600)
+    async with server.lifespan(FastAPI()):
+        scripted.pause.clear()
+        response = await begin(server)
+        events = asyncio.create_task(texts(server, response.id))
+        with pytest.raises(ApiError, match="is still in progress"):
+            await server.prepare(ResponsesBody(input="abc", previous_response_id=response.id))
+        scripted.pause.set()
+        assert (await events)[-1][0] == "response.completed"
+        assert (await server.retrieve(response.id))["status"] == "completed"
+
+
+class Leased(MemoryResponses):
+    """A store that ends the readers of a response that was not renewed in time, as those of several servers do."""
+
+    def __init__(self) -> None:
+        super().__init__(100, 1 << 20)
+        self.expired = set[str]()
+
+    async def is_abandoned(self, id: str) -> bool:
+        return id in self.expired
+
+    async def renew(self, ids: Iterable[str], seconds: float) -> set[str]:
+        self.expired -= set(ids)
+        return await super().renew(ids, seconds)
+
+    async def read_events(self, id: str, after: int = -1) -> AsyncGenerator[ResponseEvent, None]:
+        async for event in super().read_events(id, after):
+            if id in self.expired:
+                return
+            yield event
+
+
+async def test_events_go_on_after_a_server_was_too_busy_to_renew_a_response(
+    text_engine: Callable[..., Any], scripted: Any
+) -> None:
+    engine, store = text_engine(), Leased()
+    engine.storage = Storage(Sharing(store))
+    server = ResponsesService(engine, renew_interval=3600)
+    async with server.lifespan(FastAPI()):
+        scripted.pause.clear()
+        response = await begin(server)
+        events = asyncio.create_task(texts(server, response.id))
+        while not scripted.requests:
+            await asyncio.sleep(0)
+        store.expired.add(response.id)
+        scripted.pause.set()
+        numbers = [number for _, number in await events]
+        assert numbers == list(range(len(numbers))) and events.result()[-1][0] == "response.completed"
+
+
+async def test_a_response_fails_at_the_end_of_its_server(
+    services: tuple[ResponsesService, ResponsesService], text_engine: Callable[..., Any], memory: Any, scripted: Any
+) -> None:
+    engine = text_engine()
+    engine.storage = Storage(Sharing(memory))
+    ending, other = ResponsesService(engine), services[1]
+    async with ending.lifespan(FastAPI()):
+        scripted.pause.clear()
+        running = await begin(ending)
+        events = asyncio.create_task(texts(other, running.id))
+        while not scripted.requests:
+            await asyncio.sleep(0)
+    assert (await events)[-1][0] == "response.failed"
+    answer = await other.retrieve(running.id)
+    assert (answer["status"], answer["error"]) == ("failed", stored.ABANDONED)
+    assert scripted.aborted == [running.id]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_a_server_finishes_responses_before_it_stops_if_others_can_read_them(
+    text_engine: Callable[..., Any], scripted: Any, is_shared: bool
+) -> None:
+    engine = text_engine()
+    if is_shared:
+        engine.storage = Storage(Sharing(MemoryResponses(100, 1 << 20)))
+    app, server = FastAPI(), ResponsesService(engine)
+    app.state.gate = gate = GateState()
+    async with server.lifespan(app):
+        scripted.pause.clear()
+        await begin(server)
+        while not scripted.requests:
+            await asyncio.sleep(0)
+        assert (gate.in_flight, gate.tasks) == (int(is_shared), [])
+        scripted.pause.set()
+        while gate.in_flight:
+            await asyncio.sleep(0)
 
 
 class Failing(MemoryResponses):
