@@ -47,6 +47,9 @@ MAX_OUTPUT_LOGPROBS = 1 << 23
 MAX_PARAM_BYTES = 1 << 24
 """Largest size as JSON of ``logit_bias``, or of a field of a logits processor, in all sequences of a request."""
 
+MAX_CONSTRAINT_CHARACTERS = 1 << 26
+"""Largest length of the constraints of all sequences of a request together: each is sent with a copy of its own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -122,6 +125,7 @@ def limited(jobs: Sequence[Job]) -> list[Job]:
     """
     _check_prompt_logprobs(jobs)
     _check_params(jobs)
+    _check_constraints(jobs)
     longest = MAX_OUTPUT_LOGPROBS // max(1, sum(_output_alternatives(job) for job in jobs))
     jobs = [_shortened(job, longest) for job in jobs]
     _check_output_logprobs(jobs)
@@ -180,6 +184,22 @@ def _check_params(jobs: Iterable[Job]) -> None:
                 f"{name} has {total} bytes in all sequences of the request together (prompts times n); the maximum "
                 f"is {MAX_PARAM_BYTES}: send fewer prompts in one request, or fewer tokens",
                 param=name,
+            )
+
+
+def _check_constraints(jobs: Iterable[Job]) -> None:
+    """Raise ``ApiError`` for constraints that are too long in all sequences; the engine limits the length of each."""
+    total = 0
+    for job in jobs:
+        if job.constraint is None:
+            continue
+        total += len(job.constraint.source) * job.sampling.n
+        if total > MAX_CONSTRAINT_CHARACTERS:
+            field = job.constraint_field or job.constraint.kind
+            raise ApiError(
+                f"{field} has more than {MAX_CONSTRAINT_CHARACTERS} characters, the maximum, in all sequences of the "
+                "request together (prompts times n): send fewer prompts in one request, or a shorter constraint",
+                param=field,
             )
 
 

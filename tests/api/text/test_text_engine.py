@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug import EngineError, LogprobOptions, Observer, RequestError, RequestEvent
+from sglang_plug import Constraint, EngineError, LogprobOptions, Observer, RequestError, RequestEvent
 from sglang_plug_api.http.callers import Caller
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.service.terms import ServiceTerms, set_terms
@@ -291,6 +291,19 @@ def test_log_probabilities_of_prompts_are_limited(text_engine: Any, monkeypatch:
         with pytest.raises(ApiError, match="asks for 14 .* at the positions of its prompts; the maximum is 12"):
             engine.expand([job(engine, logprobs=options, n=7)])
     assert len(engine.expand([job(engine, logprobs=LogprobOptions(top=5), n=7)])) == 7
+
+
+def test_constraints_of_all_sequences_are_limited_together(text_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_limits, "MAX_CONSTRAINT_CHARACTERS", 60)
+    engine, constraint = text_engine(), Constraint("regex", "x" * 10)
+    one, three = (replace(job(engine, n=n), constraint=constraint) for n in (1, 3))
+    assert len(engine.expand([three, three])) == 6
+    for constraint_field, field in (("", "regex"), ("sampling_params.regex", "sampling_params.regex")):
+        last = replace(one, constraint_field=constraint_field)
+        with pytest.raises(ApiError, match=f"^{field} has more than 60 characters, the maximum, in all") as caught:
+            engine.expand([three, three, last])
+        assert caught.value.param == field
+    assert len(engine.expand([job(engine, n=3)] * 9)) == 27
 
 
 def test_log_probabilities_of_outputs_are_limited(text_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
