@@ -29,6 +29,8 @@ MAX_ADDED_TOKENS = 1 << 17
 """Maximum number of added tokens: the library takes about 30 µs for each; known tokenizers have up to 30,000."""
 PANIC = "PanicException"
 """The library's panic exception, which is no ``Exception``, so nothing in the server would answer for it."""
+MAX_KEPT = 1 << 16
+"""Characters of the longest text whose encoding is kept."""
 CONTEXT = 4
 """Tokens of the prompt that the window decoder starts with."""
 
@@ -87,6 +89,7 @@ class HuggingFaceTokenizer:
         self._backend = library.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
+        self._last_first: tuple[str | None, Any] = None, None  # the first text of the last pair, and its encoding
         self._eos = eos
         added = self._backend.get_added_tokens_decoder()
         self._special = frozenset(token for token, item in added.items() if item.special)
@@ -122,20 +125,34 @@ class HuggingFaceTokenizer:
     def _ids(self, *texts: str, special: bool = True) -> list[int]:
         """Tokenize a text or a pair. Raises ``RuntimeError`` if the library panics."""
         try:
-            try:
-                return self._encoded(texts, special)
-            except TypeError:
-                return self._encoded(tuple(map(_without_surrogates, texts)), special)
+            ids: list[int]
+            if len(texts) == 1:
+                ids = self._encoding(texts[0], special).ids
+            else:
+                first, second = self._first_encoding(texts[0]), self._encoding(texts[1], special=False)
+                ids = self._backend.post_process(first, second, special).ids
+            return ids
         except BaseException as error:
             if type(error).__name__ != PANIC:
                 raise
             raise RuntimeError(f"the tokenizer cannot split this text: {str(error)[:200]}") from error
 
-    def _encoded(self, texts: tuple[str, ...], special: bool) -> list[int]:
+    def _first_encoding(self, text: str) -> Any:
+        """Return the encoding of the first text of a pair, which is kept: rerankers compare a query with many texts."""
+        known, encoding = self._last_first
+        if text != known:
+            encoding = self._encoding(text, special=False)
+            if len(text) <= MAX_KEPT:
+                self._last_first = text, encoding
+        return encoding
+
+    def _encoding(self, text: str, special: bool) -> Any:
         """Encode as a batch of one, because the library releases the GIL only for batches."""
-        (encoding,) = self._backend.encode_batch_fast([_one_or_pair(texts)], add_special_tokens=special)
-        ids: list[int] = encoding.ids
-        return ids
+        try:
+            (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=special)
+        except TypeError:
+            (encoding,) = self._backend.encode_batch_fast([_without_surrogates(text)], add_special_tokens=special)
+        return encoding
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
         if self._bytes is None:
@@ -290,10 +307,6 @@ def _eos_ids(library: Any, path: Path) -> Iterator[int]:
             if isinstance(token, int):
                 results[token] = None
     return iter(results)
-
-
-def _one_or_pair(texts: tuple[str, ...]) -> Any:
-    return texts[0] if len(texts) == 1 else texts
 
 
 def _without_surrogates(text: str) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import NormalizedString, PreTokenizedString, Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from sglang_plug import TokenizerSource
-from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
+from sglang_plug_backends.huggingface.tokenizer import HuggingFaceTokenizer, load_tokenizer
 
 PAIRS = {
     "bert": ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", [1, 4, 5, 2, 6, 2]),
@@ -18,13 +18,15 @@ PAIRS = {
 }
 
 
+WORDS = {word: index for index, word in enumerate(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "what", "panda", "bear"])}
+
+
 @pytest.mark.parametrize("family", PAIRS)
 def test_as_the_post_processor_says(family: str, tmp_path: Path) -> None:
     single, pair, expected = PAIRS[family]
-    words = {word: index for index, word in enumerate(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "what", "panda", "bear"])}
-    backend = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    backend = Tokenizer(models.WordLevel(WORDS, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    special = [(item, words[item]) for item in ("[CLS]", "[SEP]")]
+    special = [(item, WORDS[item]) for item in ("[CLS]", "[SEP]")]
     backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
     backend.enable_truncation(3)
     backend.enable_padding(length=30, pad_id=3)
@@ -33,3 +35,30 @@ def test_as_the_post_processor_says(family: str, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(TokenizerSource(path=tmp_path))
     assert tokenizer.encode_pair("what panda", "bear") == expected
     assert tokenizer.encode_pair("what panda", "\ud800") != expected  # lone surrogates are read as U+FFFD
+
+
+class Splitting:
+    """Splits at blanks, and notes the texts that it was called for."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def pre_tokenize(self, text: PreTokenizedString) -> None:
+        def split(index: int, part: NormalizedString) -> list[NormalizedString]:
+            self.texts.append(str(part))
+            return part.split(" ", "removed")
+
+        text.split(split)
+
+
+def test_the_first_text_of_many_pairs_is_tokenized_once() -> None:
+    backend, splitting = Tokenizer(models.WordLevel(WORDS, unk_token="[UNK]")), Splitting()
+    backend.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
+    library = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")
+    library.backend_tokenizer.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(splitting)
+    tokenizer = HuggingFaceTokenizer(library, None, (2,))
+    assert tokenizer.encode_pair("what panda", "bear") == [1, 4, 5, 2, 6, 2]
+    assert tokenizer.encode_pair("what panda", "panda") == [1, 4, 5, 2, 5, 2]
+    assert tokenizer.encode_pair("bear", "panda") == [1, 6, 2, 5, 2]
+    assert tokenizer.encode_pair("what panda", "bear") == [1, 4, 5, 2, 6, 2]
+    assert splitting.texts == ["what panda", "bear", "panda", "bear", "panda", "what panda", "bear"]
