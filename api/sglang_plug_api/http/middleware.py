@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import re
+import string
 from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import quote
 
 from fastapi import Response
 from starlette.datastructures import Headers
@@ -102,6 +104,11 @@ class RequestIds:
             await send(message)
 
         await self._app(scope, receive, send_with_id)
+
+
+def id_header(id: str) -> dict[str, str]:
+    """Return the header with the id of a request; characters that headers cannot contain are percent-encoded."""
+    return {REQUEST_ID: quote(id, safe=string.punctuation, errors="replace")}
 
 
 def client_request_id(scope: Scope) -> bytes | None:

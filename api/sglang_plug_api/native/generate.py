@@ -15,8 +15,8 @@ from typing import Any, TypeVar, cast
 
 from sglang_plug import Constraint, LogprobOptions, Media, MediaArray, MediaPrompt
 from sglang_plug_api.http.errors import ApiError, WrongField
+from sglang_plug_api.http.streaming import merged
 from sglang_plug_api.multimodal.images import RequestImage, images_of_prompts
-from sglang_plug_api.openai.choices import complete_all, stream_all
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.native import GenerateBody, PromptsBody, SamplingBody
 from sglang_plug_api.text.constraints import sampling_constraint
@@ -56,7 +56,7 @@ class Generation:
             _check_fields_with_embeds(body, columns["logprob_start_len"])
         params_of_prompts = await _prompt_params(engine, body, columns["sampling_params"])
         ids, adapters = prompt_ids(body), prompt_adapters(engine, body)
-        tokens_of_inputs = await _tokenized(engine, body.inputs())
+        tokens_of_inputs = await engine.encode_each(body.inputs())
         prompts = await gather(starmap(partial(_media_prompt, engine), zip(tokens_of_inputs, images, strict=True)))
         jobs = []
         for index, (prompt, params) in enumerate(zip(prompts, params_of_prompts, strict=True)):
@@ -82,14 +82,14 @@ class Generation:
 
     async def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
         """Return the whole response: one object, or a list of them."""
-        pieces = await complete_all(self._engine, self._jobs)
+        pieces = await gather(map(self._engine.complete, self._jobs))
         results = [self._result(job, *_record(job, piece)) for job, piece in zip(self._jobs, pieces, strict=True)]
         return results if self._is_list else results[0]
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the response as it grows; ``text`` has all of it so far unless ``incremental`` is set."""
         records: dict[int, OutputSoFar] = {}
-        async with contextlib.aclosing(stream_all(self._engine, self._jobs)) as pieces:
+        async with contextlib.aclosing(merged([self._engine.stream(job) for job in self._jobs])) as pieces:
             async for index, piece in pieces:
                 record = records.get(index)
                 if record is None:
@@ -152,12 +152,6 @@ async def _prompt_params(
 
 Input = list[int] | Sequence[list[float]]
 """A prompt of tokens, or of input embeddings."""
-
-
-async def _tokenized(engine: TextEngine, inputs: Sequence[str | Input]) -> list[Input]:
-    """Return ``inputs`` with the tokens of those that are texts."""
-    tokens = iter(await engine.encode_each([prompt for prompt in inputs if isinstance(prompt, str)]))
-    return [next(tokens) if isinstance(prompt, str) else prompt for prompt in inputs]
 
 
 async def _media_prompt(engine: TextEngine, prompt: Input, images: Sequence[RequestImage]) -> MediaPrompt:

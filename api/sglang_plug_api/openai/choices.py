@@ -1,19 +1,14 @@
-"""Outputs of one OpenAI request: whole, or as a stream of pieces with their choice's index."""
+"""The part that chat and completions share: jobs, usage, and the fields around their choices."""
 
 from __future__ import annotations
 
-import contextlib
-import string
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
 from sglang_plug import LogprobOptions
-from sglang_plug_api.http.streaming import merged
 from sglang_plug_api.protocol.openai import GenerationBody
-from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Job, Piece, new_id
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import TextEngine
@@ -63,23 +58,6 @@ def generation_truncation(engine: TextEngine, body: GenerationBody) -> Truncatio
 def request_id(body: GenerationBody) -> str:
     """Return the client's request id, or a new one."""
     return (body.rid or body.request_id or new_id())[:MAX_ID_CHARACTERS]
-
-
-def id_header(id: str) -> dict[str, str]:
-    """Return the header with the id; characters that headers cannot contain are percent-encoded."""
-    return {"x-request-id": quote(id, safe=string.punctuation, errors="replace")}
-
-
-async def complete_all(engine: TextEngine, jobs: Sequence[Job]) -> list[Piece]:
-    """Return every job's whole output. If one fails the others are aborted."""
-    return await gather(engine.complete(job) for job in jobs)
-
-
-async def stream_all(engine: TextEngine, jobs: Sequence[Job]) -> AsyncGenerator[tuple[int, Piece], None]:
-    """Yield the pieces of all jobs as they arrive."""
-    async with contextlib.aclosing(merged([engine.stream(job) for job in jobs])) as pieces:
-        async for item in pieces:
-            yield item
 
 
 class Usage:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sglang_plug_api.http.errors import ApiError
-from sglang_plug_api.openai.choices import complete_all
+from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.text_engine import TextEngine
 
@@ -51,7 +51,7 @@ async def score_pairs(
     truncation = request.truncation(engine, room=int(generates))
     if generates:
         jobs = await scoring_jobs(engine, request, pairs, param, instruct=instruct, truncation=truncation)
-        pieces = await complete_all(engine, jobs)
+        pieces = await gather(map(engine.complete, jobs))
         scores = [(read_score(piece), read_score(piece)) for piece in pieces]
     else:
         task = pooling_task(engine, "rerank")

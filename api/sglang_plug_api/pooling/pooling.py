@@ -13,9 +13,9 @@ from typing import Any
 from sglang_plug import SamplingParams
 from sglang_plug.plugins.spec import Task
 from sglang_plug_api.http.errors import ApiError
-from sglang_plug_api.openai.choices import complete_all
 from sglang_plug_api.protocol.embeddings import InputBody, TruncatedBody
 from sglang_plug_api.service.sequence_limits import SequenceLimits
+from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import PROMPT_ONLY, Job, Piece, new_id
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import MAX_INLINE_CHARACTERS, TextEngine
@@ -192,7 +192,7 @@ async def pool_inputs(
 
 async def pool_all(engine: TextEngine, jobs: Sequence[Job]) -> list[Piece]:
     """Return the vectors or scores of every job. Raises ``ApiError`` if the request was aborted."""
-    pieces = await complete_all(engine, jobs)
+    pieces = await gather(map(engine.complete, jobs))
     if any(not piece.values for piece in pieces):
         raise ApiError("the request was aborted")
     return pieces

@@ -46,6 +46,8 @@ from .sampling import SamplingDefaults
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
+Encoded = TypeVar("Encoded", bound=Sequence[Any])
+"""A prompt that is not a text."""
 
 MAX_INLINE_CHARACTERS = 2048
 """Longest text that is tokenized on the event loop; longer ones are tokenized in a thread."""
@@ -156,22 +158,22 @@ class TextEngine:
 
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the tokens of ``text``. Raises ``ApiError`` if it is too long to be tokenized."""
-        tokenizer = self.tokenizer
-        self.check_text(text)
-        if len(text) <= MAX_INLINE_CHARACTERS:
-            return tokenizer.encode(text, special=special)
-        return await asyncio.to_thread(tokenizer.encode, text, special=special)
+        tokens: list[list[int]] = await self.encode_each([text], special=special)
+        return tokens[0]
 
-    async def encode_each(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
-        """Return the tokens of each text. Raises ``ApiError`` if one is too long to be tokenized."""
+    async def encode_each(self, prompts: Sequence[str | Encoded], *, special: bool = True) -> list[list[int] | Encoded]:
+        """Return the tokens of each text, and other prompts as they are. Raises ``ApiError`` if a text is too long."""
+        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
         if not texts:
-            return []
+            return [prompt for prompt in prompts if not isinstance(prompt, str)]
         tokenizer = self.tokenizer
         for text in texts:
             self.check_text(text)
 
-        def work() -> list[list[int]]:
-            return [tokenizer.encode(text, special=special) for text in texts]
+        def work() -> list[list[int] | Encoded]:
+            return [
+                tokenizer.encode(prompt, special=special) if isinstance(prompt, str) else prompt for prompt in prompts
+            ]
 
         return work() if sum(map(len, texts)) <= MAX_INLINE_CHARACTERS else await asyncio.to_thread(work)
 

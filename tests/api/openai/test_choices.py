@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from sglang_plug import RequestError
+from sglang_plug_api.http.middleware import id_header
+from sglang_plug_api.http.streaming import merged
 from sglang_plug_api.openai.choices import (
     ResponseBuilder,
     Usage,
-    complete_all,
     finish_reason,
-    id_header,
     make_jobs,
     matched_stop,
     request_id,
-    stream_all,
 )
 from sglang_plug_api.protocol.openai import CompletionBody
+from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import Ending, Job, Piece
 
 
@@ -65,7 +65,7 @@ def test_a_header_holds_any_id(id: str, value: str) -> None:
 
 async def test_all_are_completed_in_order(text_engine: Any) -> None:
     engine = text_engine()
-    outputs = await complete_all(engine, jobs_of(engine, 3, stop="o"))
+    outputs = await gather(map(engine.complete, jobs_of(engine, 3, stop="o")))
     assert [output.text for output in outputs] == ["Hell"] * 3
 
 
@@ -82,17 +82,17 @@ async def test_one_failure_ends_the_others(text_engine: Any, scripted: Any) -> N
 
     scripted.submit = fail_second
     with pytest.raises(RequestError, match="bad"):
-        await complete_all(engine, jobs)
+        await gather(map(engine.complete, jobs))
     assert engine.in_flight == 0
     with pytest.raises(RequestError, match="bad"):
-        async for _ in stream_all(engine, jobs):
+        async for _ in merged(list(map(engine.stream, jobs))):
             pass
     assert engine.in_flight == 0
 
 
 async def test_a_stream_left_early_aborts_all(text_engine: Any, scripted: Any) -> None:
     engine = text_engine()
-    async with contextlib.aclosing(stream_all(engine, jobs_of(engine, 3))) as stream:
+    async with contextlib.aclosing(merged(list(map(engine.stream, jobs_of(engine, 3))))) as stream:
         await anext(stream)
     assert engine.in_flight == 0
     assert set(scripted.aborted) == {request.id for request in scripted.requests}

@@ -9,9 +9,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.http.errors import json_response
+from sglang_plug_api.http.middleware import id_header
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import response_unless_disconnected
-from sglang_plug_api.openai.choices import id_header
 from sglang_plug_api.pooling.native_pooling import pool_response
 from sglang_plug_api.pooling.pooling import pool_inputs, prompt_usage, sigmoid, softmax
 from sglang_plug_api.protocol.embeddings import ClassifyBody

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from sglang_plug_api.http.middleware import id_header
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import cancel_on_disconnect, respond
 from sglang_plug_api.native.generate import Generation
-from sglang_plug_api.openai.choices import id_header
 from sglang_plug_api.protocol.native import GenerateBody, SamplingBody
 from sglang_plug_api.protocol.sampling import renamed_params
 from sglang_plug_api.text.text_engine import TextEngine

@@ -14,9 +14,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.http.errors import ApiError, json_response
+from sglang_plug_api.http.middleware import id_header
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import response_unless_disconnected
-from sglang_plug_api.openai.choices import id_header
 from sglang_plug_api.pooling.pair_scoring import score_pairs
 from sglang_plug_api.pooling.pooling import PoolingRequest, meta_info, prompt_usage
 from sglang_plug_api.protocol.base import refuse

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Request, Response
 
 from sglang_plug import LogprobOptions
 from sglang_plug_api.http.errors import ApiError, json_response
+from sglang_plug_api.http.middleware import id_header
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import response_unless_disconnected
-from sglang_plug_api.openai.choices import complete_all, id_header
 from sglang_plug_api.pooling.generative_scoring import ScoringUnsupported
 from sglang_plug_api.pooling.pair_scoring import cosine_scores, score_pairs
 from sglang_plug_api.pooling.pooling import (
@@ -24,6 +24,7 @@ from sglang_plug_api.pooling.pooling import (
 )
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.score import QueryWithItems, ScoreBody
+from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.text_engine import TextEngine
 from sglang_plug_api.text.truncation import Truncation
@@ -79,7 +80,7 @@ async def _pairs(engine: TextEngine, body: ScoreBody) -> Response:
 
 async def _labels(engine: TextEngine, body: ScoreBody) -> Response:
     jobs = await _jobs(engine, body)
-    pieces = await complete_all(engine, jobs)
+    pieces = await gather(map(engine.complete, jobs))
     scores = [_scores(piece, body.apply_softmax) for piece in pieces]
     usage = prompt_usage([job.tokens for job in jobs])
     model = body.model or engine.model_name

@@ -8,8 +8,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from sglang_plug_api.http.middleware import id_header
 from sglang_plug_api.http.request_body import read_body, takes
-from sglang_plug_api.http.streaming import cancel_on_disconnect, respond
+from sglang_plug_api.http.streaming import cancel_on_disconnect, merged, respond
 from sglang_plug_api.multimodal.images import images_of_messages
 from sglang_plug_api.openai.additions import ExtraResponseFields, logprob_options
 from sglang_plug_api.openai.chat_events import Choice, ParsingOptions
@@ -17,16 +18,14 @@ from sglang_plug_api.openai.chat_request import ChatRequest, prepare_chat, trunc
 from sglang_plug_api.openai.choices import (
     ResponseBuilder,
     Usage,
-    complete_all,
-    id_header,
     make_jobs,
     matched_stop,
     request_id,
-    stream_all,
 )
 from sglang_plug_api.protocol.openai import ChatBody
 from sglang_plug_api.protocol.sampling import renamed_params
 from sglang_plug_api.text.constraints import generation_constraint
+from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.logprobs import chat_logprobs
 from sglang_plug_api.text.reasoning import reasoning_tokens
@@ -88,7 +87,7 @@ class _ChatCall:
 
     async def answer(self) -> dict[str, Any]:
         """Generate and return the whole response."""
-        pieces = await complete_all(self._engine, self._jobs)
+        pieces = await gather(map(self._engine.complete, self._jobs))
         choices = []
         for index, piece in enumerate(pieces):
             self._usage.add(index, piece)
@@ -106,7 +105,7 @@ class _ChatCall:
         """Yield chunks: the role, text as it arrives, the ending, and the usage if requested."""
         envelope = ResponseBuilder(self._engine, self._body, self.id, "chat.completion.chunk")
         started = set[int]()
-        async with contextlib.aclosing(stream_all(self._engine, self._jobs)) as pieces:
+        async with contextlib.aclosing(merged([self._engine.stream(job) for job in self._jobs])) as pieces:
             async for index, piece in pieces:
                 if index not in started:
                     started.add(index)

@@ -12,24 +12,23 @@ from fastapi import APIRouter, Request, Response
 
 from sglang_plug import TokenLogprob
 from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.http.middleware import id_header
 from sglang_plug_api.http.request_body import read_body, takes
-from sglang_plug_api.http.streaming import cancel_on_disconnect, respond
+from sglang_plug_api.http.streaming import cancel_on_disconnect, merged, respond
 from sglang_plug_api.openai.additions import ExtraResponseFields, logprob_options
 from sglang_plug_api.openai.choices import (
     ResponseBuilder,
     Usage,
-    complete_all,
     finish_reason,
     generation_truncation,
-    id_header,
     make_jobs,
     matched_stop,
     request_id,
-    stream_all,
 )
 from sglang_plug_api.protocol.openai import CompletionBody
 from sglang_plug_api.protocol.sampling import renamed_params
 from sglang_plug_api.text.constraints import generation_constraint
+from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import Job, Piece
 from sglang_plug_api.text.logprobs import TextOffsets, completion_logprobs
 from sglang_plug_api.text.reasoning import with_reasoning
@@ -89,7 +88,9 @@ class _CompletionCall:
         _check_logprobs(engine, body)
         id, params, inputs = request_id(body), body.sampling(), body.prompts()
         engine.check_sequences(len(inputs) * engine.defaults.outputs(params))
-        prompts = await _encode(engine, inputs, body)
+        prompts = await engine.encode_each(inputs, special=body.add_special_tokens)
+        if (truncation := generation_truncation(engine, body)) is not None:
+            prompts = [truncation.cut(tokens) for tokens in prompts]
         completed = engine.defaults.of_request(params)
         samplings = [completed.for_prompt(len(tokens), DEFAULT_TOKENS) for tokens in prompts]
         logprobs = logprob_options(body, body.logprobs, echo=bool(body.echo))
@@ -103,7 +104,7 @@ class _CompletionCall:
 
     async def answer(self) -> dict[str, Any]:
         """Generate and return the whole response."""
-        pieces = await complete_all(self._engine, self._jobs)
+        pieces = await gather(map(self._engine.complete, self._jobs))
         choices = []
         for index, piece in enumerate(pieces):
             self._usage.add(index, piece)
@@ -119,7 +120,7 @@ class _CompletionCall:
         """Yield chunks with the text as it arrives."""
         envelope = ResponseBuilder(self._engine, self._body, self.id, "text_completion")
         begun = set[int]()
-        async with contextlib.aclosing(stream_all(self._engine, self._jobs)) as pieces:
+        async with contextlib.aclosing(merged([self._engine.stream(job) for job in self._jobs])) as pieces:
             async for index, piece in pieces:
                 self._usage.add(index, piece)
                 self._additions.add(index, piece)
@@ -186,15 +187,6 @@ class _Echo:
 
 _NO_ECHO = _Echo("")
 Prompts = Sequence[str | list[int]]
-
-
-async def _encode(engine: TextEngine, prompts: Prompts, body: CompletionBody) -> list[list[int]]:
-    """Return the tokens of each prompt."""
-    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    tokens_of_texts = iter(await engine.encode_each(texts, special=body.add_special_tokens))
-    encoded = [next(tokens_of_texts) if isinstance(prompt, str) else prompt for prompt in prompts]
-    truncation = generation_truncation(engine, body)
-    return encoded if truncation is None else [truncation.cut(tokens) for tokens in encoded]
 
 
 def _echoes(

@@ -10,9 +10,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.answers.large_json import LargeList, large_json_response
+from sglang_plug_api.http.middleware import id_header
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import response_unless_disconnected
-from sglang_plug_api.openai.choices import id_header
 from sglang_plug_api.pooling.pooling import pool_inputs, pooling_task, prompt_usage, truncate_vector
 from sglang_plug_api.protocol.embeddings import EmbeddingsBody
 from sglang_plug_api.text.text_engine import TextEngine

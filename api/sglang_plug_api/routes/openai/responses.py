@@ -8,10 +8,9 @@ from fastapi import APIRouter, Request, Response
 
 from sglang_plug_api.answers.large_json import large_json_response
 from sglang_plug_api.http.errors import json_response
-from sglang_plug_api.http.middleware import client_request_id
+from sglang_plug_api.http.middleware import client_request_id, id_header
 from sglang_plug_api.http.request_body import read_body, read_query, takes
 from sglang_plug_api.http.streaming import EventStream, cancel_on_disconnect, respond
-from sglang_plug_api.openai.choices import id_header
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.responses.input_items import ItemQuery, RetrieveQuery
 from sglang_plug_api.responses.service import ResponsesService
