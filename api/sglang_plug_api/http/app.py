@@ -35,7 +35,7 @@ from .errors import ApiError, error_response, from_exception
 from .hosts import CheckHost, HostPolicy
 from .middleware import REQUEST_ID, BodyLimit, CatchAllErrors, Gate, GateState, HeadAsGet, RequestIds, failure
 from .origins import CheckOrigin, reading_with_effects
-from .plugin_routes import PluginRoute, RouteOwner, include_routes, plugin_routes, refuse_clashes, route_owners
+from .plugin_routes import PluginRoute, include_routes, plugin_routes, refuse_clashes
 from .request_body import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -60,8 +60,8 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
     limits: dict[str, int] = {}  # of the bodies, by path
     hosts = HostPolicy(config.allowed_hosts, config.host)
     effects: list[re.Pattern[str]] = []
-    owners: list[RouteOwner] = []
-    heads: list[RouteOwner] = []
+    served: list[PluginRoute] = []
+    heads: list[PluginRoute] = []
     formats = GroupErrorFormats()
     app = _App(
         title="sglang-plug",
@@ -78,7 +78,7 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
             Middleware(CheckOrigin, allowed=config.allow_origins, policy=hosts, effects=effects),
             Middleware(Gate, state=gate),
             Middleware(BodyLimit, limit=config.max_request_bytes, timeout=config.body_timeout, larger=limits),
-            Middleware(HeadAsGet, owners=heads),
+            Middleware(HeadAsGet, routes=heads),
         ],
     )
     for kind in (Exception, ApiError, HTTPException, RequestValidationError, RequestError, EngineError):
@@ -94,33 +94,33 @@ def build_app(engine: TextEngine, plugins: Plugins, gate: GateState) -> FastAPI:
             others.append(component)
             continue
         group = as_route_group(component, make_with_settings(component, engine))
-        own, routes = route_owners(group.router, component), list(plugin_routes(group.router))
-        owners += own
-        formats.add(component, group, own)
+        routes = list(plugin_routes(group.router, component))
+        served += routes
+        formats.add(component, group, routes)
         bodies |= {route.endpoint.body_model for route in routes if hasattr(route.endpoint, "body_model")}
         app.state.endpoints.update(_body_endpoints(routes))
         limits |= {route.path: route.endpoint.body_limit for route in routes if hasattr(route.endpoint, "body_limit")}
         effects += reading_with_effects(routes)
         with attributed(component, "to give its routes"):
             include_routes(app, group.router, guard(spec.auth, config))
-    refuse_clashes(owners)
-    heads += [owner for owner in owners if owner.mounted or "HEAD" in owner.methods]
+    refuse_clashes(served)
+    heads += [route for route in served if route.is_mounted or "HEAD" in route.methods]
     for component in others:
-        _include_refusals(app, component, engine, owners)
+        _include_refusals(app, component, engine, served)
     app.openapi = lambda: _openapi(app, bodies, engine.request_fields)  # type: ignore[method-assign]
     return app
 
 
-def _include_refusals(app: FastAPI, component: Component, engine: TextEngine, owners: Sequence[RouteOwner]) -> None:
+def _include_refusals(app: FastAPI, component: Component, engine: TextEngine, served: Sequence[PluginRoute]) -> None:
     """Let the routes of a component for other tasks say what the model can do, instead of not being there."""
-    router = _refusing_router(component, engine, owners)
+    router = _refusing_router(component, engine, served)
     if router is not None:
         auth = component.spec_as(RouteSpec).auth
         app.include_router(router, dependencies=[Depends(guard(auth, engine.config))])
 
 
-def _refusing_router(component: Component, engine: TextEngine, owners: Sequence[RouteOwner]) -> APIRouter | None:
-    """Return a router that refuses every call of the component's routes, but for those that ``owners`` have.
+def _refusing_router(component: Component, engine: TextEngine, served: Sequence[PluginRoute]) -> APIRouter | None:
+    """Return a router that refuses every call of the component's routes, but for those that are served.
 
     ``None`` if the routes cannot be built for this model, so that nothing is known of them.
     """
@@ -129,25 +129,25 @@ def _refusing_router(component: Component, engine: TextEngine, owners: Sequence[
     except Exception as error:
         logger.debug("%s has no routes for this model: %s", component, error)
         return None
-    served = ", ".join(engine.info["tasks"])
 
     async def refuse() -> Response:
         tasks = " or ".join(sorted(component.spec_as(RouteSpec).tasks))
-        raise ApiError(f"this model does not support the task {tasks}; its tasks: {served}")
+        known = ", ".join(engine.info["tasks"])
+        raise ApiError(f"this model does not support the task {tasks}; its tasks: {known}")
 
     refusing = APIRouter()
-    for path, methods in _calls(route_owners(router, component), owners):
+    for path, methods in _calls(plugin_routes(router, component), served):
         refusing.add_api_route(path, refuse, methods=methods, include_in_schema=False)
     return refusing if any(isinstance(route, APIRoute) for route in refusing.routes) else None
 
 
-def _calls(own: Iterable[RouteOwner], owners: Sequence[RouteOwner]) -> Iterable[tuple[str, list[str]]]:
-    """Yield the paths of ``own`` with the methods that none of ``owners`` answers."""
-    for route in own:
+def _calls(routes: Iterable[PluginRoute], served: Sequence[PluginRoute]) -> Iterable[tuple[str, list[str]]]:
+    """Yield the paths of ``routes`` with the methods that none of ``served`` answers."""
+    for route in routes:
         free = [
-            method for method in sorted(route.methods) if not any(owner.takes(method, route.path) for owner in owners)
+            method for method in sorted(route.methods) if not any(other.takes(method, route.path) for other in served)
         ]
-        if free and not route.mounted:
+        if free and not route.is_mounted:
             yield route.path, free
 
 

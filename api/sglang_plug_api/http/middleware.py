@@ -18,7 +18,7 @@ from sglang_plug.system.library_panics import is_error
 from sglang_plug_api.text.job import new_id
 
 from .errors import RETRY_AFTER, ApiError, error_line, error_response, from_exception
-from .plugin_routes import RouteOwner
+from .plugin_routes import PluginRoute
 
 logger = logging.getLogger(__name__)
 
@@ -258,16 +258,16 @@ class HeadAsGet:
 
     Args:
         app: the application inside.
-        owners: the routes that answer HEAD on their own, which are called as they are; may be filled later.
+        routes: those that answer HEAD on their own, which are called as they are; may be filled later.
     """
 
-    def __init__(self, app: ASGIApp, owners: Sequence[RouteOwner]) -> None:
-        self._app, self._owners = app, owners
+    def __init__(self, app: ASGIApp, routes: Sequence[PluginRoute]) -> None:
+        self._app, self._routes = app, routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an ASGI call."""
         is_head = scope["type"] == "http" and scope["method"] == "HEAD"
-        if not is_head or any(owner.takes("HEAD", scope["path"]) for owner in self._owners):
+        if not is_head or any(route.takes("HEAD", scope["path"]) for route in self._routes):
             await self._app(scope, receive, send)
             return
 

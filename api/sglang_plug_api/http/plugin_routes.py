@@ -25,26 +25,32 @@ Check = Callable[[HTTPConnection], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True)
 class PluginRoute:
-    """A route as the application answers it, with the prefixes of the routers around it."""
+    """A route of a component as the application answers it, with the prefixes of the routers around it."""
 
+    component: Component
     path: str
     methods: frozenset[str]
     """Empty for web sockets and mounted applications."""
     endpoint: Any
     """``None`` for mounted applications."""
     is_mounted: bool
+    """True for mounted applications, which answer all methods and all paths below theirs."""
+
+    def takes(self, method: str, path: str) -> bool:
+        """Return True if it answers a call of ``path``."""
+        pattern, _, _ = compile_path(f"{self.path.rstrip('/')}/{{below:path}}" if self.is_mounted else self.path)
+        return (self.is_mounted or method in self.methods) and pattern.match(path) is not None
 
 
-def plugin_routes(router: APIRouter) -> Iterator[PluginRoute]:
-    """Yield all routes of ``router``."""
+def plugin_routes(router: APIRouter, component: Component) -> Iterator[PluginRoute]:
+    """Yield all routes of a component's router, nested routers included."""
     for route in router.routes:
         nested = getattr(route, "effective_route_contexts", None)  # a nested router, in recent FastAPI
         for context in [route] if nested is None else nested():
             inner = getattr(context, "starlette_route", None) or context
             methods = frozenset(getattr(inner, "methods", None) or ())
-            yield PluginRoute(
-                getattr(inner, "path", ""), methods, getattr(inner, "endpoint", None), isinstance(inner, Mount)
-            )
+            path, endpoint = getattr(inner, "path", ""), getattr(inner, "endpoint", None)
+            yield PluginRoute(component, path, methods, endpoint, isinstance(inner, Mount))
 
 
 def include_routes(app: FastAPI, router: APIRouter, check: Check) -> None:
@@ -96,48 +102,24 @@ class _Guarded:
         await self._app(scope, receive, send)
 
 
-@dataclass(frozen=True, slots=True)
-class RouteOwner:
-    """A path that a component answers for some methods; a mounted application has all methods and all paths below."""
+def refuse_clashes(routes: Sequence[PluginRoute]) -> None:
+    """Raise ``ConfigError`` if two components have one call, or a pattern of one matches a later path of another.
 
-    component: Component
-    path: str
-    methods: frozenset[str]
-    mounted: bool
-
-    def takes(self, method: str, path: str) -> bool:
-        """Return True if it answers a call of ``path``."""
-        pattern, _, _ = compile_path(f"{self.path.rstrip('/')}/{{below:path}}" if self.mounted else self.path)
-        return (self.mounted or method in self.methods) and pattern.match(path) is not None
-
-
-def route_owners(router: APIRouter, component: Component) -> list[RouteOwner]:
-    """Return the routes of a component's router, nested routers included."""
-    return [
-        RouteOwner(component, route.path, route.methods, route.is_mounted)
-        for route in plugin_routes(router)
-        if route.methods or route.is_mounted
-    ]
-
-
-def refuse_clashes(owners: Sequence[RouteOwner]) -> None:
-    """Raise ``ConfigError`` if two components own one call, or a pattern of one matches a later path of another.
-
-    ``owners`` are in the order in which the application matches them.
+    ``routes`` are in the order in which the application matches them.
     """
-    for index, owner in enumerate(owners):
-        sample = PARAMETER.sub(SAMPLE, owner.path)
-        for method in sorted(owner.methods):
-            for earlier in owners[:index]:
-                if earlier.component is not owner.component and earlier.takes(method, sample):
-                    raise ConfigError(_clash(method, owner, earlier))
+    for index, route in enumerate(routes):
+        sample = PARAMETER.sub(SAMPLE, route.path)
+        for method in sorted(route.methods):
+            for earlier in routes[:index]:
+                if earlier.component is not route.component and earlier.takes(method, sample):
+                    raise ConfigError(_clash(method, route, earlier))
 
 
-def _clash(method: str, owner: RouteOwner, earlier: RouteOwner) -> str:
-    remedy = f"block one with --block-plugin route:{owner.component.spec.name}"
-    if PARAMETER.sub("{}", earlier.path) == PARAMETER.sub("{}", owner.path):
-        return f"{method} {owner.path} is claimed by {earlier.component} and by {owner.component}; {remedy}"
+def _clash(method: str, route: PluginRoute, earlier: PluginRoute) -> str:
+    remedy = f"block one with --block-plugin route:{route.component.spec.name}"
+    if PARAMETER.sub("{}", earlier.path) == PARAMETER.sub("{}", route.path):
+        return f"{method} {route.path} is claimed by {earlier.component} and by {route.component}; {remedy}"
     return (
-        f"{method} {owner.path} of {owner.component} would be answered by {earlier.path} of {earlier.component}; "
+        f"{method} {route.path} of {route.component} would be answered by {earlier.path} of {earlier.component}; "
         f"{remedy}, or route:{earlier.component.spec.name}"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from starlette.types import Scope
 from sglang_plug import PluginError
 from sglang_plug.plugins.registry import Component
 from sglang_plug_api.http.errors import ApiError
-from sglang_plug_api.http.plugin_routes import RouteOwner
+from sglang_plug_api.http.plugin_routes import PluginRoute
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +54,12 @@ class GroupErrorFormats:
     """The formats of errors of all groups of routes that have one of their own."""
 
     def __init__(self) -> None:
-        self._groups: list[tuple[Component, RouteGroup, list[RouteOwner]]] = []
+        self._groups: list[tuple[Component, RouteGroup, Sequence[PluginRoute]]] = []
 
-    def add(self, component: Component, group: RouteGroup, owners: list[RouteOwner]) -> None:
-        """Use the format of ``group``, if it has one, on the paths of ``owners`` and below its prefix."""
+    def add(self, component: Component, group: RouteGroup, routes: Sequence[PluginRoute]) -> None:
+        """Use the format of ``group``, if it has one, on the paths of ``routes`` and below its prefix."""
         if group.errors is not None:
-            self._groups.append((component, group, owners))
+            self._groups.append((component, group, routes))
 
     def response(self, scope: Scope, error: ApiError) -> Response | None:
         """Return the response to ``error`` in the format of the request's path; ``None``: it has none of its own.
@@ -67,8 +67,8 @@ class GroupErrorFormats:
         A format that fails is logged, and the error is then told in OpenAI's format.
         """
         path = scope["path"]
-        for component, group, owners in self._groups:
-            if group.errors is None or not _has_path(group, owners, path):
+        for component, group, routes in self._groups:
+            if group.errors is None or not _has_path(group, routes, path):
                 continue
             try:
                 response = group.errors(error, Request(scope))
@@ -81,7 +81,7 @@ class GroupErrorFormats:
         return None
 
 
-def _has_path(group: RouteGroup, owners: list[RouteOwner], path: str) -> bool:
+def _has_path(group: RouteGroup, routes: Sequence[PluginRoute], path: str) -> bool:
     if group.prefix is not None and path.startswith(group.prefix):
         return True
-    return any(owner.takes(method, path) for owner in owners for method in sorted(owner.methods)[:1] or ["GET"])
+    return any(route.takes(method, path) for route in routes for method in sorted(route.methods)[:1] or ["GET"])

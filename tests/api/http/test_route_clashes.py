@@ -8,7 +8,7 @@ import pytest
 from fastapi import APIRouter, FastAPI
 
 from sglang_plug import ConfigError, Plugins
-from sglang_plug_api.http.plugin_routes import refuse_clashes, route_owners
+from sglang_plug_api.http.plugin_routes import plugin_routes, refuse_clashes
 
 PLUGINS = Plugins.discover()
 FIRST, SECOND = (PLUGINS.get("route", name) for name in ("chat", "models"))
@@ -35,7 +35,7 @@ def mounted(path: str) -> APIRouter:
 
 def clash(first: APIRouter, second: APIRouter) -> str | None:
     try:
-        refuse_clashes([*route_owners(first, FIRST), *route_owners(second, SECOND)])
+        refuse_clashes([*plugin_routes(first, FIRST), *plugin_routes(second, SECOND)])
     except ConfigError as error:
         return str(error)
     return None
@@ -94,4 +94,4 @@ def test_what_takes_only_what_is_left_is_allowed(first: Any, second: Any) -> Non
 
 
 def test_a_component_may_order_its_own_routes() -> None:
-    refuse_clashes(route_owners(router("/a/{x}", "/a/special"), FIRST))
+    refuse_clashes([*plugin_routes(router("/a/{x}", "/a/special"), FIRST)])
