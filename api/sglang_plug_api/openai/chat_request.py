@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sglang_plug import Constraint
+from sglang_plug import Constraint, MediaPrompt
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.protocol.openai import ChatBody, Effort
@@ -14,12 +14,16 @@ from sglang_plug_api.protocol.tools import Tool, ToolChoice
 from sglang_plug_api.text.constraints import check_writable, with_backend
 from sglang_plug_api.text.job import Job
 from sglang_plug_api.text.reasoning import apply_reasoning
-from sglang_plug_api.text.template_variables import template_variables
+from sglang_plug_api.text.template_variables import EFFORT, template_variables
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .chat_events import ParsingOptions
 from .choices import generation_truncation
 from .tools import SCHEMA, tool_setup
+
+TemplateTools = Sequence[Mapping[str, Any]] | None
+RenderChat = Callable[[TemplateTools, Mapping[str, Any]], Awaitable[MediaPrompt]]
+"""Renders the prompt of a conversation with the tools and the variables of the chat template."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,8 @@ class ChatRequest:
     grammar_backend: str | None = None
     """The grammar backend that must enforce constraints, those of tool calls included; ``None``: the first that can."""
     reasoning_effort: Effort | None = None
+    reasoning_effort_field: str = EFFORT
+    """The field that has the effort, for errors."""
     prefer_no_reasoning: bool = False
     """Disable reasoning where the chat template can; an effort of ``none`` is refused where it cannot."""
     separate_reasoning: bool = True
@@ -70,6 +76,26 @@ async def prepare_chat(engine: TextEngine, request: ChatRequest) -> tuple[Job, P
     Returns a job with the prompt and its constraint, which lacks everything that the conversation does not determine
     (sampling parameters, ids, priority, adapter), and how its outputs are read (``Choice``).
     """
+
+    async def render(tools: TemplateTools, variables: Mapping[str, Any]) -> MediaPrompt:
+        if request.images and not engine.supports_images:
+            raise request.images[0].error("this model takes text only")
+        tokens = await engine.encode_chat(
+            request.messages,
+            tools=tools,
+            add_generation_prompt=request.add_generation_prompt and not request.continue_final_message,
+            continue_final_message=request.continue_final_message,
+            variables=variables,
+        )
+        return await engine.with_images(tokens, request.images)
+
+    return await prepare_rendered_chat(engine, request, render)
+
+
+async def prepare_rendered_chat(
+    engine: TextEngine, request: ChatRequest, render: RenderChat
+) -> tuple[Job, ParsingOptions]:
+    """Prepare a chat request as ``prepare_chat`` does, with a prompt that ``render`` makes of its messages."""
     has_format = request.constraint is not None
     if request.constraint is not None:
         check_writable(request.constraint, request.constraint_field or request.constraint.kind)
@@ -86,18 +112,10 @@ async def prepare_chat(engine: TextEngine, request: ChatRequest) -> tuple[Job, P
         request.template_variables,
         "none" if request.prefer_no_reasoning else request.reasoning_effort,
         tools=tools.template_tools is not None,
+        field=request.reasoning_effort_field,
         strict=not request.prefer_no_reasoning,
     )
-    if request.images and not engine.supports_images:
-        raise request.images[0].error("this model takes text only")
-    tokens = await engine.encode_chat(
-        request.messages,
-        tools=tools.template_tools,
-        add_generation_prompt=request.add_generation_prompt and not request.continue_final_message,
-        continue_final_message=request.continue_final_message,
-        variables=variables,
-    )
-    prompt = await engine.with_images(tokens, request.images)
+    prompt = await render(tools.template_tools, variables)
     constraint = tools.constraint or request.constraint
     job = Job(
         tokens=prompt.tokens,

@@ -15,11 +15,11 @@ async def render(
     engine: TextEngine,
     instructions: str | None,
     conversation: Sequence[ImageMessage],
-    *,
     tools: Sequence[Message] | None,
+    variables: Message,
+    *,
     reserved: int,
     truncate: bool,
-    variables: Message | None = None,
 ) -> MediaPrompt:
     """Render the prompt.
 
@@ -28,9 +28,9 @@ async def render(
         instructions: text before the conversation.
         conversation: the messages.
         tools: tools for the template.
+        variables: variables of the chat template.
         reserved: tokens to leave for the output.
         truncate: drop the oldest turns, as few as possible, if the prompt would not fit otherwise.
-        variables: variables of the chat template.
 
     Raises ``ApiError`` if the template refuses the messages, or an image cannot be read.
     """

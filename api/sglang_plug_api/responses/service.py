@@ -5,30 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
 
-from sglang_plug import Constraint, LogprobOptions, MediaPrompt
+from sglang_plug import Constraint, LogprobOptions
 from sglang_plug.system.library_panics import is_error
 from sglang_plug_api.http.callers import current_caller
 from sglang_plug_api.http.errors import RETRY_AFTER, SHOWN, ApiError, from_exception
 from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.http.streaming import NamedEvent
-from sglang_plug_api.openai.tools import ToolSetup, tool_setup
+from sglang_plug_api.openai.chat_events import ParsingOptions
+from sglang_plug_api.openai.chat_request import ChatRequest, prepare_rendered_chat
 from sglang_plug_api.protocol.items import check_outputs
 from sglang_plug_api.protocol.openai import MAX_MESSAGES
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.protocol.sampling import renamed_params
 from sglang_plug_api.protocol.tools import FlatAllowedTools, FlatNamedTool
-from sglang_plug_api.text.constraints import FormatFields, constraint_from_fields, with_backend
+from sglang_plug_api.text.constraints import FormatFields, constraint_from_fields
 from sglang_plug_api.text.job import Job, limited, new_id
-from sglang_plug_api.text.reasoning import apply_reasoning
 from sglang_plug_api.text.sampling import Sampling
-from sglang_plug_api.text.template_variables import template_variables
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .active_response import ActiveResponse
@@ -41,20 +41,6 @@ from .stored import ABANDONED, RENEW_INTERVAL, StoredResponses, unknown_response
 logger = logging.getLogger(__name__)
 
 FIELDS = FormatFields("text.format", "text.format")
-
-
-@dataclass(frozen=True, slots=True)
-class _PreparedRequest:
-    """A request after checking and rendering."""
-
-    prompt: MediaPrompt
-    constraint: Constraint | None
-    """The constraint that the request itself sets."""
-    constraint_field: str
-    """The field that sets it."""
-    tools: ToolSetup
-    variables: Mapping[str, Any]
-    """Variables of the chat template."""
 
 
 class ResponsesService:
@@ -98,37 +84,25 @@ class ResponsesService:
         ``request`` is the client's id of this request; the response has an id of its own.
         """
         engine = self._engine
-        messages, prepared = await self._prepare(body)
-        tokens = prepared.prompt.tokens
-        calls = prepared.tools.constraint
-        job = Job(
+        messages, job, parsing = await self._prepare(body)
+        job = replace(
+            job,
             id=f"resp_{new_id()}",
             request=request,
-            tokens=tokens,
-            media=prepared.prompt.media,
-            constraint=with_backend(calls, body.grammar_backend) or prepared.constraint,
-            constraint_field="tools" if calls else prepared.constraint_field,
+            sampling=_sampling(engine, parsing.sampling(body.sampling()), len(job.tokens)),
             logprobs=LogprobOptions(top=body.top_logprobs or 0) if body.includes_logprobs else None,
             priority=body.priority or 0,
             salt=body.salt,
             adapter=engine.adapters.resolve(body.model),
         )
-        job, parsing = apply_reasoning(
-            job,
-            prepared.tools.parsing,
-            engine.parsers.reasoning,
-            engine.tokenizer,
-            prepared.variables,
-            calls=calls is not None,
-        )
-        (job,) = limited([replace(job, sampling=_sampling(engine, parsing.sampling(body.sampling()), len(tokens)))])
+        (job,) = limited([job])
         keep = body.store is not False and self._stored.enabled
         return ActiveResponse(engine, body, messages, job, parsing, keep=keep)
 
     async def count(self, body: ResponsesBody) -> dict[str, Any]:
         """Count the tokens of the prompt that a response would have. Raises ``ApiError``."""
-        _, prepared = await self._prepare(body)
-        return {"object": "response.input_tokens", "input_tokens": len(prepared.prompt.tokens)}
+        _, job, _ = await self._prepare(body)
+        return {"object": "response.input_tokens", "input_tokens": len(job.tokens)}
 
     async def answer(self, response: ActiveResponse) -> dict[str, Any]:
         """Generate and return the whole response."""
@@ -282,26 +256,28 @@ class ResponsesService:
             raise unknown_response(id)
         return {"id": id, "object": "response", "deleted": True}
 
-    async def _prepare(self, body: ResponsesBody) -> tuple[list[Message], _PreparedRequest]:
-        """Return the conversation and the prepared request. Raises ``ApiError``."""
+    async def _prepare(self, body: ResponsesBody) -> tuple[list[Message], Job, ParsingOptions]:
+        """Return the conversation, and what ``prepare_chat`` returns for it. Raises ``ApiError``."""
         self._engine.check_model(body.model)
         if body.background and (body.store is False or not self._stored.enabled):
             reason = "store is false" if self._stored.enabled else "this server stores no responses"
             raise ApiError(f"a response in the background is stored until it is read, but {reason}", param="background")
         messages, template_messages = await self._conversation(body)
-        constraint, field = _constraint(body)
-        tools = _tool_setup(self._engine, body, has_format=constraint is not None)
-        variables = _variables(self._engine, body, tools)
-        prompt = await render(
+        rendering = partial(
+            render,
             self._engine,
             body.instructions,
             template_messages,
-            tools=tools.template_tools,
             reserved=body.max_output_tokens or 1,
             truncate=body.truncation == "auto",
-            variables=variables,
         )
-        return messages, _PreparedRequest(prompt, constraint, field, tools, variables)
+        request = _chat_request(body, [item.message for item in template_messages])
+        try:
+            job, parsing = await prepare_rendered_chat(self._engine, request, rendering)
+        except ApiError as error:
+            error.param = error.param and error.param.replace(".function.", ".")  # tools are not nested here
+            raise
+        return messages, job, parsing
 
     async def _conversation(self, body: ResponsesBody) -> tuple[list[Message], list[ImageMessage]]:
         """Return the conversation including the input, and its form for the template. Raises ``ApiError``."""
@@ -351,10 +327,22 @@ class ResponsesService:
             await self._stored.update(response)
 
 
-def _variables(engine: TextEngine, body: ResponsesBody, tools: ToolSetup) -> dict[str, Any]:
-    effort = body.reasoning.effort if body.reasoning else None
-    return template_variables(
-        engine, body.chat_template_kwargs, effort, tools=tools.template_tools is not None, field="reasoning.effort"
+def _chat_request(body: ResponsesBody, messages: Sequence[Message]) -> ChatRequest:
+    """Return the request as one for a chat. Raises ``ApiError``."""
+    constraint, field = _constraint(body)
+    choice = body.tool_choice
+    return ChatRequest(
+        messages=messages,
+        tools=[tool.nested() for tool in body.tools or ()],
+        tool_choice=choice.nested() if isinstance(choice, FlatNamedTool | FlatAllowedTools) else choice,
+        tool_schema_field="parameters",
+        parallel_tool_calls=body.parallel_tool_calls,
+        constraint=constraint,
+        constraint_field=field,
+        grammar_backend=body.grammar_backend,
+        reasoning_effort=body.reasoning.effort if body.reasoning else None,
+        reasoning_effort_field="reasoning.effort",
+        template_variables=body.chat_template_kwargs,
     )
 
 
@@ -369,16 +357,3 @@ def _constraint(body: ResponsesBody) -> tuple[Constraint | None, str]:
     response_format = None if format is None else format.as_response_format()
     structured = body.structured_outputs
     return constraint_from_fields(body, response_format, FIELDS, structured)
-
-
-def _tool_setup(engine: TextEngine, body: ResponsesBody, *, has_format: bool) -> ToolSetup:
-    tools = [tool.nested() for tool in body.tools or ()]
-    choice = body.tool_choice
-    nested = choice.nested() if isinstance(choice, FlatNamedTool | FlatAllowedTools) else choice
-    try:
-        return tool_setup(
-            engine.parsers, tools, nested, body.parallel_tool_calls, has_format=has_format, schema_field="parameters"
-        )
-    except ApiError as error:
-        error.param = error.param and error.param.replace(".function.", ".")
-        raise
