@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 
 from sglang_plug.plugins.request_fields import RequestFields
 from sglang_plug_api.protocol.base import validation_context
-from sglang_plug_api.service.terms import set_terms
+from sglang_plug_api.service.request_context import set_request_context
 from sglang_plug_api.text.job import new_id
 
 from .callers import current_caller
@@ -58,7 +58,7 @@ async def read_body(request: Request, model: type[Body]) -> Body:
     try:
         body = model.model_validate_json(raw, context=_context(request))
         _check_finite(raw, bare)
-        _set_terms(request, body)
+        _set_request_context(request, body)
         return _with_request_id(request, body)
     except ValidationError as error:
         raise from_validation(error) from None
@@ -66,13 +66,13 @@ async def read_body(request: Request, model: type[Body]) -> Body:
         raise ApiError(f"the body is not valid JSON: {str(error)[:200]}") from None
 
 
-def _set_terms(request: Request, body: BaseModel) -> None:
-    """Serve the rest of the request on the terms of its body and headers."""
+def _set_request_context(request: Request, body: BaseModel) -> None:
+    """Set the context of the request from its body and headers."""
     app = request.scope.get("app")
     key = None if app is None else getattr(app.state, "fairness_key", None)
     if key is not None:
         batch = bool(request.scope.get("state", {}).get("batch"))
-        set_terms(key.terms(current_caller(), request.headers, body, batch=batch))
+        set_request_context(key.request_context(current_caller(), request.headers, body, batch=batch))
 
 
 def _context(request: Request) -> dict[str, RequestFields] | None:

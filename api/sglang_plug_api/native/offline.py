@@ -20,7 +20,7 @@ from sglang_plug_api.options.parsing import named_options
 from sglang_plug_api.pooling.native_pooling import pool_prompts
 from sglang_plug_api.protocol.base import validation_context
 from sglang_plug_api.protocol.native import GenerateBody, PoolBody
-from sglang_plug_api.service.terms import ServiceTerms, deadline_of, set_terms
+from sglang_plug_api.service.request_context import RequestContext, deadline_of, set_request_context
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .generate import Generation
@@ -185,17 +185,17 @@ class Engine:
         self.shutdown()
 
     async def _answer(self, body: GenerateBody) -> Answer:
-        set_terms(ServiceTerms(deadline_ms=deadline_of(body)))
+        set_request_context(RequestContext(deadline_ms=deadline_of(body)))
         answer: Answer = plain(await (await Generation.prepare(self._engine, body)).answer())
         return answer
 
     async def _pool(self, body: PoolBody) -> Answer:
-        set_terms(ServiceTerms(deadline_ms=deadline_of(body)))
+        set_request_context(RequestContext(deadline_ms=deadline_of(body)))
         _, answer = await pool_prompts(self._engine, body, "embed", "classify")
         return answer
 
     async def _events(self, body: GenerateBody) -> AsyncGenerator[dict[str, Any], None]:
-        set_terms(ServiceTerms(deadline_ms=deadline_of(body)))
+        set_request_context(RequestContext(deadline_ms=deadline_of(body)))
         generation = await Generation.prepare(self._engine, body)
         events = generation.events()
         try:

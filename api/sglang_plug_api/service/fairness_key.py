@@ -12,7 +12,7 @@ from sglang_plug import ConfigError
 from sglang_plug_api.http.callers import Caller, owner_id
 from sglang_plug_api.options.config import ServerConfig
 
-from .terms import ServiceTerms, deadline_of
+from .request_context import RequestContext, deadline_of
 
 AUTO, API_KEY, USER, HEADER = "auto", "api-key", "user", "header:"
 ID_PREFIX = b"sglang-plug: caller id\0"
@@ -55,15 +55,17 @@ class FairnessKey:
         owners = ["", *map(owner_id, api_keys)]
         return {_id(owner, key): weight for key, weight in weights.items() for owner in owners}
 
-    def terms(self, caller: Caller, headers: Mapping[str, str], body: BaseModel, *, batch: bool) -> ServiceTerms:
-        """Return the terms of a request. A line of a batch counts for the key that created the batch."""
+    def request_context(
+        self, caller: Caller, headers: Mapping[str, str], body: BaseModel, *, batch: bool
+    ) -> RequestContext:
+        """Return the context of a request. A line of a batch counts for the key that created the batch."""
         value: object = None
         if self._header and not batch:
             value = headers.get(self._header)
         elif self._kind == USER and not batch:
             value = getattr(body, "user", None)
         id = _id(caller.owner, value) if isinstance(value, str) and value else caller.owner
-        return ServiceTerms(id, deadline_of(body), is_batch_line=batch)
+        return RequestContext(id, deadline_of(body), is_batch_line=batch)
 
 
 def with_caller_weights(config: ServerConfig) -> ServerConfig:

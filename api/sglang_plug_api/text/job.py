@@ -23,10 +23,11 @@ from sglang_plug import (
     SamplingParams,
     TokenLogprob,
 )
+from sglang_plug.deprecation import warn_deprecated
 from sglang_plug.plugins.spec import Task
 from sglang_plug_api.http.callers import Caller, current_caller
 from sglang_plug_api.http.errors import ApiError, json_bytes
-from sglang_plug_api.service.terms import ServiceTerms, current_terms
+from sglang_plug_api.service.request_context import RequestContext, current_request_context
 
 from .sampling import Sampling
 
@@ -76,13 +77,19 @@ class Job:
     adapter: str | None = None
     caller: Caller = field(default_factory=current_caller)
     """The caller that sent the request."""
-    terms: ServiceTerms = field(default_factory=current_terms)
+    context: RequestContext = field(default_factory=current_request_context)
     """The caller that the sequence counts for in the engine, and its deadline."""
+
+    @property
+    def terms(self) -> RequestContext:
+        """The earlier name of ``context``."""
+        warn_deprecated("Job.terms is now Job.context")
+        return self.context
 
     @property
     def engine_caller(self) -> str:
         """The engine's id of the caller."""
-        return self.caller.owner if self.terms.caller is None else self.terms.caller
+        return self.caller.owner if self.context.caller is None else self.context.caller
 
     @property
     def engine_id(self) -> str:
@@ -113,7 +120,7 @@ class Job:
             salt=f"{self.caller.owner}:{self.salt}" if isolated else self.salt,
             adapter=self.adapter,
             caller=self.engine_caller,
-            deadline=self.terms.deadline,
+            deadline=self.context.deadline,
             arrived=arrived,
         )
 
@@ -281,7 +288,7 @@ class RunningJob:
         ``with_all``: all jobs are aborted, so that those of batches, whose clients did not ask for it, run again.
         """
         self.aborted = True
-        self._runs_again = with_all and self._job.terms.is_batch_line
+        self._runs_again = with_all and self._job.context.is_batch_line
         if self._waiting is not None:
             self._waiting.cancel()
 

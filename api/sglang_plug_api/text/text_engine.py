@@ -33,8 +33,13 @@ from sglang_plug_api.lifecycle.observer_guard import GuardedObserver
 from sglang_plug_api.multimodal.image_prompts import ImagePrompts
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.service.request_context import (
+    DEADLINE_STATUS,
+    RequestContext,
+    current_request_context,
+    deadline_outcome,
+)
 from sglang_plug_api.service.sequence_limits import SequenceLimits
-from sglang_plug_api.service.terms import DEADLINE_STATUS, ServiceTerms, current_terms, deadline_outcome
 
 from .adapter_names import AdapterNames
 from .constraints import constraint_refusal
@@ -198,17 +203,17 @@ class TextEngine:
         Slow templates delay only each other, since they have threads of their own. Raises ``RequestError`` if the
         deadline of the request passed before a thread was free.
         """
-        terms = current_terms()
+        context = current_request_context()
 
         def render() -> Result:
-            terms.check_deadline()
+            context.check_deadline()
             return work()
 
         try:
             return await asyncio.get_running_loop().run_in_executor(self._chat_threads, render)
         except RequestError as error:
             if error.status == DEADLINE_STATUS:
-                self._report_refusal(terms)
+                self._report_refusal(context)
             raise
 
     def check_text(self, text: str) -> None:
@@ -333,7 +338,7 @@ class TextEngine:
         async with contextlib.aclosing(self.stream(job, whole=True)) as pieces:
             return await anext(pieces)
 
-    def _report_refusal(self, terms: ServiceTerms) -> None:
+    def _report_refusal(self, context: RequestContext) -> None:
         """Tell the observers of a request whose deadline passed before it was tokenized."""
         event = RequestEvent(
             id="",
@@ -341,7 +346,7 @@ class TextEngine:
             prompt_tokens=0,
             cached_tokens=0,
             output_tokens=0,
-            arrived=terms.received,
+            arrived=context.received,
             first_token=None,
             finished=time.time(),
             deadline="refused",
@@ -362,7 +367,7 @@ class TextEngine:
             first_token=first,
             finished=finished,
             request=job.request,
-            deadline=deadline_outcome(job.terms.deadline, finished, reason, refused),
+            deadline=deadline_outcome(job.context.deadline, finished, reason, refused),
         )
         for observer in self.guarded_observers:
             observer.on_request(event)

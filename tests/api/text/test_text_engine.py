@@ -12,7 +12,7 @@ import pytest
 from sglang_plug import Constraint, EngineError, LogprobOptions, Observer, RequestError, RequestEvent
 from sglang_plug_api.http.callers import Caller
 from sglang_plug_api.http.errors import ApiError
-from sglang_plug_api.service.terms import ServiceTerms, set_terms
+from sglang_plug_api.service.request_context import RequestContext, set_request_context
 from sglang_plug_api.text import job as job_limits
 from sglang_plug_api.text.job import Job, Piece, new_id
 from sglang_plug_api.text.sampling import Sampling
@@ -150,7 +150,7 @@ async def test_a_line_of_a_batch_is_refused_for_now_if_all_are_aborted(
 ) -> None:
     """Others end with what they have; nobody who could send the line again has asked for it."""
     engine = text_engine()
-    set_terms(ServiceTerms(is_batch_line=is_batch_line))
+    set_request_context(RequestContext(is_batch_line=is_batch_line))
     scripted.pause.clear()
     running = asyncio.create_task(engine.complete(job(engine)))
     while not scripted.requests:
@@ -170,7 +170,7 @@ async def test_a_line_of_a_batch_that_is_aborted_by_its_id_ends_with_what_there_
     text_engine: Any, scripted: Any
 ) -> None:
     engine = text_engine()
-    set_terms(ServiceTerms(is_batch_line=True))
+    set_request_context(RequestContext(is_batch_line=True))
     scripted.pause.clear()
     running = asyncio.create_task(engine.complete(job(engine)))
     while not scripted.requests:
@@ -351,12 +351,12 @@ async def test_a_chat_whose_deadline_has_passed_is_not_rendered(text_engine: Any
     watcher = Watcher()
     engine = text_engine(observers={"watcher": watcher})
     rendered = list[str]()
-    set_terms(ServiceTerms(deadline_ms=500, received=10.0))
+    set_request_context(RequestContext(deadline_ms=500, received=10.0))
     with pytest.raises(RequestError, match="before the prompt was tokenized") as refused:
         await engine.in_chat_thread(lambda: rendered.append("late"))
     assert refused.value.status == 504
     assert [event.deadline for event in watcher.events] == ["refused"]
-    set_terms(ServiceTerms(deadline_ms=500_000))
+    set_request_context(RequestContext(deadline_ms=500_000))
     await engine.in_chat_thread(lambda: rendered.append("timely"))
     assert rendered == ["timely"] and len(watcher.events) == 1
 

@@ -16,7 +16,7 @@ from sglang_plug_api.protocol.openai import ChatBody
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.protocol.score import ScoreBody
 from sglang_plug_api.service.fairness_key import FairnessKey, with_caller_weights
-from sglang_plug_api.service.terms import ServiceTerms, deadline_outcome, set_terms
+from sglang_plug_api.service.request_context import RequestContext, deadline_outcome, set_request_context
 from sglang_plug_api.text.job import Job
 
 A, B = Caller(owner_id("a")), Caller(owner_id("b"))
@@ -38,7 +38,7 @@ def caller(kind: str, who: Caller, headers: dict[str, str] | None = None, **fiel
     batch = fields.pop("batch", False)
     return (
         FairnessKey(kind, has_keys=fields.pop("has_keys", True))
-        .terms(who, headers or {}, body(**fields), batch=batch)
+        .request_context(who, headers or {}, body(**fields), batch=batch)
         .caller
     )
 
@@ -107,24 +107,32 @@ def test_options_give_weights_to_the_engine() -> None:
 @pytest.mark.parametrize(("kind", "fields"), BODIES)
 def test_every_body_has_a_user_and_a_deadline(kind: Any, fields: dict[str, Any]) -> None:
     key = FairnessKey("user", has_keys=True)
-    terms = key.terms(Caller(), {}, kind.model_validate({**fields, "user": "x", "deadline_ms": 250}), batch=False)
-    assert terms.caller and terms.deadline_ms == 250
+    context = key.request_context(
+        Caller(), {}, kind.model_validate({**fields, "user": "x", "deadline_ms": 250}), batch=False
+    )
+    assert context.caller and context.deadline_ms == 250
 
 
-def test_jobs_have_the_terms_of_their_request() -> None:
-    set_terms(ServiceTerms("id", 500, received=10.0))
+def test_the_earlier_name_of_the_context() -> None:
     job = Job(tokens=[1])
-    set_terms(ServiceTerms())
-    assert (job.engine_caller, job.terms.deadline) == ("id", 10.5)
-    assert (Job(tokens=[1], caller=A).engine_caller, Job(tokens=[1]).terms.deadline) == (A.owner, None)
+    with pytest.warns(DeprecationWarning, match=r"Job.terms is now Job.context"):
+        assert job.terms is job.context
+
+
+def test_jobs_have_the_context_of_their_request() -> None:
+    set_request_context(RequestContext("id", 500, received=10.0))
+    job = Job(tokens=[1])
+    set_request_context(RequestContext())
+    assert (job.engine_caller, job.context.deadline) == ("id", 10.5)
+    assert (Job(tokens=[1], caller=A).engine_caller, Job(tokens=[1]).context.deadline) == (A.owner, None)
 
 
 def test_a_passed_deadline_is_noticed_before_anything_is_done() -> None:
     with pytest.raises(RequestError, match="passed before the prompt was tokenized") as refused:
-        ServiceTerms(deadline_ms=500, received=10.0).check_deadline()
+        RequestContext(deadline_ms=500, received=10.0).check_deadline()
     assert refused.value.status == 504
-    ServiceTerms(deadline_ms=500_000).check_deadline()
-    ServiceTerms(received=10.0).check_deadline()
+    RequestContext(deadline_ms=500_000).check_deadline()
+    RequestContext(received=10.0).check_deadline()
 
 
 @pytest.mark.parametrize(

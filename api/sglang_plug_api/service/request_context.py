@@ -1,7 +1,7 @@
-"""The terms on which a request is served: the caller that it counts for, and its deadline.
+"""The context of a request: the caller that it counts for, and its deadline.
 
-Like the caller of ``http.callers``, the terms of a request are in a context variable, so that every ``Job`` of every
-route has them. ``http.request_body`` sets them from the body and the headers of the request.
+Like the caller of ``http.callers``, it is in a context variable, so that every ``Job`` of every route has it.
+``http.request_body`` sets it from the body and the headers of the request.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ DEADLINE_STATUS = 504
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceTerms:
-    """The terms of one request."""
+class RequestContext:
+    """The caller that a request counts for, and its deadline."""
 
     caller: str | None = None
     """Id that the engine knows the caller by; ``None``: the owner id of the API key."""
@@ -45,18 +45,18 @@ class ServiceTerms:
             )
 
 
-PLAIN = ServiceTerms()
-_current: ContextVar[ServiceTerms] = ContextVar("service_terms", default=PLAIN)
+DEFAULT = RequestContext()
+_current: ContextVar[RequestContext] = ContextVar("request_context", default=DEFAULT)
 
 
-def current_terms() -> ServiceTerms:
-    """Return the terms of the request that is being served."""
+def current_request_context() -> RequestContext:
+    """Return the context of the request that is being served."""
     return _current.get()
 
 
-def set_terms(terms: ServiceTerms) -> None:
-    """Serve the rest of this request on ``terms``."""
-    _current.set(terms)
+def set_request_context(context: RequestContext) -> None:
+    """Serve the rest of this request in ``context``."""
+    _current.set(context)
 
 
 def deadline_of(body: BaseModel) -> int | None:
