@@ -13,6 +13,8 @@ from typing import Literal
 from sglang_plug_api.contract.surface import HOOKS, Item, Member
 
 FOLDERS = {"sglang_plug": "core", "sglang_plug_api": "api"}
+EARLIER_NAMES = {"sglang_plug": "sglang_plug.renamed", "sglang_plug_api.plugin": "sglang_plug_api.plugin"}
+"""Module -> the module with ``RENAMED``, its earlier names that still work."""
 SPECIAL = ("__init__", "__call__", "__enter__", "__exit__", "__iter__", "__len__", "__getitem__")
 """Methods with underscores that are part of the contract."""
 DEPRECATION = "warn_deprecated"
@@ -69,8 +71,9 @@ class SourceTree:
         for node in self.module("sglang_plug.plugins.hookspecs").body:
             if isinstance(node, ast.FunctionDef) and "hookspec" in _decorators(node):
                 items[f"{HOOKS}.{node.name}"] = Item("hook", _signature(node), deprecated=_deprecation(node))
-        for earlier, now in _literal(self.module("sglang_plug.renamed"), "RENAMED").items():
-            items[f"sglang_plug.{earlier}"] = Item("renamed", f"sglang_plug.{now}")
+        for package, module in EARLIER_NAMES.items():
+            for earlier, now in _literal(self.module(module), "RENAMED").items():
+                items[f"{package}.{earlier}"] = Item("renamed", f"{package}.{now}")
         return dict(sorted(items.items()))
 
     def _path(self, module: str) -> Path:

@@ -20,7 +20,7 @@ PAGE = DOCS / "route-reference.md"
 MODULE = "sglang_plug_api.plugin"
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "engine": ("TextEngine", "SamplingDefaults"),
-    "sequences": ("Job", "Sampling", "Piece", "Ending", "joined", "new_id"),
+    "sequences": ("Job", "Sampling", "JobOutput", "Ending", "joined", "new_id"),
     "chats": (
         "ChatRequest",
         "prepare_chat",

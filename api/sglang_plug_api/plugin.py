@@ -7,10 +7,10 @@ raising ``ApiError``. Import this module in the file that ``target`` names, neve
 ================== ==========================================================================================
 ``TextEngine``     the model in terms of text: ``encode``, ``encode_chat``, ``stream``, ``complete``, ``defaults``, …
 ``Job``            one sequence to generate; ``new_id`` makes an id for it
-``Piece``          output of a job since its last piece, and its ``Ending``; ``joined`` makes one of several
+``JobOutput``      output of a job since the last one, and its ``Ending``; ``joined`` makes one of several
 ``RequestImage``   an image in a request, for ``engine.with_images``
 ``ChatRequest``    a conversation with tools and images; ``prepare_chat`` makes a ``Job`` of it, and
-                   ``ChatParsingOptions`` for a ``ChatOutput``, which parses a job's pieces: text, reasoning, calls
+                   ``ChatParsingOptions`` for a ``ChatOutput``, which parses a job's outputs: text, reasoning, calls
 ``Tool``           a ``Function`` that may be called, for ``ChatRequest.tools``; ``NamedTool`` must be called
 ``Effort``         the reasoning effort, for ``ChatRequest.reasoning_effort``
 ``Sampling``       a request's parameters, as ``engine.defaults.complete`` returns them
@@ -36,6 +36,9 @@ raising ``ApiError``. Import this module in the file that ``target`` names, neve
 
 from __future__ import annotations
 
+from typing import Any
+
+from sglang_plug.deprecation import warn_deprecated
 from sglang_plug_api.engine_clients.make_client import engine_group
 from sglang_plug_api.engine_clients.replicas.changing_group import EngineGroup
 from sglang_plug_api.http.errors import ApiError, from_exception, json_response
@@ -58,7 +61,7 @@ from sglang_plug_api.openai.chat_request import ChatRequest, prepare_chat
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.options.parsing import named_options
 from sglang_plug_api.service.route_group import ErrorFormat, RouteGroup
-from sglang_plug_api.text.job import Ending, Job, Piece, joined, new_id
+from sglang_plug_api.text.job import Ending, Job, JobOutput, joined, new_id
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import TextEngine
 
@@ -66,6 +69,8 @@ from .protocol.base import Integer, Name, Number, ProcessorFieldsBody, RequestBo
 from .protocol.openai import Effort
 from .protocol.tools import Function, FunctionReference, NamedTool, Tool
 
+RENAMED = {"Piece": "JobOutput"}
+"""Earlier name -> name; see docs/migration.md."""
 ROUTE_API_VERSION = 2
 """Version that rises only when a name is removed or changes its meaning, not for new names."""
 
@@ -83,12 +88,12 @@ __all__ = [
     "FunctionReference",
     "Integer",
     "Job",
+    "JobOutput",
     "JsonLines",
     "Name",
     "NamedEvent",
     "NamedTool",
     "Number",
-    "Piece",
     "ProcessorFieldsBody",
     "ROUTE_API_VERSION",
     "RequestBody",
@@ -116,3 +121,11 @@ __all__ = [
     "response_unless_disconnected",
     "takes",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what has had this name earlier, with a ``DeprecationWarning``."""
+    if name not in RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn_deprecated(f"{__name__}.{name} is now {__name__}.{RENAMED[name]}")
+    return globals()[RENAMED[name]]

@@ -55,7 +55,7 @@ API_MINOR_VERSION = 2
 def register_things(config: int) -> None: ...
 def other(): ...
 """,
-    "api/sglang_plug_api/plugin.py": "ROUTE_API_VERSION = 7\n__all__ = []\n",
+    "api/sglang_plug_api/plugin.py": "ROUTE_API_VERSION = 7\nRENAMED = {}\n__all__ = []\n",
 }
 
 

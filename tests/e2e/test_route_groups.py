@@ -45,8 +45,8 @@ def build(engine):
         job = Job(tokens=tokens, sampling=sampling)
 
         async def events():
-            async for piece in engine.stream(job):
-                yield {"text": piece.text, "done": piece.ending is not None}
+            async for output in engine.stream(job):
+                yield {"text": output.text, "done": output.ending is not None}
 
         async def whole():
             return {"text": (await engine.complete(job)).text, "done": True}

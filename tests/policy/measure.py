@@ -37,7 +37,7 @@ FEATURES = {
 PACKAGES = frozenset({"tensor_parallel"})
 """Folders of the engine that consist of one feature."""
 REPRESENTATIONS = (
-    "ChatBody ChatRequest Job Request Sequence ScheduledChunk ForwardBatch StepResult Output Piece"
+    "ChatBody ChatRequest Job Request Sequence ScheduledChunk ForwardBatch StepResult Output JobOutput"
 ).split()
 """Classes that stand for one request, or for its part in a step, on its way; the chunk at the end has no class."""
 PATCHES = frozenset("setattr setitem setenv delattr delitem delenv syspath_prepend chdir context".split())

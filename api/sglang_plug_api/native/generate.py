@@ -1,4 +1,4 @@
-"""``/generate``: from bodies to jobs, from pieces to responses. The route and the offline engine share it."""
+"""``/generate``: from bodies to jobs, from their outputs to responses. The route and the offline engine share it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.native import GenerateBody, PromptsBody, SamplingBody
 from sglang_plug_api.text.constraints import sampling_constraint
 from sglang_plug_api.text.gather import gather
-from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Ending, Job, Piece, new_id
+from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Ending, Job, JobOutput, new_id
 from sglang_plug_api.text.meta_info import OutputSoFar, meta_info
 from sglang_plug_api.text.reasoning import with_reasoning
 from sglang_plug_api.text.sampling import DEFAULT_NEW_TOKENS, RequestSampling
@@ -82,30 +82,30 @@ class Generation:
 
     async def answer(self) -> dict[str, Any] | list[dict[str, Any]]:
         """Return the whole response: one object, or a list of them."""
-        pieces = await gather(map(self._engine.complete, self._jobs))
-        results = [self._result(job, *_record(job, piece)) for job, piece in zip(self._jobs, pieces, strict=True)]
+        outputs = await gather(map(self._engine.complete, self._jobs))
+        results = [self._result(job, *_record(job, output)) for job, output in zip(self._jobs, outputs, strict=True)]
         return results if self._is_list else results[0]
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the response as it grows; ``text`` has all of it so far unless ``incremental`` is set."""
         records: dict[int, OutputSoFar] = {}
-        async with contextlib.aclosing(merged([self._engine.stream(job) for job in self._jobs])) as pieces:
-            async for index, piece in pieces:
+        async with contextlib.aclosing(merged([self._engine.stream(job) for job in self._jobs])) as outputs:
+            async for index, output in outputs:
                 record = records.get(index)
                 if record is None:
-                    piece, record = _record(self._jobs[index], piece)
+                    output, record = _record(self._jobs[index], output)
                     records[index] = record
                 else:
-                    record.add(piece)
-                event = self._result(self._jobs[index], piece, record)
+                    record.add(output)
+                event = self._result(self._jobs[index], output, record)
                 if self._is_list:
                     event["index"] = index
                 yield event
 
-    def _result(self, job: Job, piece: Piece, record: OutputSoFar) -> dict[str, Any]:
+    def _result(self, job: Job, output: JobOutput, record: OutputSoFar) -> dict[str, Any]:
         incremental = self._body.incremental and self._body.stream
-        text, tokens = (piece.text, piece.tokens) if incremental else (record.text, record.tokens)
-        meta = meta_info(self._engine, job, piece, record, self._started, self._texts)
+        text, tokens = (output.text, output.tokens) if incremental else (record.text, record.tokens)
+        meta = meta_info(self._engine, job, output, record, self._started, self._texts)
         if self._body.return_prompt_token_ids:
             meta["prompt_token_ids"] = list(job.tokens)
         if self._engine.has_text:
@@ -230,16 +230,16 @@ def _with_next_token(job: Job) -> Job:
     return _NextTokenJob(**{**known, "sampling": replace(job.sampling, params=params), "constraint": None})
 
 
-def _record(job: Job, piece: Piece) -> tuple[Piece, OutputSoFar]:
-    """Return the first piece of an output as it is shown, and its record."""
+def _record(job: Job, output: JobOutput) -> tuple[JobOutput, OutputSoFar]:
+    """Return the first part of an output as it is shown, and its record."""
     if not isinstance(job, _NextTokenJob):
-        return piece, OutputSoFar(piece)
-    ending = piece.ending
+        return output, OutputSoFar(output)
+    ending = output.ending
     if ending is not None and ending.reason == "stop":
         ending = Ending("length")
-    visible = replace(piece, text="", tokens=(), logprobs=(), completion_tokens=0, ending=ending, drafts=None)
+    visible = replace(output, text="", tokens=(), logprobs=(), completion_tokens=0, ending=ending, drafts=None)
     record = OutputSoFar(visible)
-    record.next_logprobs = piece.logprobs
+    record.next_logprobs = output.logprobs
     return visible, record
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from sglang_plug import LogprobOptions, Tokenizer, TokenLogprob
 from sglang_plug_api.answers.large_json import LargeList
 from sglang_plug_api.protocol.openai import GenerationBody
-from sglang_plug_api.text.job import Job, Piece
+from sglang_plug_api.text.job import Job, JobOutput
 from sglang_plug_api.text.logprobs import finite, logprob_list
 from sglang_plug_api.text.meta_info import OutputSoFar, cached_tokens_details, meta_info
 from sglang_plug_api.text.text_engine import TextEngine
@@ -29,38 +29,38 @@ class ExtraResponseFields:
         self.prompt = self.tokens or bool(body.return_prompt_token_ids)
         """True if outputs come with the token ids of their prompts."""
 
-    def for_piece(self, index: int, piece: Piece) -> dict[str, Any]:
-        """Return the fields of a choice that every piece of output ``index`` has."""
-        return {"token_ids": list(piece.tokens)} if self.tokens else {}
+    def for_output(self, index: int, output: JobOutput) -> dict[str, Any]:
+        """Return the fields of a choice that every part of output ``index`` has."""
+        return {"token_ids": list(output.tokens)} if self.tokens else {}
 
     def for_start(self, index: int) -> dict[str, Any]:
         """Return the fields of a choice that output ``index`` has once, first in a stream."""
         return {"prompt_token_ids": list(self._jobs[index].tokens)} if self.prompt else {}
 
-    def for_end(self, index: int, piece: Piece) -> dict[str, Any]:
+    def for_end(self, index: int, output: JobOutput) -> dict[str, Any]:
         """Return the fields of a choice that output ``index`` has once, last in a stream."""
         if not self._body.return_meta_info:
             return {}
         job, record = self._jobs[index], self._records[index]
         texts = self._engine.tokenizer if self._engine.has_text else None
-        return {"meta_info": meta_info(self._engine, job, piece, record, self._started, texts)}
+        return {"meta_info": meta_info(self._engine, job, output, record, self._started, texts)}
 
-    def add(self, index: int, piece: Piece) -> None:
-        """Remember what the ends of outputs tell; call it with every piece."""
+    def add(self, index: int, output: JobOutput) -> None:
+        """Remember what the ends of outputs tell; call it with every part of them."""
         if not self._body.return_meta_info:
             return
         if index in self._records:
-            self._records[index].add(piece)
+            self._records[index].add(output)
         else:
-            self._records[index] = OutputSoFar(piece)
+            self._records[index] = OutputSoFar(output)
 
-    def for_answer(self, piece: Piece) -> dict[str, Any]:
-        """Return the fields next to ``choices``; ``piece`` is the end of the first output, or of one in a stream."""
+    def for_answer(self, output: JobOutput) -> dict[str, Any]:
+        """Return the fields next to ``choices``; ``output`` is the end of the first output, or of one in a stream."""
         if not self._body.return_cached_tokens_details:
             return {}
-        return {"sglext": {"cached_tokens_details": cached_tokens_details(piece)}}
+        return {"sglext": {"cached_tokens_details": cached_tokens_details(output)}}
 
-    def prompt_logprobs(self, index: int, piece: Piece) -> dict[str, Any]:
+    def prompt_logprobs(self, index: int, output: JobOutput) -> dict[str, Any]:
         """Return the log-probabilities of the prompt of output ``index``, as clients of vLLM read them.
 
         All outputs of a prompt have those of the first.
@@ -71,7 +71,7 @@ class ExtraResponseFields:
         prompt = id(self._jobs[index].tokens)
         if not self._prompt_logprobs.get(prompt):
             entry = partial(_prompt_entry, top=top, tokenizer=self._engine.tokenizer)
-            self._prompt_logprobs[prompt] = logprob_list(piece.prompt_logprobs, entry)
+            self._prompt_logprobs[prompt] = logprob_list(output.prompt_logprobs, entry)
         return {"prompt_logprobs": self._prompt_logprobs[prompt]}
 
 

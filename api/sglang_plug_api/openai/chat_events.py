@@ -9,7 +9,7 @@ from typing import Any
 
 from sglang_plug import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, Text
 from sglang_plug.contracts.text.parsers import Event, joined
-from sglang_plug_api.text.job import Piece
+from sglang_plug_api.text.job import JobOutput
 
 TOOL_CALLS = "tool_calls"
 
@@ -60,15 +60,15 @@ class Choice:
         """All reasoning so far; ``None`` if it is not split from the answer."""
         return None if self._reasoning is None else "".join(self._reasoning_texts)
 
-    def events(self, piece: Piece) -> list[Event]:
-        """Return the events of ``piece``."""
-        events = self._read(piece.text, ends=piece.ending is not None)
+    def events(self, output: JobOutput) -> list[Event]:
+        """Return the events of ``output``."""
+        events = self._read(output.text, ends=output.ending is not None)
         self._reasoning_texts += (event.text for event in events if isinstance(event, Reasoning))
         return [event for event in joined(events) if self._is_allowed(event)]
 
-    def deltas(self, piece: Piece) -> Iterator[dict[str, Any]]:
+    def deltas(self, output: JobOutput) -> Iterator[dict[str, Any]]:
         """Yield the ``delta`` objects of a stream."""
-        for event in self._reordered(self.events(piece)):
+        for event in self._reordered(self.events(output)):
             match event:
                 case Text(text):
                     yield {"content": text}
@@ -80,15 +80,15 @@ class Choice:
                     yield {TOOL_CALLS: [call]}
                 case CallArguments(index, text):
                     yield {TOOL_CALLS: [{"index": index, "function": {"arguments": text}}]}
-        if piece.ending is not None and self._thoughts:
+        if output.ending is not None and self._thoughts:
             yield {"reasoning_content": self._all_thoughts()}
 
-    def message(self, piece: Piece) -> dict[str, Any]:
+    def message(self, output: JobOutput) -> dict[str, Any]:
         """Return the ``message`` of a whole output."""
         texts: list[str] = []
         thoughts: list[str] = []
         calls: list[dict[str, Any]] = []
-        for event in self.events(piece):
+        for event in self.events(output):
             match event:
                 case Text(text):
                     texts.append(text)
@@ -106,11 +106,11 @@ class Choice:
             "tool_calls": calls or None,
         }
 
-    def finish_reason(self, piece: Piece) -> str | None:
+    def finish_reason(self, output: JobOutput) -> str | None:
         """Return the reason why the output ended; call it after everything has been read."""
-        if piece.ending is None:
+        if output.ending is None:
             return None
-        return TOOL_CALLS if self._calls and piece.ending.reason == "stop" else piece.ending.reason
+        return TOOL_CALLS if self._calls and output.ending.reason == "stop" else output.ending.reason
 
     def _read(self, text: str, *, ends: bool) -> list[Event]:
         if self._reasoning is None:

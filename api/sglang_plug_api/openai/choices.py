@@ -9,7 +9,7 @@ from typing import Any
 
 from sglang_plug import LogprobOptions
 from sglang_plug_api.protocol.openai import GenerationBody
-from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Job, Piece, new_id
+from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Job, JobOutput, new_id
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import TextEngine
 from sglang_plug_api.text.truncation import Truncation, truncation_of
@@ -61,7 +61,7 @@ def request_id(body: GenerationBody) -> str:
 
 
 class Usage:
-    """Token counts of one request, updated with every piece."""
+    """Token counts of one request, updated with every part of its outputs."""
 
     def __init__(self, engine: TextEngine, prompts: Sequence[Sequence[int]], outputs: int) -> None:
         self._report_cached = engine.config.enable_cache_report
@@ -72,14 +72,14 @@ class Usage:
         self.reasoning: int | None = None
         """Number of output tokens that were reasoning, once they have been counted."""
 
-    def start(self, index: int, piece: Piece) -> None:
-        """Note what the first ``piece`` of an output tells of the prompt, without counting its tokens."""
-        self._cached[index] = piece.cached_tokens
+    def start(self, index: int, output: JobOutput) -> None:
+        """Note what the first part of an output tells of the prompt, without counting its tokens."""
+        self._cached[index] = output.cached_tokens
 
-    def add(self, index: int, piece: Piece) -> None:
-        """Count the tokens of ``piece``."""
-        self._completion[index] = piece.completion_tokens
-        self._cached[index] = piece.cached_tokens
+    def add(self, index: int, output: JobOutput) -> None:
+        """Count the tokens of ``output``."""
+        self._completion[index] = output.completion_tokens
+        self._cached[index] = output.cached_tokens
 
     def report(self) -> dict[str, Any]:
         """Return ``usage`` in OpenAI's format. A prompt counts once, however many outputs it has."""
@@ -113,11 +113,11 @@ class ResponseBuilder:
         return {**envelope, **more}
 
 
-def finish_reason(piece: Piece) -> str | None:
+def finish_reason(output: JobOutput) -> str | None:
     """Return OpenAI's name of the reason why an output ended."""
-    return None if piece.ending is None else piece.ending.reason
+    return None if output.ending is None else output.ending.reason
 
 
-def matched_stop(piece: Piece) -> int | str | None:
+def matched_stop(output: JobOutput) -> int | str | None:
     """Return the stop token or string that ended an output."""
-    return None if piece.ending is None else piece.ending.matched
+    return None if output.ending is None else output.ending.matched

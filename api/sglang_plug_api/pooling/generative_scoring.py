@@ -7,7 +7,7 @@ from itertools import chain
 
 from sglang_plug import LogprobOptions, TemplateError
 from sglang_plug_api.http.errors import ApiError
-from sglang_plug_api.text.job import Job, Piece
+from sglang_plug_api.text.job import Job, JobOutput
 from sglang_plug_api.text.text_engine import TextEngine
 from sglang_plug_api.text.truncation import Truncation
 
@@ -76,9 +76,9 @@ def _question(query: str, document: str, instruct: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
 
 
-def read_score(piece: Piece) -> float:
+def read_score(output: JobOutput) -> float:
     """Return the probability of "yes" among the two answers. Raises ``ApiError`` if the request was aborted."""
-    if not piece.logprobs:
+    if not output.logprobs:
         raise ApiError("the request was aborted")
-    (_, yes), (_, no) = piece.logprobs[0].ids
+    (_, yes), (_, no) = output.logprobs[0].ids
     return 0.5 if yes == no else sigmoid(yes - no)  # both may be minus infinity

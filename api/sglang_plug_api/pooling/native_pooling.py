@@ -57,12 +57,12 @@ async def pool_prompts(
             prompt_ids(body), prompts, prompt_adapters(engine, body, body.model), strict=True
         )
     ]
-    pieces = await pool_all(engine, jobs)
+    outputs = await pool_all(engine, jobs)
     results = [
         {
-            "embedding": list(truncate_vector(engine, piece.values, body.dimensions)),
-            "meta_info": meta_info(engine, job, piece, started),
+            "embedding": list(truncate_vector(engine, output.values, body.dimensions)),
+            "meta_info": meta_info(engine, job, output, started),
         }
-        for job, piece in zip(jobs, pieces, strict=True)
+        for job, output in zip(jobs, outputs, strict=True)
     ]
     return jobs[0].request, results if body.is_batch else results[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.text.gather import gather
-from sglang_plug_api.text.job import Job, Piece
+from sglang_plug_api.text.job import Job, JobOutput
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .generative_scoring import read_score, scoring_jobs
@@ -28,7 +28,7 @@ class PairScore:
     """The score of one pair."""
 
     job: Job
-    piece: Piece
+    output: JobOutput
     score: float
     """The model's score: any number from a cross-encoder, a probability from a chat model."""
     relevance: float
@@ -51,15 +51,15 @@ async def score_pairs(
     truncation = request.truncation(engine, room=int(generates))
     if generates:
         jobs = await scoring_jobs(engine, request, pairs, param, instruct=instruct, truncation=truncation)
-        pieces = await gather(map(engine.complete, jobs))
-        scores = [(read_score(piece), read_score(piece)) for piece in pieces]
+        outputs = await gather(map(engine.complete, jobs))
+        scores = [(read_score(output), read_score(output)) for output in outputs]
     else:
         task = pooling_task(engine, "rerank")
         prompts = await encode_pairs(engine, pairs, param, truncation)
         jobs = request.jobs(prompts, task=task)
-        pieces = await pool_all(engine, jobs)
-        scores = [(_single(piece), sigmoid(_single(piece))) for piece in pieces]
-    return [PairScore(job, piece, *score) for job, piece, score in zip(jobs, pieces, scores, strict=True)]
+        outputs = await pool_all(engine, jobs)
+        scores = [(_single(output), sigmoid(_single(output))) for output in outputs]
+    return [PairScore(job, output, *score) for job, output, score in zip(jobs, outputs, scores, strict=True)]
 
 
 async def cosine_scores(
@@ -81,7 +81,7 @@ async def cosine_scores(
         *await encode_all(engine, second, params[1], truncation=truncation),
     ]
     engine.check_sequences(len(prompts))
-    vectors = [piece.values for piece in await pool_all(engine, request.jobs(prompts, task=task))]
+    vectors = [output.values for output in await pool_all(engine, request.jobs(prompts, task=task))]
     left, right = vectors[: len(first)], vectors[len(first) :]
     cosines = [_cosine(left[index % len(left)], vector) for index, vector in enumerate(right)]
     return cosines, sum(map(len, prompts))
@@ -92,8 +92,8 @@ def _cosine(first: Sequence[float], second: Sequence[float]) -> float:
     return math.fsum(a * b for a, b in zip(first, second, strict=True)) / length if length else 0.0
 
 
-def _single(piece: Piece) -> float:
-    if len(piece.values) != 1:
-        count = len(piece.values)
+def _single(output: JobOutput) -> float:
+    if len(output.values) != 1:
+        count = len(output.values)
         raise ApiError(f"the model gives {count} scores for a text, and pairs have one each; use /classify")
-    return piece.values[0]
+    return output.values[0]

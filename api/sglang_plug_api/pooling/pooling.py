@@ -16,7 +16,7 @@ from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.protocol.embeddings import InputBody, TruncatedBody
 from sglang_plug_api.service.sequence_limits import SequenceLimits
 from sglang_plug_api.text.gather import gather
-from sglang_plug_api.text.job import PROMPT_ONLY, Job, Piece, new_id
+from sglang_plug_api.text.job import PROMPT_ONLY, Job, JobOutput, new_id
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import MAX_INLINE_CHARACTERS, TextEngine
 from sglang_plug_api.text.truncation import Truncation, truncation_of
@@ -186,16 +186,16 @@ async def pool_inputs(
     task = pooling_task(engine, task)
     truncation = request.truncation(engine)
     prompts = await encode_all(engine, body.inputs(), "input", truncation=truncation, special=body.add_special_tokens)
-    pieces = await pool_all(engine, request.jobs(prompts, task=task))
-    return request.id, prompts, [piece.values for piece in pieces]
+    outputs = await pool_all(engine, request.jobs(prompts, task=task))
+    return request.id, prompts, [output.values for output in outputs]
 
 
-async def pool_all(engine: TextEngine, jobs: Sequence[Job]) -> list[Piece]:
+async def pool_all(engine: TextEngine, jobs: Sequence[Job]) -> list[JobOutput]:
     """Return the vectors or scores of every job. Raises ``ApiError`` if the request was aborted."""
-    pieces = await gather(map(engine.complete, jobs))
-    if any(not piece.values for piece in pieces):
+    outputs = await gather(map(engine.complete, jobs))
+    if any(not output.values for output in outputs):
         raise ApiError("the request was aborted")
-    return pieces
+    return outputs
 
 
 def truncate_vector(engine: TextEngine, values: Sequence[float], dimensions: int | None) -> Sequence[float]:
@@ -231,13 +231,13 @@ def softmax(values: Sequence[float]) -> list[float]:
     return [share / total for share in shares]
 
 
-def meta_info(engine: TextEngine, job: Job, piece: Piece, started: float) -> dict[str, Any]:
+def meta_info(engine: TextEngine, job: Job, output: JobOutput, started: float) -> dict[str, Any]:
     """Return the ``meta_info`` of a prompt; ``started`` is ``time.time()`` at the request's arrival."""
     return {
         "id": job.id,
         "finish_reason": {"type": "stop"},
         "prompt_tokens": len(job.tokens),
-        "cached_tokens": piece.cached_tokens,
+        "cached_tokens": output.cached_tokens,
         "weight_version": engine.weight_version,
         "e2e_latency": time.time() - started,
     }

@@ -13,7 +13,7 @@ from sglang_plug_api.http.streaming import NamedEvent
 from sglang_plug_api.openai.chat_events import Choice, ParsingOptions
 from sglang_plug_api.protocol.items import Item, messages_of
 from sglang_plug_api.protocol.responses import ResponsesBody
-from sglang_plug_api.text.job import Ending, Job, Piece
+from sglang_plug_api.text.job import Ending, Job, JobOutput
 from sglang_plug_api.text.logprobs import chat_logprob_entry
 from sglang_plug_api.text.reasoning import reasoning_tokens
 from sglang_plug_api.text.text_engine import TextEngine
@@ -98,18 +98,18 @@ class ActiveResponse:
         """All messages, including the output."""
         return [*self._messages, *messages_of(ITEMS.validate_python(self._output.as_list()))]
 
-    def add(self, piece: Piece) -> list[NamedEvent]:
-        """Add a piece of output and return its events."""
-        self._tokens, self._cached, self._ending = piece.completion_tokens, piece.cached_tokens, piece.ending
+    def add(self, output: JobOutput) -> list[NamedEvent]:
+        """Add the next part of the output and return its events."""
+        self._tokens, self._cached, self._ending = output.completion_tokens, output.cached_tokens, output.ending
         if self._body.includes_logprobs:
             token_bytes = self._engine.tokenizer.piece_bytes
-            self._output.add_logprobs((token_bytes(item.token), item) for item in piece.logprobs)
+            self._output.add_logprobs((token_bytes(item.token), item) for item in output.logprobs)
         return self._events(
-            output_event for event in self._choice.events(piece) for output_event in self._output.add(event)
+            output_event for event in self._choice.events(output) for output_event in self._output.add(event)
         )
 
     async def count_reasoning(self) -> None:
-        """Count the reasoning tokens for the usage; call it after the last piece."""
+        """Count the reasoning tokens for the usage; call it at the end of the output."""
         self._reasoning = await reasoning_tokens(self._engine, [self._choice]) or 0
 
     @property
@@ -129,7 +129,7 @@ class ActiveResponse:
             self._engine.abort(self.id)
 
     def close(self, error: ApiError | None = None) -> None:
-        """End the response; no more pieces follow."""
+        """End the response; no more output follows."""
         self.closed, self._error = True, self._error or error
         self._last_events = self._events(self._output.finish(whole=self.status == "completed"))
         if self.status == "completed":
@@ -170,12 +170,12 @@ class ActiveResponse:
         }
 
     def queued_events(self) -> Iterator[NamedEvent]:
-        """Yield the events of a response in the background that waits for its first piece."""
+        """Yield the events of a response in the background that waits for its first token."""
         yield self._event("response.created", {"response": self.as_dict()})
         yield self._event("response.queued", {"response": self.as_dict()})
 
     def first_events(self) -> Iterator[NamedEvent]:
-        """Yield the events before the first item; call it before the first piece is added."""
+        """Yield the events before the first item; call it before any output is added."""
         self.started = True
         if not self.background:
             yield self._event("response.created", {"response": self.as_dict()})

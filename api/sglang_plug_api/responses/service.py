@@ -193,15 +193,15 @@ class ResponsesService:
             if response.background:
                 for event in response.queued_events():
                     yield event
-            async with contextlib.aclosing(self._engine.stream(response.job)) as pieces:
-                async for piece in pieces:
+            async with contextlib.aclosing(self._engine.stream(response.job)) as outputs:
+                async for output in outputs:
                     if not response.started:
                         self._running[response.id] = response
                         for event in response.first_events():
                             yield event
                     if response.must_stop:  # maybe since before the engine had the job
                         self._engine.abort(response.id)
-                    for event in response.add(piece):
+                    for event in response.add(output):
                         yield event
             await response.count_reasoning()
         except BaseException as failure:

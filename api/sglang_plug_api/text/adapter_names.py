@@ -77,3 +77,13 @@ class AdapterNames:
 
     def _known(self) -> str:
         return ", ".join(map(repr, self.paths)) or "none"
+
+
+def unknown_model(name: str, *served: str) -> ApiError:
+    """Return the refusal of a request for a model that is not served."""
+    return ApiError(
+        f"The model {name[:SHOWN]!r} does not exist; this server serves {', '.join(map(repr, served))}",
+        404,
+        param="model",
+        code="model_not_found",
+    )

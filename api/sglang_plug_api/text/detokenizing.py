@@ -9,11 +9,11 @@ from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.stops.stop_regex import PatternMatcher
 from sglang_plug_api.stops.stop_strings import StopMatcher
 
-from .job import Ending, Job, Piece
+from .job import Ending, Job, JobOutput
 
 
 class Detokenizer:
-    """Converts the engine's outputs into pieces: text, stop strings, counts."""
+    """Converts the engine's outputs into those of a job: text, stop strings, counts."""
 
     def __init__(self, job: Job, tokenizer: Tokenizer | None) -> None:
         sampling = job.sampling
@@ -36,8 +36,8 @@ class Detokenizer:
         self.ending: Ending | None = None
         self._drafts: DraftCounts | None = None
 
-    def feed(self, output: Output) -> Piece:
-        """Return the piece that ``output`` adds."""
+    def feed(self, output: Output) -> JobOutput:
+        """Return what ``output`` adds."""
         finish = output.finish
         tokens = output.tokens
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
@@ -54,7 +54,7 @@ class Detokenizer:
             matched = self._stop
             self.ending = Ending(finish.reason, finish.matched) if matched is None else Ending("stop", matched)
         self.count += len(tokens)
-        return Piece(
+        return JobOutput(
             text=text,
             tokens=tokens,
             logprobs=output.logprobs[: len(tokens)],

@@ -1,4 +1,4 @@
-"""A job of the engine, which generates one sequence, and the pieces of its output."""
+"""A job of the engine, which generates one sequence, and its output."""
 
 from __future__ import annotations
 
@@ -219,8 +219,8 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A piece of a job's output: everything since the last piece."""
+class JobOutput:
+    """The output of a job since the last one, or all of it."""
 
     text: str
     tokens: tuple[int, ...]
@@ -239,14 +239,14 @@ class Piece:
     """Counts of draft tokens; ``None``: nothing was drafted."""
 
 
-def joined(pieces: Sequence[Piece]) -> Piece:
-    """Join several pieces of one output into one piece."""
-    last = pieces[-1]
-    return Piece(
-        text="".join(piece.text for piece in pieces),
-        tokens=tuple(token for piece in pieces for token in piece.tokens),
-        logprobs=tuple(logprob for piece in pieces for logprob in piece.logprobs),
-        prompt_logprobs=tuple(logprob for piece in pieces for logprob in piece.prompt_logprobs),
+def joined(outputs: Sequence[JobOutput]) -> JobOutput:
+    """Join the parts of one output."""
+    last = outputs[-1]
+    return JobOutput(
+        text="".join(output.text for output in outputs),
+        tokens=tuple(token for output in outputs for token in output.tokens),
+        logprobs=tuple(logprob for output in outputs for logprob in output.logprobs),
+        prompt_logprobs=tuple(logprob for output in outputs for logprob in output.prompt_logprobs),
         ending=last.ending,
         completion_tokens=last.completion_tokens,
         cached_tokens=last.cached_tokens,

@@ -8,7 +8,7 @@ from typing import Any
 
 from sglang_plug import DraftCounts, LogprobOptions, Tokenizer, TokenLogprob
 
-from .job import Job, Piece
+from .job import Job, JobOutput
 from .logprobs import alternative_triples, token_triples
 from .text_engine import TextEngine
 
@@ -19,60 +19,60 @@ HOST = "host"
 class OutputSoFar:
     """Text, tokens and log-probabilities of one output so far."""
 
-    def __init__(self, piece: Piece) -> None:
-        self.text, self.tokens = piece.text, list(piece.tokens)
-        self.logprobs, self.prompt_logprobs = list(piece.logprobs), piece.prompt_logprobs
+    def __init__(self, output: JobOutput) -> None:
+        self.text, self.tokens = output.text, list(output.tokens)
+        self.logprobs, self.prompt_logprobs = list(output.logprobs), output.prompt_logprobs
         self.next_logprobs: tuple[TokenLogprob, ...] = ()
         """Those of the token after a prompt, of which no output was wanted."""
 
-    def add(self, piece: Piece) -> None:
-        """Append the next piece."""
-        self.text += piece.text
-        self.tokens += piece.tokens
-        self.logprobs += piece.logprobs
-        self.prompt_logprobs += piece.prompt_logprobs
+    def add(self, output: JobOutput) -> None:
+        """Append the next part."""
+        self.text += output.text
+        self.tokens += output.tokens
+        self.logprobs += output.logprobs
+        self.prompt_logprobs += output.prompt_logprobs
 
 
 def meta_info(
-    engine: TextEngine, job: Job, piece: Piece, record: OutputSoFar, started: float, texts: Tokenizer | None
+    engine: TextEngine, job: Job, output: JobOutput, record: OutputSoFar, started: float, texts: Tokenizer | None
 ) -> dict[str, Any]:
     """Return the ``meta_info`` of an output.
 
     Args:
         engine: the engine that made it.
         job: the output's job.
-        piece: its last piece.
-        record: all of its pieces.
+        output: the last part of the output.
+        record: all of it.
         started: ``time.time()`` at the request's arrival.
         texts: the tokenizer, if log-probabilities come with the texts of their tokens.
     """
     meta: dict[str, Any] = {
         "id": job.id,
-        "finish_reason": _finish_reason(piece),
+        "finish_reason": _finish_reason(output),
         "prompt_tokens": len(job.tokens),
-        "completion_tokens": piece.completion_tokens,
-        "cached_tokens": piece.cached_tokens,
-        "cached_tokens_details": cached_tokens_details(piece),
-        "num_retractions": piece.retractions,
+        "completion_tokens": output.completion_tokens,
+        "cached_tokens": output.cached_tokens,
+        "cached_tokens_details": cached_tokens_details(output),
+        "num_retractions": output.retractions,
         "weight_version": engine.weight_version,
         "e2e_latency": time.time() - started,
     }
-    if piece.drafts is not None:
-        meta.update(_draft_meta(piece.drafts, piece.completion_tokens))
+    if output.drafts is not None:
+        meta.update(_draft_meta(output.drafts, output.completion_tokens))
     if job.logprobs is not None:
         meta.update(_logprob_meta(job.logprobs, record, texts))
     return meta
 
 
-def cached_tokens_details(piece: Piece) -> dict[str, int | str]:
+def cached_tokens_details(output: JobOutput) -> dict[str, int | str]:
     """Return where the cached tokens of an output's prompt were: in the KV pool, in the host's memory, or elsewhere.
 
     The store ``host`` has a name of its own; all others are ``storage``.
     """
-    stored = {store: tokens for store, tokens in piece.loaded_tokens if store != HOST}
-    host = sum(tokens for store, tokens in piece.loaded_tokens if store == HOST)
+    stored = {store: tokens for store, tokens in output.loaded_tokens if store != HOST}
+    host = sum(tokens for store, tokens in output.loaded_tokens if store == HOST)
     elsewhere = sum(stored.values())
-    details: dict[str, int | str] = {"device": max(0, piece.cached_tokens - host - elsewhere), "host": host}
+    details: dict[str, int | str] = {"device": max(0, output.cached_tokens - host - elsewhere), "host": host}
     return {**details, "storage": elsewhere, "storage_backend": ",".join(stored)} if stored else details
 
 
@@ -103,14 +103,14 @@ def _draft_meta(drafts: DraftCounts, tokens: int) -> dict[str, Any]:
     }
 
 
-def _finish_reason(piece: Piece) -> dict[str, Any] | None:
-    ending = piece.ending
+def _finish_reason(output: JobOutput) -> dict[str, Any] | None:
+    ending = output.ending
     if ending is None:
         return None
     match ending.reason:
         case "stop":
             return {"type": "stop", "matched": ending.matched}
         case "length":
-            return {"type": "length", "length": piece.completion_tokens}
+            return {"type": "length", "length": output.completion_tokens}
         case reason:
             return {"type": reason, "message": "the request was aborted"}

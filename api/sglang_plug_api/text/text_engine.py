@@ -28,7 +28,7 @@ from sglang_plug.plugins.request_fields import RequestFields
 from sglang_plug_api.batches.storage import Storage
 from sglang_plug_api.http.admission_gate import AdmissionGate
 from sglang_plug_api.http.callers import Callers, current_caller
-from sglang_plug_api.http.errors import SHOWN, ApiError
+from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.lifecycle.observer_guard import GuardedObserver
 from sglang_plug_api.multimodal.image_prompts import ImagePrompts
 from sglang_plug_api.multimodal.images import RequestImage
@@ -41,11 +41,11 @@ from sglang_plug_api.service.request_context import (
 )
 from sglang_plug_api.service.sequence_limits import SequenceLimits
 
-from .adapter_names import AdapterNames
+from .adapter_names import AdapterNames, unknown_model
 from .constraints import constraint_refusal
 from .detokenizing import Detokenizer
 from .gather import shielded
-from .job import Job, Piece, RunningJob, joined, limited, output_job
+from .job import Job, JobOutput, RunningJob, joined, limited, output_job
 from .parsers import Parsers
 from .sampling import SamplingDefaults
 
@@ -234,10 +234,10 @@ class TextEngine:
         self.check_sequences(sum(job.sampling.n for job in jobs))
         return [output_job(job, index) for job in limited(jobs) for index in range(job.sampling.n)]
 
-    async def stream(self, job: Job, *, whole: bool = False) -> AsyncGenerator[Piece, None]:
-        """Yield pieces as they arrive; the last has ``ending`` set. Closing early aborts the request.
+    async def stream(self, job: Job, *, whole: bool = False) -> AsyncGenerator[JobOutput, None]:
+        """Yield the output as it arrives; the last part has ``ending`` set. Closing early aborts the request.
 
-        With ``whole``, the only piece is the whole output; it is computed once more if its replica fails while others
+        With ``whole``, all of the output comes at once; it is computed once more if its replica fails while others
         serve, since nothing of it was delivered. Raises ``RequestError`` if the engine refuses the job and
         ``EngineError`` if it is not running.
         """
@@ -247,7 +247,7 @@ class TextEngine:
         await self.admission_gate.wait_open()
         first: float | None = None
         refused, repeats = 0, int(whole)
-        running, pieces = RunningJob(job), list[Piece]()
+        running, job_outputs = RunningJob(job), list[JobOutput]()
         self._running.add(running)
         try:
             while detokenizer.ending is None:
@@ -255,24 +255,24 @@ class TextEngine:
                     async with contextlib.aclosing(self.client.submit(request)) as outputs:
                         while detokenizer.ending is None:
                             output = await running.next(outputs)
-                            piece = detokenizer.feed(output)
+                            job_output = detokenizer.feed(output)
                             now = time.time()
                             if output.tokens:
                                 first = now if first is None else first
                             for observer in self.guarded_observers:
-                                observer.on_tokens(job.id, len(piece.tokens), now)
+                                observer.on_tokens(job.id, len(job_output.tokens), now)
                             if not whole:
-                                yield piece
+                                yield job_output
                             else:
-                                pieces.append(piece)
+                                job_outputs.append(job_output)
                 except EngineError as error:
                     if error.replica is None or not repeats:
                         raise
                     repeats -= 1
                     detokenizer, first = Detokenizer(job, self._tokenizer), None
-                    pieces.clear()
+                    job_outputs.clear()
             if whole:
-                yield joined(pieces)
+                yield joined(job_outputs)
         except RequestError as error:
             refused = error.status
             text = str(error).replace(job.engine_id, job.id)  # the client knows the job by this id
@@ -333,10 +333,10 @@ class TextEngine:
             job.abort(with_all=request is None)
         return len(jobs)
 
-    async def complete(self, job: Job) -> Piece:
-        """Return the whole output as one piece."""
-        async with contextlib.aclosing(self.stream(job, whole=True)) as pieces:
-            return await anext(pieces)
+    async def complete(self, job: Job) -> JobOutput:
+        """Return the whole output."""
+        async with contextlib.aclosing(self.stream(job, whole=True)) as job_outputs:
+            return await anext(job_outputs)
 
     def _report_refusal(self, context: RequestContext) -> None:
         """Tell the observers of a request whose deadline passed before it was tokenized."""
@@ -379,16 +379,6 @@ def _model_name(config: ServerConfig, info: Mapping[str, Any]) -> str:
     """Return the model's name as the user wrote it; the folder's name if a plugin chose the model."""
     source = str(info["model_path"])
     return Path(source).name if config.engine.model.path == AUTO else source
-
-
-def unknown_model(name: str, *served: str) -> ApiError:
-    """Return the refusal of a request for a model that is not served."""
-    return ApiError(
-        f"The model {name[:SHOWN]!r} does not exist; this server serves {', '.join(map(repr, served))}",
-        404,
-        param="model",
-        code="model_not_found",
-    )
 
 
 def _refusal(job: Job, error: RequestError, text: str) -> ApiError | None:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from sglang_plug_api.plugin import ApiError, ChatOutput, Ending, Job, NamedEvent, Piece, TextEngine, from_exception
+from sglang_plug_api.plugin import ApiError, ChatOutput, Ending, Job, JobOutput, NamedEvent, TextEngine, from_exception
 
 from .bodies import AnthropicBody
 from .content import Content
@@ -33,11 +33,11 @@ class Answer:
 
     async def whole(self) -> dict[str, Any]:
         """Return the message. Raises ``ApiError`` if it was aborted."""
-        piece = await self._engine.complete(self._job)
-        self._count(piece)
-        for _ in self._content.add(self._reader.events(piece)):
+        output = await self._engine.complete(self._job)
+        self._count(output)
+        for _ in self._content.add(self._reader.events(output)):
             pass  # the content keeps the data of the events
-        stop = _stop(piece.ending, calls=self._content.has_call)
+        stop = _stop(output.ending, calls=self._content.has_call)
         return {**self._message(), "content": self._content.show(), **stop, "usage": self._usage()}
 
     async def events(self) -> AsyncGenerator[NamedEvent, None]:
@@ -55,26 +55,26 @@ class Answer:
 
     async def _message_events(self) -> AsyncGenerator[NamedEvent, None]:
         started = False
-        async with contextlib.aclosing(self._engine.stream(self._job)) as pieces:
-            async for piece in pieces:
-                if piece.ending is not None:
-                    _stop(piece.ending)  # an aborted request sends no further events
-                self._count(piece)
+        async with contextlib.aclosing(self._engine.stream(self._job)) as outputs:
+            async for output in outputs:
+                if output.ending is not None:
+                    _stop(output.ending)  # an aborted request sends no further events
+                self._count(output)
                 if not started:
                     started = True
                     yield self._start()
-                for event in self._content.add(self._reader.events(piece)):
+                for event in self._content.add(self._reader.events(output)):
                     yield event
-                if piece.ending is None:
+                if output.ending is None:
                     continue
                 for event in self._content.end():
                     yield event
-                stop = _stop(piece.ending, calls=self._content.has_call)
+                stop = _stop(output.ending, calls=self._content.has_call)
                 yield _event("message_delta", delta=stop, usage=self._usage())
                 yield _event("message_stop")
 
-    def _count(self, piece: Piece) -> None:
-        self._output, self._cached = piece.completion_tokens, piece.cached_tokens
+    def _count(self, output: JobOutput) -> None:
+        self._output, self._cached = output.completion_tokens, output.cached_tokens
 
     def _start(self) -> NamedEvent:
         empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}

@@ -10,15 +10,15 @@ from sglang_plug_anthropic.answers import Answer
 from sglang_plug_anthropic.bodies import AnthropicBody
 
 from sglang_plug import CallArguments, CallEnd, CallStart, Reasoning, RequestError, Text
-from sglang_plug_api.plugin import ApiError, Ending, Job, NamedEvent, Piece
+from sglang_plug_api.plugin import ApiError, Ending, Job, JobOutput, NamedEvent
 
 BODY = AnthropicBody.model_validate(
     {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]},
 )
 
 
-def piece(text: str, count: int, ending: Ending | None = None) -> Piece:
-    return Piece(
+def job_output(text: str, count: int, ending: Ending | None = None) -> JobOutput:
+    return JobOutput(
         text=text,
         tokens=(count,),
         logprobs=(),
@@ -31,19 +31,19 @@ def piece(text: str, count: int, ending: Ending | None = None) -> Piece:
 
 
 class Script:
-    """An engine that yields given pieces and raises given errors."""
+    """An engine that yields given outputs and raises given errors."""
 
-    def __init__(self, *steps: Piece | Exception, report: bool = True) -> None:
+    def __init__(self, *steps: JobOutput | Exception, report: bool = True) -> None:
         self.config = SimpleNamespace(enable_cache_report=report)
         self._steps = steps
         self.closed = False
 
-    async def complete(self, job: Job) -> Piece:
+    async def complete(self, job: Job) -> JobOutput:
         (step,) = self._steps
-        assert isinstance(step, Piece)
+        assert isinstance(step, JobOutput)
         return step
 
-    async def stream(self, job: Job) -> AsyncGenerator[Piece, None]:
+    async def stream(self, job: Job) -> AsyncGenerator[JobOutput, None]:
         try:
             for step in self._steps:
                 if isinstance(step, Exception):
@@ -54,13 +54,13 @@ class Script:
 
 
 class Reader:
-    """Reader of a script's pieces."""
+    """Reader of a script's outputs."""
 
     def __init__(self, *events: list[Any]) -> None:
         self._events = iter(events)
 
-    def events(self, piece: Piece) -> list[Any]:
-        return next(self._events, [Text(piece.text)] if piece.text else [])
+    def events(self, output: JobOutput) -> list[Any]:
+        return next(self._events, [Text(output.text)] if output.text else [])
 
 
 def answer(script: Any, reader: Any = None, **fields: Any) -> Answer:
@@ -77,7 +77,7 @@ def streamed(script: Any, reader: Any = None, **fields: Any) -> list[NamedEvent]
 
 @pytest.mark.parametrize(("report", "read"), [(True, 2), (False, 0)])
 def test_usage_counts_cached_tokens_apart_where_they_are_reported(report: bool, read: int) -> None:
-    start, *_, delta, _ = streamed(Script(piece("Hi", 1), piece("", 2, Ending("stop", 7)), report=report))
+    start, *_, delta, _ = streamed(Script(job_output("Hi", 1), job_output("", 2, Ending("stop", 7)), report=report))
     shared = {"input_tokens": 4 - read, "cache_creation_input_tokens": 0, "cache_read_input_tokens": read}
     assert start.data["message"]["usage"] == {**shared, "output_tokens": 1}
     assert delta.data["usage"] == {**shared, "output_tokens": 2}
@@ -86,13 +86,13 @@ def test_usage_counts_cached_tokens_apart_where_they_are_reported(report: bool, 
 @pytest.mark.parametrize(
     ("failure", "kind", "message"),
     [
-        (piece("", 2, Ending("abort")), "invalid_request_error", "aborted"),
+        (job_output("", 2, Ending("abort")), "invalid_request_error", "aborted"),
         (RequestError("too sad", 400), "invalid_request_error", "too sad"),
         (RuntimeError("a secret"), "api_error", "internal error"),
     ],
 )
 def test_later_failures_are_the_last_event(failure: Any, kind: str, message: str) -> None:
-    script = Script(piece("Hi", 1), failure)
+    script = Script(job_output("Hi", 1), failure)
     *before, last = streamed(script)
     assert [event.name for event in before] == ["message_start", "content_block_start", "ping", "content_block_delta"]
     assert (last.name, last.data["type"], last.data["request_id"]) == ("error", "error", "req_1")
@@ -100,14 +100,17 @@ def test_later_failures_are_the_last_event(failure: Any, kind: str, message: str
     assert script.closed
 
 
-@pytest.mark.parametrize("failure", [piece("", 0, Ending("abort")), RequestError("too sad", 503)])
+@pytest.mark.parametrize("failure", [job_output("", 0, Ending("abort")), RequestError("too sad", 503)])
 def test_immediate_failures_are_raised(failure: Any) -> None:
     with pytest.raises((ApiError, RequestError)):
         streamed(Script(failure))
 
 
 def test_a_block_is_opened_by_the_first_text() -> None:
-    names = [event.name for event in streamed(Script(piece("", 1), piece("Hi", 2), piece("", 3, Ending("length"))))]
+    names = [
+        event.name
+        for event in streamed(Script(job_output("", 1), job_output("Hi", 2), job_output("", 3, Ending("length"))))
+    ]
     opening = ["message_start", "content_block_start", "ping", "content_block_delta"]
     assert names == [*opening, "content_block_stop", "message_delta", "message_stop"]
 
@@ -130,7 +133,7 @@ def content_events(events: list[NamedEvent]) -> list[tuple[Any, ...]]:
 
 def test_calls_are_blocks_of_their_own() -> None:
     reader = Reader([Text("Let me see.")], CALL[:2], [*CALL[2:], CallStart(1, "time", "toolu_x"), CallEnd(1)])
-    events = streamed(Script(piece("a", 1), piece("b", 2), piece("c", 3, STOP)), reader)
+    events = streamed(Script(job_output("a", 1), job_output("b", 2), job_output("c", 3, STOP)), reader)
     assert content_events(events) == [
         ("start", 0, "text", ""),
         ("delta", 0, "text_delta", "Let me see."),
@@ -148,7 +151,7 @@ def test_calls_are_blocks_of_their_own() -> None:
 
 
 def test_a_whole_message_has_the_arguments_as_an_object() -> None:
-    script = Script(piece("x", 3, STOP))
+    script = Script(job_output("x", 3, STOP))
     result = asyncio.run(answer(script, Reader([Text("So:"), *CALL])).whole())
     text, call = result["content"]
     assert text == {"type": "text", "text": "So:"}
@@ -160,20 +163,20 @@ def test_a_whole_message_has_the_arguments_as_an_object() -> None:
 @pytest.mark.parametrize(("ending", "reason"), [(STOP, "end_turn"), (Ending("length"), "max_tokens")])
 def test_calls_that_nobody_can_make_are_left_out(broken: str, ending: Ending, reason: str) -> None:
     events = [CallStart(0, "weather"), CallArguments(0, broken)]
-    result = asyncio.run(answer(Script(piece("x", 3, ending)), Reader(events)).whole())
+    result = asyncio.run(answer(Script(job_output("x", 3, ending)), Reader(events)).whole())
     assert (result["content"], result["stop_reason"]) == ([], reason)
-    streamed_events = streamed(Script(piece("x", 3, ending)), Reader(events))
+    streamed_events = streamed(Script(job_output("x", 3, ending)), Reader(events))
     assert streamed_events[-2].data["delta"]["stop_reason"] == reason
 
 
 def test_thoughts_are_shown_to_those_who_ask() -> None:
     thought = [Reasoning("Hm"), Reasoning("."), Text("Lima")]
-    result = asyncio.run(answer(Script(piece("x", 3, STOP)), Reader(thought), **SHOWN).whole())
+    result = asyncio.run(answer(Script(job_output("x", 3, STOP)), Reader(thought), **SHOWN).whole())
     assert result["content"] == [
         {"type": "thinking", "thinking": "Hm.", "signature": "msg_1"},
         {"type": "text", "text": "Lima"},
     ]
-    assert content_events(streamed(Script(piece("x", 3, STOP)), Reader(thought), **SHOWN)) == [
+    assert content_events(streamed(Script(job_output("x", 3, STOP)), Reader(thought), **SHOWN)) == [
         ("start", 0, "thinking", "", ""),
         ("delta", 0, "thinking_delta", "Hm"),
         ("delta", 0, "thinking_delta", "."),
@@ -183,10 +186,10 @@ def test_thoughts_are_shown_to_those_who_ask() -> None:
         ("delta", 1, "text_delta", "Lima"),
         ("stop", 1),
     ]
-    hidden = asyncio.run(answer(Script(piece("x", 3, STOP)), Reader(thought)).whole())
+    hidden = asyncio.run(answer(Script(job_output("x", 3, STOP)), Reader(thought)).whole())
     assert hidden["content"] == [{"type": "text", "text": "Lima"}]
 
 
 def test_a_stop_sequence_is_reported_even_after_a_call() -> None:
-    result = asyncio.run(answer(Script(piece("x", 3, Ending("stop", "END"))), Reader(CALL)).whole())
+    result = asyncio.run(answer(Script(job_output("x", 3, Ending("stop", "END"))), Reader(CALL)).whole())
     assert (result["stop_reason"], result["stop_sequence"]) == ("stop_sequence", "END")

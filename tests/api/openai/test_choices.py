@@ -20,7 +20,7 @@ from sglang_plug_api.openai.choices import (
 )
 from sglang_plug_api.protocol.openai import CompletionBody
 from sglang_plug_api.text.gather import gather
-from sglang_plug_api.text.job import Ending, Job, Piece
+from sglang_plug_api.text.job import Ending, Job, JobOutput
 
 
 def body(**fields: Any) -> CompletionBody:
@@ -33,9 +33,9 @@ def jobs_of(engine: Any, count: int = 1, **fields: Any) -> list[Any]:
     return make_jobs(engine, request, [Job(tokens=[65, 66])] * count, samplings, None, "call")
 
 
-def piece(**fields: Any) -> Piece:
+def job_output(**fields: Any) -> JobOutput:
     blank: dict[str, Any] = {"text": "", "tokens": (), "logprobs": (), "prompt_logprobs": (), "ending": None}
-    return Piece(**{**blank, "completion_tokens": 0, "cached_tokens": 0, "retractions": 0, **fields})
+    return JobOutput(**{**blank, "completion_tokens": 0, "cached_tokens": 0, "retractions": 0, **fields})
 
 
 def test_jobs_have_ids_of_their_own(text_engine: Any) -> None:
@@ -101,8 +101,8 @@ async def test_a_stream_left_early_aborts_all(text_engine: Any, scripted: Any) -
 def test_usage_counts_a_prompt_once(text_engine: Any) -> None:
     usage = Usage(text_engine(enable_cache_report=True), [[1, 2, 3], [4]], 4)
     for index in range(4):
-        usage.add(index, piece(completion_tokens=1, cached_tokens=2))
-        usage.add(index, piece(completion_tokens=5, cached_tokens=2))
+        usage.add(index, job_output(completion_tokens=1, cached_tokens=2))
+        usage.add(index, job_output(completion_tokens=5, cached_tokens=2))
     assert usage.report() == {
         "prompt_tokens": 4,
         "completion_tokens": 20,
@@ -122,6 +122,6 @@ def test_envelope(text_engine: Any) -> None:
 
 
 def test_endings() -> None:
-    assert (finish_reason(piece()), matched_stop(piece())) == (None, None)
-    ended = piece(ending=Ending("stop", "x"))
+    assert (finish_reason(job_output()), matched_stop(job_output())) == (None, None)
+    ended = job_output(ending=Ending("stop", "x"))
     assert (finish_reason(ended), matched_stop(ended)) == ("stop", "x")

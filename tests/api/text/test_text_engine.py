@@ -14,7 +14,7 @@ from sglang_plug_api.http.callers import Caller
 from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.service.request_context import RequestContext, set_request_context
 from sglang_plug_api.text import job as job_limits
-from sglang_plug_api.text.job import Job, Piece, new_id
+from sglang_plug_api.text.job import Job, JobOutput, new_id
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import TextEngine
 from tests.api.letters import Unused
@@ -27,16 +27,16 @@ def job(engine: TextEngine, prompt: str = "Hi", logprobs: LogprobOptions | None 
     return Job(tokens=tokens, sampling=engine.defaults.complete(fields, len(tokens), 50), logprobs=logprobs, id="one")
 
 
-async def pieces(engine: TextEngine, job: Job) -> list[Piece]:
-    return [piece async for piece in engine.stream(job)]
+async def job_outputs(engine: TextEngine, job: Job) -> list[JobOutput]:
+    return [job_output async for job_output in engine.stream(job)]
 
 
 async def test_a_stream_ends_with_the_end_token_hidden(text_engine: Any) -> None:
     engine = text_engine()
-    output = await pieces(engine, job(engine))
-    assert "".join(piece.text for piece in output) == "Hello, world"
-    assert [token for piece in output for token in piece.tokens] == [*map(ord, "Hello, world"), END]
-    assert [piece.ending for piece in output[:-1]] == [None] * (len(output) - 1)
+    output = await job_outputs(engine, job(engine))
+    assert "".join(job_output.text for job_output in output) == "Hello, world"
+    assert [token for job_output in output for token in job_output.tokens] == [*map(ord, "Hello, world"), END]
+    assert [job_output.ending for job_output in output[:-1]] == [None] * (len(output) - 1)
     last = output[-1]
     assert last.ending is not None and (last.ending.reason, last.ending.matched) == ("stop", END)
     assert (last.completion_tokens, last.cached_tokens) == (13, 2)
@@ -78,12 +78,12 @@ async def test_stop_strings(
 ) -> None:
     scripted.burst = burst
     engine = text_engine()
-    output = await pieces(engine, job(engine, stop=stop, no_stop_trim=keep))
-    assert "".join(piece.text for piece in output) == text
+    output = await job_outputs(engine, job(engine, stop=stop, no_stop_trim=keep))
+    assert "".join(job_output.text for job_output in output) == text
     ending = output[-1].ending
     assert ending is not None and ending.reason == "stop"
     assert ending.matched in ([END] if tokens == 13 else [stop] if isinstance(stop, str) else stop)
-    assert output[-1].completion_tokens == sum(len(piece.tokens) for piece in output) == tokens
+    assert output[-1].completion_tokens == sum(len(job_output.tokens) for job_output in output) == tokens
     assert engine.in_flight == 0
 
 
@@ -252,7 +252,7 @@ async def test_a_stream_that_has_begun_is_not_computed_again(text_engine: Any, s
     engine = text_engine()
     scripted.interruptions = [EngineError("signal 9", replica=1)]
     with pytest.raises(EngineError, match="signal 9"):
-        await pieces(engine, job(engine))
+        await job_outputs(engine, job(engine))
     assert len(scripted.requests) == 1
 
 
@@ -406,14 +406,14 @@ async def test_a_text_that_cannot_fit_is_not_tokenized(text_engine: Any) -> None
 @pytest.mark.parametrize(("isolated", "salt"), [(False, "tenant"), (True, "key:tenant")])
 async def test_what_the_engine_is_told_of_a_caller(text_engine: Any, scripted: Any, isolated: bool, salt: str) -> None:
     engine = text_engine(tenant_isolation=isolated)
-    await pieces(engine, replace(job(engine), salt="tenant", caller=Caller("key", can_access_all=False)))
+    await job_outputs(engine, replace(job(engine), salt="tenant", caller=Caller("key", can_access_all=False)))
     assert [(request.id, request.salt) for request in scripted.requests] == [("key/one", salt)]
 
 
 async def test_salts_of_two_callers_are_never_the_same(text_engine: Any, scripted: Any) -> None:
     engine = text_engine(tenant_isolation=True)
     for owner, salt in (("", "a:b"), ("a", "b"), ("a", ":b"), ("", ":a"), ("", "")):
-        await pieces(engine, replace(job(engine), salt=salt, caller=Caller(owner)))
+        await job_outputs(engine, replace(job(engine), salt=salt, caller=Caller(owner)))
     assert len({request.salt for request in scripted.requests}) == 5
 
 
@@ -421,5 +421,5 @@ async def test_an_error_names_the_id_that_the_caller_chose(text_engine: Any, scr
     engine = text_engine()
     scripted.error = RequestError("Duplicate request ID: 'key/one' is still being served", 409)
     with pytest.raises(RequestError, match="ID: 'one' is") as refused:
-        await pieces(engine, replace(job(engine), caller=Caller("key")))
+        await job_outputs(engine, replace(job(engine), caller=Caller("key")))
     assert refused.value.status == 409

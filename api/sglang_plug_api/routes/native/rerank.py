@@ -84,7 +84,7 @@ async def _rerank(engine: TextEngine, body: RerankBody, form: str) -> Response:
         instruct=body.instruct,
     )
     ranked = [
-        _RankedDocument(index, text, pair.score, pair.relevance, meta_info(engine, pair.job, pair.piece, started))
+        _RankedDocument(index, text, pair.score, pair.relevance, meta_info(engine, pair.job, pair.output, started))
         for index, (text, pair) in enumerate(zip(body.document_texts(), scores, strict=True))
     ]
     ranked.sort(key=lambda document: -document.score)

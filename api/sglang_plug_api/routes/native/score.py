@@ -25,7 +25,7 @@ from sglang_plug_api.pooling.pooling import (
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.score import QueryWithItems, ScoreBody
 from sglang_plug_api.text.gather import gather
-from sglang_plug_api.text.job import Job, Piece
+from sglang_plug_api.text.job import Job, JobOutput
 from sglang_plug_api.text.text_engine import TextEngine
 from sglang_plug_api.text.truncation import Truncation
 
@@ -80,8 +80,8 @@ async def _pairs(engine: TextEngine, body: ScoreBody) -> Response:
 
 async def _labels(engine: TextEngine, body: ScoreBody) -> Response:
     jobs = await _jobs(engine, body)
-    pieces = await gather(map(engine.complete, jobs))
-    scores = [_scores(piece, body.apply_softmax) for piece in pieces]
+    outputs = await gather(map(engine.complete, jobs))
+    scores = [_scores(output, body.apply_softmax) for output in outputs]
     usage = prompt_usage([job.tokens for job in jobs])
     model = body.model or engine.model_name
     answer = {"scores": scores, "object": "scoring", "model": model, "usage": usage}
@@ -124,9 +124,9 @@ def _unencoded(engine: TextEngine, body: ScoreBody, truncation: Truncation | Non
     return prompts
 
 
-def _scores(piece: Piece, among_labels: bool) -> list[float]:
+def _scores(output: JobOutput, among_labels: bool) -> list[float]:
     """Return a score for each label. Raises ``ApiError`` if the request was aborted before it had any."""
-    if not piece.logprobs:
+    if not output.logprobs:
         raise ApiError("the request was aborted")
-    logprobs = [logprob for _, logprob in piece.logprobs[0].ids]
+    logprobs = [logprob for _, logprob in output.logprobs[0].ids]
     return softmax(logprobs) if among_labels else [math.exp(logprob) for logprob in logprobs]

@@ -26,7 +26,7 @@ from sglang_plug_api.protocol.openai import ChatBody
 from sglang_plug_api.protocol.sampling import renamed_params
 from sglang_plug_api.text.constraints import generation_constraint
 from sglang_plug_api.text.gather import gather
-from sglang_plug_api.text.job import Job, Piece
+from sglang_plug_api.text.job import Job, JobOutput
 from sglang_plug_api.text.logprobs import chat_logprobs
 from sglang_plug_api.text.reasoning import reasoning_tokens
 from sglang_plug_api.text.text_engine import TextEngine
@@ -87,37 +87,37 @@ class _ChatCall:
 
     async def answer(self) -> dict[str, Any]:
         """Generate and return the whole response."""
-        pieces = await gather(map(self._engine.complete, self._jobs))
+        outputs = await gather(map(self._engine.complete, self._jobs))
         choices = []
-        for index, piece in enumerate(pieces):
-            self._usage.add(index, piece)
-            self._additions.add(index, piece)
-            message = self._choices[index].message(piece)
-            ending = {**self._ending(index, piece), **self._additions.for_start(index)}
-            tokens = self._additions.for_piece(index, piece)
+        for index, output in enumerate(outputs):
+            self._usage.add(index, output)
+            self._additions.add(index, output)
+            message = self._choices[index].message(output)
+            ending = {**self._ending(index, output), **self._additions.for_start(index)}
+            tokens = self._additions.for_output(index, output)
             choices.append({"index": index, "message": message, **ending, **tokens})
         envelope = ResponseBuilder(self._engine, self._body, self.id, "chat.completion")
         self._usage.reasoning = await reasoning_tokens(self._engine, self._choices)
-        more = {**self._additions.for_start(0), **self._additions.prompt_logprobs(0, pieces[0])}
-        return envelope(choices, self._usage.report(), **more, **self._additions.for_answer(pieces[0]))
+        more = {**self._additions.for_start(0), **self._additions.prompt_logprobs(0, outputs[0])}
+        return envelope(choices, self._usage.report(), **more, **self._additions.for_answer(outputs[0]))
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield chunks: the role, text as it arrives, the ending, and the usage if requested."""
         envelope = ResponseBuilder(self._engine, self._body, self.id, "chat.completion.chunk")
         started = set[int]()
-        async with contextlib.aclosing(merged([self._engine.stream(job) for job in self._jobs])) as pieces:
-            async for index, piece in pieces:
+        async with contextlib.aclosing(merged([self._engine.stream(job) for job in self._jobs])) as outputs:
+            async for index, output in outputs:
                 if index not in started:
                     started.add(index)
-                    self._usage.start(index, piece)
+                    self._usage.start(index, output)
                     begin = self._additions.for_start(index)
                     role = {**_chunk(index, {"role": "assistant", "content": ""}), **begin}
                     yield envelope([role], self._usage_so_far(), **begin)
-                self._usage.add(index, piece)
-                self._additions.add(index, piece)
+                self._usage.add(index, output)
+                self._additions.add(index, output)
                 usage = self._usage_so_far()
-                for chunk in self._chunks(index, piece):
-                    more = self._additions.for_answer(piece) if chunk["finish_reason"] else {}
+                for chunk in self._chunks(index, output):
+                    more = self._additions.for_answer(output) if chunk["finish_reason"] else {}
                     yield envelope([chunk], usage, **more)
         if self._body.usage_in_stream:
             self._usage.reasoning = await reasoning_tokens(self._engine, self._choices)
@@ -126,29 +126,29 @@ class _ChatCall:
     def _usage_so_far(self) -> dict[str, Any] | None:
         return self._usage.report() if self._body.usage_in_chunks else None
 
-    def _chunks(self, index: int, piece: Piece) -> Iterator[dict[str, Any]]:
-        """Yield the chunks of a piece, the first one with its log-probabilities and tokens, then the ending."""
-        logprobs = self._logprobs(piece) if piece.logprobs else None
-        deltas = list(self._choices[index].deltas(piece))
-        tokens = self._additions.for_piece(index, piece) if piece.tokens else {}
-        for position, delta in enumerate(deltas or ([{"content": ""}] if piece.logprobs or tokens else [])):
+    def _chunks(self, index: int, output: JobOutput) -> Iterator[dict[str, Any]]:
+        """Yield the chunks of an output, the first one with its log-probabilities and tokens, then the ending."""
+        logprobs = self._logprobs(output) if output.logprobs else None
+        deltas = list(self._choices[index].deltas(output))
+        tokens = self._additions.for_output(index, output) if output.tokens else {}
+        for position, delta in enumerate(deltas or ([{"content": ""}] if output.logprobs or tokens else [])):
             chunk = _chunk(index, delta, logprobs if position == 0 else None)
             yield {**chunk, **tokens} if position == 0 else chunk
-        if piece.ending is not None:
-            yield {**_chunk(index, {}), **self._ending(index, piece), "logprobs": None}
+        if output.ending is not None:
+            yield {**_chunk(index, {}), **self._ending(index, output), "logprobs": None}
 
-    def _ending(self, index: int, piece: Piece) -> dict[str, Any]:
+    def _ending(self, index: int, output: JobOutput) -> dict[str, Any]:
         return {
-            "logprobs": self._logprobs(piece),
-            "finish_reason": self._choices[index].finish_reason(piece),
-            "matched_stop": matched_stop(piece),
-            **(self._additions.for_end(index, piece) if piece.ending is not None else {}),
+            "logprobs": self._logprobs(output),
+            "finish_reason": self._choices[index].finish_reason(output),
+            "matched_stop": matched_stop(output),
+            **(self._additions.for_end(index, output) if output.ending is not None else {}),
         }
 
-    def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
+    def _logprobs(self, output: JobOutput) -> dict[str, Any] | None:
         if not self._body.logprobs:
             return None
-        return chat_logprobs(piece.logprobs, self._engine.tokenizer, self._body.top_logprobs or 0)
+        return chat_logprobs(output.logprobs, self._engine.tokenizer, self._body.top_logprobs or 0)
 
 
 def _chunk(index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from sglang_plug_api.protocol.openai import CompletionBody
 from sglang_plug_api.protocol.sampling import renamed_params
 from sglang_plug_api.text.constraints import generation_constraint
 from sglang_plug_api.text.gather import gather
-from sglang_plug_api.text.job import Job, Piece
+from sglang_plug_api.text.job import Job, JobOutput
 from sglang_plug_api.text.logprobs import TextOffsets, completion_logprobs
 from sglang_plug_api.text.reasoning import with_reasoning
 from sglang_plug_api.text.text_engine import TextEngine
@@ -104,61 +104,61 @@ class _CompletionCall:
 
     async def answer(self) -> dict[str, Any]:
         """Generate and return the whole response."""
-        pieces = await gather(map(self._engine.complete, self._jobs))
+        outputs = await gather(map(self._engine.complete, self._jobs))
         choices = []
-        for index, piece in enumerate(pieces):
-            self._usage.add(index, piece)
-            self._additions.add(index, piece)
-            choice = self._choice(index, self._echo(index).text + piece.text, piece, is_first=True)
-            begin = {**self._additions.for_start(index), **self._additions.prompt_logprobs(index, piece)}
+        for index, output in enumerate(outputs):
+            self._usage.add(index, output)
+            self._additions.add(index, output)
+            choice = self._choice(index, self._echo(index).text + output.text, output, is_first=True)
+            begin = {**self._additions.for_start(index), **self._additions.prompt_logprobs(index, output)}
             choices.append({**choice, **begin})
             await asyncio.sleep(0)  # the offsets of a long output take a while
         envelope = ResponseBuilder(self._engine, self._body, self.id, "text_completion")
-        return envelope(choices, self._usage.report(), **self._additions.for_answer(pieces[0]))
+        return envelope(choices, self._usage.report(), **self._additions.for_answer(outputs[0]))
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield chunks with the text as it arrives."""
         envelope = ResponseBuilder(self._engine, self._body, self.id, "text_completion")
         begun = set[int]()
-        async with contextlib.aclosing(merged([self._engine.stream(job) for job in self._jobs])) as pieces:
-            async for index, piece in pieces:
-                self._usage.add(index, piece)
-                self._additions.add(index, piece)
-                text, begin = piece.text, {}
+        async with contextlib.aclosing(merged([self._engine.stream(job) for job in self._jobs])) as outputs:
+            async for index, output in outputs:
+                self._usage.add(index, output)
+                self._additions.add(index, output)
+                text, begin = output.text, {}
                 if is_first := index not in begun:
                     begun.add(index)
                     text, begin = self._echo(index).text + text, self._additions.for_start(index)
-                has_logprobs = piece.logprobs or (is_first and self._echoed_logprobs(piece))
-                if not (text or has_logprobs or piece.ending or begin or (self._additions.tokens and piece.tokens)):
+                has_logprobs = output.logprobs or (is_first and self._echoed_logprobs(output))
+                if not (text or has_logprobs or output.ending or begin or (self._additions.tokens and output.tokens)):
                     continue
                 usage = self._usage.report() if self._body.usage_in_chunks else None
-                more = self._additions.for_answer(piece) if piece.ending else {}
-                yield envelope([{**self._choice(index, text, piece, is_first=is_first), **begin}], usage, **more)
+                more = self._additions.for_answer(output) if output.ending else {}
+                yield envelope([{**self._choice(index, text, output, is_first=is_first), **begin}], usage, **more)
         if self._body.usage_in_stream:
             yield envelope([], self._usage.report())
 
-    def _choice(self, index: int, text: str, piece: Piece, *, is_first: bool) -> dict[str, Any]:
+    def _choice(self, index: int, text: str, output: JobOutput, *, is_first: bool) -> dict[str, Any]:
         return {
             "index": index,
             "text": text,
-            "logprobs": self._logprobs(index, piece, is_first=is_first),
-            "finish_reason": finish_reason(piece),
-            "matched_stop": matched_stop(piece),
-            **self._additions.for_piece(index, piece),
-            **(self._additions.for_end(index, piece) if piece.ending is not None else {}),
+            "logprobs": self._logprobs(index, output, is_first=is_first),
+            "finish_reason": finish_reason(output),
+            "matched_stop": matched_stop(output),
+            **self._additions.for_output(index, output),
+            **(self._additions.for_end(index, output) if output.ending is not None else {}),
         }
 
-    def _logprobs(self, index: int, piece: Piece, *, is_first: bool) -> dict[str, Any] | None:
+    def _logprobs(self, index: int, output: JobOutput, *, is_first: bool) -> dict[str, Any] | None:
         top = self._body.logprobs
         if top is None:
             return None
-        prompt = self._echoed_logprobs(piece) if is_first else ()
+        prompt = self._echoed_logprobs(output) if is_first else ()
         offsets = self._offsets_of(index)
         text_offsets = [
             *self._echo(index).offsets[: len(prompt)],
-            *offsets.of_output(item.token for item in piece.logprobs),
+            *offsets.of_output(item.token for item in output.logprobs),
         ]
-        return completion_logprobs((*prompt, *piece.logprobs), self._engine.tokenizer, top, text_offsets)
+        return completion_logprobs((*prompt, *output.logprobs), self._engine.tokenizer, top, text_offsets)
 
     def _offsets_of(self, index: int) -> TextOffsets:
         if index not in self._offsets:
@@ -168,9 +168,9 @@ class _CompletionCall:
             )
         return self._offsets[index]
 
-    def _echoed_logprobs(self, piece: Piece) -> Sequence[TokenLogprob]:
+    def _echoed_logprobs(self, output: JobOutput) -> Sequence[TokenLogprob]:
         """Return the log-probabilities of the prompt, if the output is to begin with it."""
-        return piece.prompt_logprobs if self._body.echo else ()
+        return output.prompt_logprobs if self._body.echo else ()
 
     def _echo(self, index: int) -> _Echo:
         """Return the prompt as the output is to begin with it."""

@@ -138,8 +138,8 @@ async def long_job(body: dict[str, Any]) -> Job:
 
 async def generates_on(request: Request) -> Response:
     """Generates for clients that have left, too."""
-    piece = await engines["engine"].complete(await long_job(await checked(request)))
-    return JSONResponse({"text": piece.text})
+    output = await engines["engine"].complete(await long_job(await checked(request)))
+    return JSONResponse({"text": output.text})
 
 
 async def streams_on(request: Request) -> Response:
@@ -148,8 +148,8 @@ async def streams_on(request: Request) -> Response:
     queue: asyncio.Queue[str | None] = asyncio.Queue()
 
     async def read() -> None:
-        async for piece in engines["engine"].stream(job):
-            queue.put_nowait(piece.text)
+        async for output in engines["engine"].stream(job):
+            queue.put_nowait(output.text)
         queue.put_nowait(None)
 
     task = asyncio.create_task(read())
