@@ -115,7 +115,7 @@ class TieredPrefixes:
     def _submit(self, sequence: SequenceView, state: TierState, *, always: bool = False) -> bool:
         """Begin to load what the pools do not have; return False if that is of no use."""
         engine, pool = self.engine, self._pool
-        first, usable = (length // engine.layout.tokens for length in (pool.present(sequence), pool.cached(sequence)))
+        first, usable = (length // engine.layout.tokens for length in (pool.cached_kv(sequence), pool.cached(sequence)))
         blocks = state.keys[first:] if engine.layout.bytes else []
         if not engine.states.size:
             missing = MissingPrefix(blocks, first)
@@ -152,24 +152,24 @@ class TieredPrefixes:
             return self._wait(state, load, busy)
         engine, result, first = self.engine, load.result, load.missing.first
         layout = engine.layout
-        present, end = self._pool.present(sequence), result.end * layout.tokens
+        cached_kv, end = self._pool.cached_kv(sequence), result.end * layout.tokens
         if self._pool.cached(sequence) >= end:
             self.release(state)
             return True
-        if present < first * layout.tokens:
+        if cached_kv < first * layout.tokens:
             return self._load_again(sequence, state)
-        if present < end:
+        if cached_kv < end:
             room = (
                 (engine.step_bytes - self._copied_bytes) // layout.token_bytes if busy and layout.token_bytes else end
             )
             if room < layout.tokens and self._copied_bytes:
                 return False
-            target = min(end, present + max(layout.tokens, room) // layout.tokens * layout.tokens)
+            target = min(end, cached_kv + max(layout.tokens, room) // layout.tokens * layout.tokens)
             reached = self._pool.insert(sequence, target, lambda start, slots: self._copy_in(state, load, start, slots))
             if target <= reached < end:
                 return False
-            present = reached
-        if result.state and present >= end:
+            cached_kv = reached
+        if result.state and cached_kv >= end:
             if busy and self._copied_bytes and self._copied_bytes + engine.states.size > engine.step_bytes:
                 return False
             self._restore_states(sequence, state, load, end)

@@ -187,7 +187,7 @@ class PrefixPool(Protocol):
     def cached(self, sequence: SequenceView) -> int:
         """Return the number of leading tokens with which the sequence could begin now, from the prefix cache."""
 
-    def present(self, sequence: SequenceView) -> int:
+    def cached_kv(self, sequence: SequenceView) -> int:
         """Return the number of leading tokens whose keys and values are in the prefix cache.
 
         It is greater than ``cached`` where the state to continue from is missing.
@@ -197,7 +197,7 @@ class PrefixPool(Protocol):
         """Put the first ``length`` tokens of a waiting sequence into the prefix cache; return how many are there then.
 
         ``write(start, slots)`` is called if there is room: it must queue writing the keys and values of the tokens from
-        ``start``, the number that is ``present``, on to ``slots``. Nothing is inserted if it raises. There is room if
+        ``start`` (``cached_kv(sequence)``) on to ``slots``. Nothing is inserted if it raises. There is room if
         the whole sequence would fit.
         """
 

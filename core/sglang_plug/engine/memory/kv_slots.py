@@ -139,7 +139,7 @@ class KVAllocator:
             if length == matched:
                 return match
 
-    def present(self, waiting: SequenceView) -> Match:
+    def match_kv(self, waiting: SequenceView) -> Match:
         """Find the longest prefix whose keys and values are cached, even if the state to continue from is missing."""
         return self.cache.find(waiting.keys(0, waiting.reusable), waiting.salt, waiting.request.priority)
 
@@ -150,7 +150,7 @@ class KVAllocator:
     def insert(self, waiting: SequenceView, length: int, write: WriteSlots) -> int:
         """Put the first ``length`` tokens of a waiting sequence into the prefix cache; see ``PrefixPool.insert``."""
         size = self.pool.page_size
-        match = self.present(waiting)
+        match = self.match_kv(waiting)
         start, length = len(match.slots), min(length, waiting.reusable) // size * size
         if length <= start:
             return start
@@ -288,7 +288,7 @@ class KVAllocator:
             return True
         cached = -1
         if match.node is not None:
-            cached = len(self.present(sequence).slots)
+            cached = len(self.match_kv(sequence).slots)
         for index, state in enumerate(self.states):
             if not state.acquire(sequence, len(match.slots), cached):
                 for acquired in self.states[:index]:

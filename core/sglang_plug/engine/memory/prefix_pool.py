@@ -92,9 +92,9 @@ class EnginePrefixPool:
         """The extensions whose states a sequence needs to continue from a prefix."""
         return self.allocator.states
 
-    def present(self, sequence: SequenceView) -> int:
+    def cached_kv(self, sequence: SequenceView) -> int:
         """Return the number of leading tokens whose keys and values are in the prefix cache."""
-        return len(self.allocator.present(sequence).slots)
+        return len(self.allocator.match_kv(sequence).slots)
 
     def insert(self, sequence: SequenceView, length: int, write: WriteSlots) -> int:
         """Put the first ``length`` tokens of a waiting sequence into the prefix cache; see ``PrefixPool.insert``."""
