@@ -25,13 +25,13 @@ from generated_page import row, write_or_check
 from sglang_plug import EngineClient, Output, PluginOptions, Plugins, Request, RouteSpec, StepStats
 from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.spec import Task
-from sglang_plug_api.batches.storage import load_storage
 from sglang_plug_api.http.app import build_app
 from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.options.config import ServerConfig, StorageConfig
+from sglang_plug_api.options.request_fields import request_fields
 from sglang_plug_api.protocol import misplaced
 from sglang_plug_api.protocol.misplaced import Remedies
-from sglang_plug_api.text.request_fields import request_fields
+from sglang_plug_api.stores.storage import load_storage
 from sglang_plug_api.text.text_engine import TextEngine
 
 PAGE = Path(__file__).with_name("api.md")

@@ -39,10 +39,11 @@ from __future__ import annotations
 from typing import Any
 
 from sglang_plug.deprecation import warn_deprecated
+from sglang_plug_api.answers.errors import ApiError, from_exception, json_response
 from sglang_plug_api.engine_clients.make_client import engine_group
 from sglang_plug_api.engine_clients.replicas.changing_group import EngineGroup
-from sglang_plug_api.http.errors import ApiError, from_exception, json_response
 from sglang_plug_api.http.request_body import read_body, read_query, takes
+from sglang_plug_api.http.route_group import ErrorFormat, RouteGroup
 from sglang_plug_api.http.streaming import (
     EventStream,
     JsonLines,
@@ -55,12 +56,11 @@ from sglang_plug_api.http.streaming import (
 )
 from sglang_plug_api.lifecycle.service import Service
 from sglang_plug_api.multimodal.images import RequestImage
-from sglang_plug_api.openai.chat_events import Choice as ChatOutput
-from sglang_plug_api.openai.chat_events import ParsingOptions as ChatParsingOptions
 from sglang_plug_api.openai.chat_request import ChatRequest, prepare_chat
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.options.parsing import named_options
-from sglang_plug_api.service.route_group import ErrorFormat, RouteGroup
+from sglang_plug_api.text.chat_events import Choice as ChatOutput
+from sglang_plug_api.text.chat_events import ParsingOptions as ChatParsingOptions
 from sglang_plug_api.text.job import Ending, Job, JobOutput, joined, new_id
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import TextEngine

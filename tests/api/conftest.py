@@ -24,10 +24,10 @@ from sglang_plug import (
     TokenLogprob,
 )
 from sglang_plug.config import ModelOptions
-from sglang_plug_api.batches.storage import Storage, store_context
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.stops.stop_regex import StopPatterns
 from sglang_plug_api.stores.sqlite.store import SQLiteStore
+from sglang_plug_api.stores.storage import Storage, store_context
 from sglang_plug_api.text import sampling
 from sglang_plug_api.text.text_engine import TextEngine
 

@@ -20,8 +20,8 @@ from safetensors.torch import save_file
 from sglang_plug import EngineConfig, NodeStats, PluginOptions, Plugins, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions
 from sglang_plug.testing import check_logits_processor
-from sglang_plug_api.native.offline import Engine
-from sglang_plug_api.text.request_fields import request_fields
+from sglang_plug_api.offline.engine import Engine
+from sglang_plug_api.options.request_fields import request_fields
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)

@@ -11,7 +11,7 @@ import openai
 import pytest
 from PIL import Image
 
-from sglang_plug_api.native.offline import Engine
+from sglang_plug_api.offline.engine import Engine
 from sglang_plug_lang import RuntimeEndpoint, assistant, function, gen, image, user
 
 from .vision_models import QWEN_IMAGE, VisionModel, make_vision_model, png

@@ -10,8 +10,8 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from sglang_plug import PluginOptions
-from sglang_plug_api.http.errors import ApiError
-from sglang_plug_api.native.offline import Engine
+from sglang_plug_api.answers.errors import ApiError
+from sglang_plug_api.offline.engine import Engine
 from tests import steering_plugin
 
 from .servers import until

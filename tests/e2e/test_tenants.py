@@ -187,7 +187,7 @@ def test_prefixes_are_shared_within_a_tenant_only(tenants: tuple[Tenant, Tenant,
 def test_generate_is_isolated_too_and_a_salt_cannot_name_another_tenant(
     tenants: tuple[Tenant, Tenant, Tenant],
 ) -> None:
-    from sglang_plug_api.http.callers import owner_id
+    from sglang_plug_api.service.callers import owner_id
 
     a, b, _ = tenants
     body = {"text": "G " + PROMPT, "sampling_params": {"max_new_tokens": 1}}

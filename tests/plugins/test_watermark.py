@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import PluginOptions
-from sglang_plug_api.native.offline import Engine
+from sglang_plug_api.offline.engine import Engine
 
 FOLDER = str(Path(__file__).parents[2] / "plugins")
 OPTIONS = PluginOptions(dirs=(FOLDER,), settings={"watermark": {"key": 1234}})

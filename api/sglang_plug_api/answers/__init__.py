@@ -1,1 +1,1 @@
-"""Answers that are made and encoded in parts."""
+"""Bodies of answers, made and encoded in parts, and errors."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import Response
 
-from sglang_plug_api.http.errors import json_bytes
+from .errors import json_bytes
 
 PART = 1024
 """Number of values that are made and encoded at once; they take a few milliseconds."""

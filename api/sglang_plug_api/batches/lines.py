@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from sglang_plug_api.http.errors import SHOWN, json_bytes
+from sglang_plug_api.answers.errors import SHOWN, json_bytes
 
 MAX_CUSTOM_ID = 512
 MAX_ERRORS = 100

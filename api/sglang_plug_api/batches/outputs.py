@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from sglang_plug import BatchRecord, ContentWriter, FileRecord, LineResult, Store, TokenCounts
-from sglang_plug_api.http.errors import json_bytes
+from sglang_plug_api.answers.errors import json_bytes
 
 from .lines import Line
 from .records import ERROR_PREFIX, LINE_PREFIX, OUTPUT_PURPOSE, RESULT_PREFIX, new_record_id

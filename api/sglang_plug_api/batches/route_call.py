@@ -17,9 +17,9 @@ from starlette.types import Message, Receive
 
 from sglang_plug import EngineError, RequestError
 from sglang_plug.system.library_panics import is_error
-from sglang_plug_api.http.callers import Caller, acting_as
-from sglang_plug_api.http.errors import ApiError, from_exception
+from sglang_plug_api.answers.errors import ApiError, from_exception
 from sglang_plug_api.http.request_body import Endpoint
+from sglang_plug_api.service.callers import Caller, acting_as
 from sglang_plug_api.text.job import new_id
 
 logger = logging.getLogger(__name__)

@@ -14,12 +14,12 @@ from functools import partial
 from fastapi import FastAPI
 
 from sglang_plug import BatchRecord, EngineError, StorageError
+from sglang_plug_api.stores.storage import Storage
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .admission import BatchAdmission
 from .batch_job import BatchJob, ConcurrencyLimits, InputLimits
 from .route_call import call_route, find_endpoint
-from .storage import Storage
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from typing import Any, Protocol, cast
 import httpx
 
 from sglang_plug import ConfigError, Plugins, RequestError
-from sglang_plug_api.http.errors import ApiError
-from sglang_plug_api.native.offline import ONE_ENGINE, Engine
+from sglang_plug_api.answers.errors import ApiError
+from sglang_plug_api.offline.engine import ONE_ENGINE, Engine
 from sglang_plug_api.options.parsing import server_config
 from sglang_plug_api.terminal.connection import QUIET, refuse_server_options
 

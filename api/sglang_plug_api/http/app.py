@@ -25,18 +25,18 @@ from sglang_plug import ConfigError, EngineError, Plugins, RequestError, RouteSp
 from sglang_plug.plugins.attribution import attributed, make_with_settings
 from sglang_plug.plugins.registry import Component
 from sglang_plug.plugins.request_fields import RequestFields
+from sglang_plug_api.answers.errors import ApiError, error_response, from_exception
 from sglang_plug_api.protocol.processor_fields import add_processor_fields
 from sglang_plug_api.service.fairness_key import FairnessKey
-from sglang_plug_api.service.route_group import GroupErrorFormats, as_route_group
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .auth import guard
-from .errors import ApiError, error_response, from_exception
 from .hosts import CheckHost, HostPolicy
 from .middleware import REQUEST_ID, BodyLimit, CatchAllErrors, Gate, GateState, HeadAsGet, RequestIds, failure
 from .origins import CheckOrigin, reading_with_effects
 from .plugin_routes import PluginRoute, include_routes, plugin_routes, refuse_clashes
 from .request_body import Endpoint
+from .route_group import GroupErrorFormats, as_route_group
 
 logger = logging.getLogger(__name__)
 

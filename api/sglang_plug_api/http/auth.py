@@ -10,10 +10,9 @@ from starlette.requests import HTTPConnection
 from starlette.status import WS_1008_POLICY_VIOLATION
 
 from sglang_plug.plugins.spec import Auth
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.options.config import ServerConfig
-
-from .callers import Callers, set_caller
-from .errors import ApiError
+from sglang_plug_api.service.callers import Callers, set_caller
 
 
 def guard(level: Auth, config: ServerConfig) -> Callable[[HTTPConnection], Coroutine[Any, Any, None]]:

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
+from sglang_plug_api.answers.errors import RETRY_AFTER, SHOWN, ApiError
 from sglang_plug_api.text.job import new_id
 
 from .connection_limit import ConnectionLimit
-from .errors import RETRY_AFTER, SHOWN, ApiError
 from .framing import StrictConnection
 from .middleware import REQUEST_ID
 

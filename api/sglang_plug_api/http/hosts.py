@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sglang_plug import ConfigError
-
-from .errors import SHOWN, ApiError, error_response
+from sglang_plug_api.answers.errors import SHOWN, ApiError, error_response
 
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5})?)?")
 PATTERN = re.compile(r"(\*|(?:\*\.)?[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")

@@ -15,9 +15,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sglang_plug.system.library_panics import is_error
+from sglang_plug_api.answers.errors import RETRY_AFTER, ApiError, error_line, error_response, from_exception
 from sglang_plug_api.text.job import new_id
 
-from .errors import RETRY_AFTER, ApiError, error_line, error_response, from_exception
 from .plugin_routes import PluginRoute
 
 logger = logging.getLogger(__name__)

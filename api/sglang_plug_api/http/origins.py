@@ -9,7 +9,8 @@ from starlette.datastructures import Headers
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .errors import SHOWN, ApiError, error_response
+from sglang_plug_api.answers.errors import SHOWN, ApiError, error_response
+
 from .hosts import Host, HostPolicy
 from .plugin_routes import PluginRoute
 

@@ -14,12 +14,12 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from sglang_plug.plugins.request_fields import RequestFields
+from sglang_plug_api.answers.errors import SHOWN, ApiError, from_validation
 from sglang_plug_api.protocol.base import validation_context
+from sglang_plug_api.service.callers import current_caller
 from sglang_plug_api.service.request_context import set_request_context
 from sglang_plug_api.text.job import new_id
 
-from .callers import current_caller
-from .errors import SHOWN, ApiError, from_validation
 from .middleware import client_request_id
 from .streaming import CLIENT_CLOSED_REQUEST
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from .errors import ApiError, from_exception
+from sglang_plug_api.answers.errors import ApiError, from_exception
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,8 @@ from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from sglang_plug.system.library_panics import is_error
+from sglang_plug_api.answers.errors import ApiError, error_line, from_exception
 from sglang_plug_api.answers.large_json import large_json_bytes, large_json_response
-
-from .errors import ApiError, error_line, from_exception
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from sglang_plug import EngineClient, Facts, MediaProcessor, MediaSource, Observ
 from sglang_plug.engine.startup.plugin_fingerprint import check_engine_plugins
 from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.system.freed_memory import return_large_blocks
-from sglang_plug_api.batches.storage import load_storage
 from sglang_plug_api.multimodal.image_prompts import ImagePrompts
 from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.options.request_fields import request_fields
+from sglang_plug_api.stores.storage import load_storage
 from sglang_plug_api.text.parsers import load_parsers
-from sglang_plug_api.text.request_fields import request_fields
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .plugin_table import plugin_table

@@ -12,8 +12,8 @@ from sglang_plug_api.engine_clients.make_client import engine_is_in_process, mak
 from sglang_plug_api.http.app import build_app
 from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.options.request_fields import request_fields
 from sglang_plug_api.service.fairness_key import with_caller_weights
-from sglang_plug_api.text.request_fields import request_fields
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .assembly import assemble, load_observers, start_components, start_engine

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from sglang_plug import Media, MediaError, MediaLimits, MediaProcessor, MediaPrompt
 from sglang_plug.system.library_panics import raise_panic_as_error
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 
 from .image_sources import ImageSources
 from .images import RequestImage

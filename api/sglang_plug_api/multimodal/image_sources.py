@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sglang_plug import MediaError
-from sglang_plug_api.http.errors import SHOWN
+from sglang_plug_api.answers.errors import SHOWN
 from sglang_plug_api.options.config import MediaSourcesConfig
-from sglang_plug_api.text.gather import gather
+from sglang_plug_api.service.gather import gather
 
 from .fetching import ByteBudget, Fetcher
 from .images import ImageFile, RequestImage

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from sglang_plug_api.http.errors import SHOWN, ApiError
+from sglang_plug_api.answers.errors import SHOWN, ApiError
 from sglang_plug_api.protocol.openai import Message, refuse_part
 
 BLANKS = str.maketrans("", "", " \t\r\n")

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from sglang_plug import ConfigError, MediaError
-from sglang_plug_api.http.errors import SHOWN
+from sglang_plug_api.answers.errors import SHOWN
 
 from .url_rules import MAX_URL_LENGTH
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from sglang_plug_api.http.errors import SHOWN, ApiError
+from sglang_plug_api.answers.errors import SHOWN, ApiError
 
 FILE_NAME = re.compile(r"[^\n]{0,4095}\.[A-Za-z0-9]{2,5}")
 """Pattern of a file name with an extension; base64 has no dot."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import httpx
 
 from sglang_plug import ConfigError, MediaError
-from sglang_plug_api.http.errors import SHOWN
+from sglang_plug_api.answers.errors import SHOWN
 
 from .public_addresses import is_public
 

@@ -1,1 +1,1 @@
-"""The native API and the offline engine."""
+"""The native API: the requests of ``/generate``."""

@@ -14,13 +14,13 @@ from itertools import starmap
 from typing import Any, TypeVar, cast
 
 from sglang_plug import Constraint, LogprobOptions, Media, MediaArray, MediaPrompt
-from sglang_plug_api.http.errors import ApiError, WrongField
+from sglang_plug_api.answers.errors import ApiError, WrongField
 from sglang_plug_api.http.streaming import merged
 from sglang_plug_api.multimodal.images import RequestImage, images_of_prompts
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.native import GenerateBody, PromptsBody, SamplingBody
+from sglang_plug_api.service.gather import gather
 from sglang_plug_api.text.constraints import sampling_constraint
-from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Ending, Job, JobOutput, new_id
 from sglang_plug_api.text.meta_info import OutputSoFar, meta_info
 from sglang_plug_api.text.reasoning import with_reasoning

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sglang_plug import Constraint, MediaPrompt
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.protocol.openai import ChatBody, Effort
 from sglang_plug_api.protocol.tools import Tool, ToolChoice
+from sglang_plug_api.text.chat_events import ParsingOptions
 from sglang_plug_api.text.constraints import check_writable, with_backend
 from sglang_plug_api.text.job import Job
 from sglang_plug_api.text.reasoning import apply_reasoning
 from sglang_plug_api.text.template_variables import EFFORT, template_variables
 from sglang_plug_api.text.text_engine import TextEngine
 
-from .chat_events import ParsingOptions
 from .choices import generation_truncation
 from .tools import SCHEMA, tool_setup
 

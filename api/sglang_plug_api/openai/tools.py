@@ -8,11 +8,10 @@ from typing import Any
 
 from sglang_plug import Constraint, ConstraintError, OutputParser
 from sglang_plug.contracts.text.grammar import SCHEMA_FIELD
-from sglang_plug_api.http.errors import SHOWN, ApiError
+from sglang_plug_api.answers.errors import SHOWN, ApiError
 from sglang_plug_api.protocol.tools import AllowedToolsChoice, NamedTool, Tool, ToolChoice
+from sglang_plug_api.text.chat_events import ParsingOptions
 from sglang_plug_api.text.parsers import Parsers
-
-from .chat_events import ParsingOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,9 +269,9 @@ def _serve_embeddings(values: dict[str, Any]) -> None:
 
 
 def _preferred(values: Mapping[str, Any], name: str, plugins: Plugins) -> dict[str, Any]:
-    from sglang_plug_api.text.request_fields import request_fields  # --help must not import the request bodies
+    from sglang_plug_api.text.default_sampling_params import default_sampling_params
 
-    from .default_sampling_params import default_sampling_params
+    from .request_fields import request_fields  # --help must not import the request bodies
 
     try:
         return default_sampling_params(values, request_fields(plugins))

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from fastapi import APIRouter, Request, Response
 
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.text.text_engine import TextEngine
 
 MEDIA_TYPES = {

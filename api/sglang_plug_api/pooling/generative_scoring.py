@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from sglang_plug import LogprobOptions, TemplateError
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.text.job import Job, JobOutput
 from sglang_plug_api.text.text_engine import TextEngine
 from sglang_plug_api.text.truncation import Truncation

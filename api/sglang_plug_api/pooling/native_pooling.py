@@ -8,8 +8,8 @@ from typing import Any
 from fastapi import Response
 
 from sglang_plug.plugins.spec import Task
+from sglang_plug_api.answers.errors import json_response
 from sglang_plug_api.answers.large_json import LargeList, large_json_response
-from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.http.middleware import id_header
 from sglang_plug_api.native.generate import prompt_adapters, prompt_ids, with_ids
 from sglang_plug_api.protocol.base import refuse

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sglang_plug_api.http.errors import ApiError
-from sglang_plug_api.text.gather import gather
+from sglang_plug_api.answers.errors import ApiError
+from sglang_plug_api.service.gather import gather
 from sglang_plug_api.text.job import Job, JobOutput
 from sglang_plug_api.text.text_engine import TextEngine
 

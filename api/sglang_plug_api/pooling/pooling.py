@@ -12,10 +12,10 @@ from typing import Any
 
 from sglang_plug import SamplingParams
 from sglang_plug.plugins.spec import Task
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.protocol.embeddings import InputBody, TruncatedBody
+from sglang_plug_api.service.gather import gather
 from sglang_plug_api.service.sequence_limits import SequenceLimits
-from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import PROMPT_ONLY, Job, JobOutput, new_id
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import MAX_INLINE_CHARACTERS, TextEngine

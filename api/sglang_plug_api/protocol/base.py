@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from sglang_plug.plugins.request_fields import RequestFieldError, RequestFields
-from sglang_plug_api.http.errors import ApiError, WrongField
+from sglang_plug_api.answers.errors import ApiError, WrongField
 
 from .misplaced import PLAIN, Remedies, check
 

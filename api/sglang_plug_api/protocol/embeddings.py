@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from sglang_plug_api.http.errors import WrongField
+from sglang_plug_api.answers.errors import WrongField
 
 from .base import Integer, Many, Name, Prompts, RequestBody, SharedFields, Side, TruncatedLength
 from .misplaced import POOLING, Remedies

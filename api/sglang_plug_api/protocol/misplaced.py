@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sglang_plug_api.http.errors import WrongField
+from sglang_plug_api.answers.errors import WrongField
 
 Remedies = Mapping[str, str]
 """Maps a field to its remedy."""

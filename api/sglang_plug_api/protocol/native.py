@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from sglang_plug_api.http.errors import SHOWN, WrongField
+from sglang_plug_api.answers.errors import SHOWN, WrongField
 
 from .base import (
     MAX_PROMPTS,

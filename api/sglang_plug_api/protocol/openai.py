@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from sglang_plug_api.http.errors import WrongField
+from sglang_plug_api.answers.errors import WrongField
 
 from .base import Integer, Many, Name, Prompts, RequestBody, SharedFields, Side, TruncatedLength
 from .misplaced import CHAT, COMPLETION, EVERYWHERE, Remedies

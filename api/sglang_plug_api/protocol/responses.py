@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
-from sglang_plug_api.http.errors import WrongField
+from sglang_plug_api.answers.errors import WrongField
 
 from .base import Integer, Many, Name, RequestBody, SharedFields
 from .items import Item, Message, messages_of

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from sglang_plug_api.http.errors import ApiError, WrongField
+from sglang_plug_api.answers.errors import ApiError, WrongField
 
 from .base import Integer, Many, Name, Number, ProcessorFieldsBody, RequestBody, Tokens
 from .misplaced import Remedies

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from sglang_plug_api.http.errors import WrongField
+from sglang_plug_api.answers.errors import WrongField
 
 from .base import MAX_PROMPTS, Many, Name, RequestBody, Texts, TokenLists, Tokens
 from .misplaced import TOKENIZE, Remedies

@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.http.streaming import NamedEvent
-from sglang_plug_api.openai.chat_events import Choice, ParsingOptions
 from sglang_plug_api.protocol.items import Item, messages_of
 from sglang_plug_api.protocol.responses import ResponsesBody
+from sglang_plug_api.text.chat_events import Choice, ParsingOptions
 from sglang_plug_api.text.job import Ending, Job, JobOutput
 from sglang_plug_api.text.logprobs import chat_logprob_entry
 from sglang_plug_api.text.reasoning import reasoning_tokens

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from sglang_plug_api.http.errors import SHOWN, ApiError
+from sglang_plug_api.answers.errors import SHOWN, ApiError
 from sglang_plug_api.protocol.items import IMAGE_PART
 from sglang_plug_api.protocol.items import Item as GivenItem
 from sglang_plug_api.text.job import new_id

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_plug import ContentMissing, MediaError
+from sglang_plug_api.answers.errors import SHOWN, ApiError
 from sglang_plug_api.batches.records import IMAGE_PURPOSES
-from sglang_plug_api.batches.storage import Storage
-from sglang_plug_api.http.callers import current_caller
-from sglang_plug_api.http.errors import SHOWN, ApiError
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.protocol.items import IMAGE_PART, is_image
+from sglang_plug_api.service.callers import current_caller
+from sglang_plug_api.stores.storage import Storage
 
 Message = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from sglang_plug import CallArguments, CallEnd, CallStart, Reasoning, Text, TokenLogprob
 from sglang_plug.contracts.text.parsers import Event
-from sglang_plug_api.openai.chat_events import new_call_id
+from sglang_plug_api.text.chat_events import new_call_id
 from sglang_plug_api.text.job import new_id
 from sglang_plug_api.text.logprobs import logprob_list
 

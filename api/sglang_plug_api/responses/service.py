@@ -15,17 +15,17 @@ from fastapi import FastAPI
 
 from sglang_plug import Constraint, LogprobOptions
 from sglang_plug.system.library_panics import is_error
-from sglang_plug_api.http.callers import current_caller
-from sglang_plug_api.http.errors import RETRY_AFTER, SHOWN, ApiError, from_exception
+from sglang_plug_api.answers.errors import RETRY_AFTER, SHOWN, ApiError, from_exception
 from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.http.streaming import NamedEvent
-from sglang_plug_api.openai.chat_events import ParsingOptions
 from sglang_plug_api.openai.chat_request import ChatRequest, prepare_rendered_chat
 from sglang_plug_api.protocol.items import check_outputs
 from sglang_plug_api.protocol.openai import MAX_MESSAGES
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.protocol.sampling import renamed_params
 from sglang_plug_api.protocol.tools import FlatAllowedTools, FlatNamedTool
+from sglang_plug_api.service.callers import current_caller
+from sglang_plug_api.text.chat_events import ParsingOptions
 from sglang_plug_api.text.constraints import FormatFields, constraint_from_fields
 from sglang_plug_api.text.job import Job, limited, new_id
 from sglang_plug_api.text.sampling import Sampling

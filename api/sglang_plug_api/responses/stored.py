@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
 from sglang_plug import ResponseEvent, ResponseRecord, ResponseStore, StorageError
+from sglang_plug_api.answers.errors import SHOWN, ApiError
 from sglang_plug_api.answers.large_json import plain_in_parts
-from sglang_plug_api.batches.storage import Storage
-from sglang_plug_api.http.callers import current_caller
-from sglang_plug_api.http.errors import SHOWN, ApiError
 from sglang_plug_api.http.streaming import NamedEvent
 from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.service.callers import current_caller
+from sglang_plug_api.stores.storage import Storage
 
 from .active_response import ActiveResponse
 from .background import ATTEMPTS, EventWriter, stored_if_possible

@@ -1,1 +1,1 @@
-"""The callers that requests are served for, and their deadlines."""
+"""Callers, deadlines, limits and the admission gate, which every route serves requests with."""

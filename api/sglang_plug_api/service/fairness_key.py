@@ -9,9 +9,9 @@ from dataclasses import replace
 from pydantic import BaseModel
 
 from sglang_plug import ConfigError
-from sglang_plug_api.http.callers import Caller, owner_id
 from sglang_plug_api.options.config import ServerConfig
 
+from .callers import Caller, owner_id
 from .request_context import RequestContext, deadline_of
 
 AUTO, API_KEY, USER, HEADER = "auto", "api-key", "user", "header:"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sglang_plug import Constraint
-from sglang_plug_api.http.errors import SHOWN, ApiError
+from sglang_plug_api.answers.errors import SHOWN, ApiError
 from sglang_plug_api.protocol.native import SamplingBody
 from sglang_plug_api.protocol.openai import GenerationBody
 from sglang_plug_api.protocol.sampling import ConstraintFields, StructuredOutputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sglang_plug import DraftCounts, Output, Tokenizer
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.stops.stop_regex import PatternMatcher
 from sglang_plug_api.stops.stop_strings import StopMatcher
 

@@ -25,8 +25,8 @@ from sglang_plug import (
 )
 from sglang_plug.deprecation import warn_deprecated
 from sglang_plug.plugins.spec import Task
-from sglang_plug_api.http.callers import Caller, current_caller
-from sglang_plug_api.http.errors import ApiError, json_bytes
+from sglang_plug_api.answers.errors import ApiError, json_bytes
+from sglang_plug_api.service.callers import Caller, current_caller
 from sglang_plug_api.service.request_context import RequestContext, current_request_context
 
 from .sampling import Sampling

@@ -11,7 +11,7 @@ from sglang_plug.config import AUTO, ConfigError
 from sglang_plug.plugins.attribution import attributed
 from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.registry import PluginError
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.options.config import NO_PARSER, ServerConfig
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from sglang_plug import OutputParser, ReasoningBlock, ReasoningMarks, ReasoningPrefix, Tokenizer
-from sglang_plug_api.openai.chat_events import Choice, ParsingOptions
 
+from .chat_events import Choice, ParsingOptions
 from .job import Job
 from .text_engine import TextEngine
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sglang_plug import SamplingParams
 from sglang_plug.plugins.request_fields import RequestFieldError, RequestFields
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.stops.stop_regex import StopPatterns
 

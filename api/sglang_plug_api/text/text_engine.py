@@ -25,14 +25,14 @@ from sglang_plug import (
     Tokenizer,
 )
 from sglang_plug.plugins.request_fields import RequestFields
-from sglang_plug_api.batches.storage import Storage
-from sglang_plug_api.http.admission_gate import AdmissionGate
-from sglang_plug_api.http.callers import Callers, current_caller
-from sglang_plug_api.http.errors import ApiError
-from sglang_plug_api.lifecycle.observer_guard import GuardedObserver
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.multimodal.image_prompts import ImagePrompts
 from sglang_plug_api.multimodal.images import RequestImage
+from sglang_plug_api.observers.observer_guard import GuardedObserver
 from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.service.admission_gate import AdmissionGate
+from sglang_plug_api.service.callers import Callers, current_caller
+from sglang_plug_api.service.gather import shielded
 from sglang_plug_api.service.request_context import (
     DEADLINE_STATUS,
     RequestContext,
@@ -40,11 +40,11 @@ from sglang_plug_api.service.request_context import (
     deadline_outcome,
 )
 from sglang_plug_api.service.sequence_limits import SequenceLimits
+from sglang_plug_api.stores.storage import Storage
 
 from .adapter_names import AdapterNames, unknown_model
 from .constraints import constraint_refusal
 from .detokenizing import Detokenizer
-from .gather import shielded
 from .job import Job, JobOutput, RunningJob, joined, limited, output_job
 from .parsers import Parsers
 from .sampling import SamplingDefaults

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sglang_plug_api.answers.errors import json_bytes
 from sglang_plug_api.answers.large_json import (
     PART,
     LargeList,
@@ -15,7 +16,6 @@ from sglang_plug_api.answers.large_json import (
     plain,
     plain_in_parts,
 )
-from sglang_plug_api.http.errors import json_bytes
 
 
 class Counted:

@@ -9,11 +9,11 @@ import pytest
 from fastapi import FastAPI, Request, Response
 
 from sglang_plug import EngineError, RequestError
+from sglang_plug_api.answers.errors import ApiError, json_response
 from sglang_plug_api.batches.route_call import EngineBusy, RouteAnswer, call_route, find_endpoint
-from sglang_plug_api.http.callers import Caller
-from sglang_plug_api.http.errors import ApiError, json_response
 from sglang_plug_api.http.request_body import Endpoint
 from sglang_plug_api.http.streaming import response_unless_disconnected
+from sglang_plug_api.service.callers import Caller
 
 
 def app_with(endpoint: Endpoint) -> FastAPI:

@@ -14,13 +14,13 @@ import pytest
 from fastapi import FastAPI, Request, Response
 
 from sglang_plug import BatchRecord, EngineError, StoreContext
+from sglang_plug_api.answers.errors import json_response
 from sglang_plug_api.batches.runner import ABANDONED_AFTER, BatchRunner
-from sglang_plug_api.batches.storage import Storage
-from sglang_plug_api.http.callers import Callers
-from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.options.config import ServerConfig, StorageConfig
+from sglang_plug_api.service.callers import Callers
 from sglang_plug_api.stores.sqlite.store import SQLiteStore
+from sglang_plug_api.stores.storage import Storage
 from sglang_plug_api.text.text_engine import TextEngine
 
 Make = Callable[..., Any]

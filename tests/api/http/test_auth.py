@@ -9,8 +9,8 @@ import pytest
 from fastapi import Request
 
 from sglang_plug.plugins.spec import Auth
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.http.auth import guard
-from sglang_plug_api.http.errors import ApiError
 from sglang_plug_api.options.config import ServerConfig
 
 

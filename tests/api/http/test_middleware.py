@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.http.middleware import BodyLimit, CatchAllErrors, Gate, GateState, RequestIds
 
 Message = dict[str, Any]

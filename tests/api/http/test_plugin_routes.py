@@ -21,7 +21,7 @@ ROUTES = """
     from starlette.responses import PlainTextResponse
     from starlette.routing import Host, Router
     from pydantic import BaseModel
-    from sglang_plug_api.http.callers import current_caller
+    from sglang_plug_api.service.callers import current_caller
     from sglang_plug_api.plugin import read_body, takes
 
     @hookimpl

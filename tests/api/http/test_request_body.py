@@ -11,7 +11,7 @@ import pytest
 from fastapi import APIRouter, FastAPI, Request, Response
 from pydantic import BaseModel, model_validator
 
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.http.request_body import (
     MAX_CONTAINERS,
     MAX_ENTRIES,

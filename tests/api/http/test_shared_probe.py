@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sglang_plug import RequestError
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.http.shared_probe import REUSE_SECONDS, SharedProbe
 
 

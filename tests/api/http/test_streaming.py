@@ -11,7 +11,7 @@ import pytest
 from fastapi import Request, Response
 
 from sglang_plug import RequestError
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.http.streaming import (
     CLIENT_CLOSED_REQUEST,
     DONE,

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from sglang_plug import Media, MediaArray, MediaError, MediaLimits, MediaPrompt
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.multimodal.image_prompts import MAX_CONCURRENT_DECODES, MAX_CONCURRENT_FETCHES, ImagePrompts
 from sglang_plug_api.multimodal.image_sources import ImageSources
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.options.config import MediaSourcesConfig
-from sglang_plug_api.text.gather import gather
+from sglang_plug_api.service.gather import gather
 
 
 class Processor:

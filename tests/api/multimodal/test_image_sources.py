@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, MediaError
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.multimodal.image_sources import CONCURRENT_FETCHES, ImageSources
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.options.config import MediaSourcesConfig

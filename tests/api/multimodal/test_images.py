@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.multimodal.images import RequestImage, images_of_messages, images_of_prompts
 from sglang_plug_api.protocol.openai import Message
 

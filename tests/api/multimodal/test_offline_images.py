@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.multimodal.offline_images import load_offline_images
 
 BODY = b"what the file holds"

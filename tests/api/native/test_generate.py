@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import DraftCounts
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.native.generate import Generation
 from sglang_plug_api.protocol.native import GenerateBody
 from tests.api.letters import Unused

@@ -19,7 +19,7 @@ from sglang_plug_api.openai.choices import (
     request_id,
 )
 from sglang_plug_api.protocol.openai import CompletionBody
-from sglang_plug_api.text.gather import gather
+from sglang_plug_api.service.gather import gather
 from sglang_plug_api.text.job import Ending, Job, JobOutput
 
 

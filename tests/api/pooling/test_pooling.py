@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.pooling.pooling import encode_all, fitting
 from sglang_plug_api.protocol.base import Side
 from sglang_plug_api.protocol.score import QueryWithItems

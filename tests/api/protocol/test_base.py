@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sglang_plug_api.http.errors import ApiError, from_validation
+from sglang_plug_api.answers.errors import ApiError, from_validation
 from sglang_plug_api.protocol.base import Integer, Many, Number, Prompts, RequestBody, TokenId, refuse
 from sglang_plug_api.protocol.misplaced import EVERYWHERE
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sglang_plug_api.http.errors import from_validation
+from sglang_plug_api.answers.errors import from_validation
 from sglang_plug_api.protocol.base import RequestBody
 from sglang_plug_api.protocol.embeddings import EmbeddingsBody, RerankBody
 from sglang_plug_api.protocol.misplaced import FALSE_ASKS, NEUTRAL

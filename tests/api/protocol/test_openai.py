@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sglang_plug_api.http.errors import from_validation
+from sglang_plug_api.answers.errors import from_validation
 from sglang_plug_api.protocol.openai import ChatBody, CompletionBody
 
 HELLO = [{"role": "user", "content": "Hi"}]

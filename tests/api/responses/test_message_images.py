@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sglang_plug import FileRecord, MediaError, StoreContext
-from sglang_plug_api.batches.storage import Storage
-from sglang_plug_api.http.callers import Caller, acting_as
 from sglang_plug_api.responses.message_images import UploadedImage, split_images
+from sglang_plug_api.service.callers import Caller, acting_as
 from sglang_plug_api.stores.sqlite.store import SQLiteStore
+from sglang_plug_api.stores.storage import Storage
 
 PART = {"type": "image", "where": "input.0", "image_url": None, "file_id": "picture"}
 FILE = FileRecord(id="picture", purpose="vision", filename="a.png", bytes=3, created_at=1, owner="a")

@@ -18,8 +18,7 @@ from sglang_plug import (
     StoreContext,
     StoreWrapper,
 )
-from sglang_plug_api.batches.storage import Storage
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.responses import stored
@@ -29,6 +28,7 @@ from sglang_plug_api.responses.input_items import ItemQuery
 from sglang_plug_api.responses.service import ResponsesService
 from sglang_plug_api.responses.store import MemoryResponses
 from sglang_plug_api.stores.sqlite.store import SQLiteStore
+from sglang_plug_api.stores.storage import Storage
 
 Serve = Callable[[], ResponsesService]
 

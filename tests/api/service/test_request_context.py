@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, Plugins, RequestError
-from sglang_plug_api.http.callers import Caller, owner_id
 from sglang_plug_api.options.parsing import server_config
 from sglang_plug_api.protocol.embeddings import EmbeddingsBody, RerankBody
 from sglang_plug_api.protocol.native import GenerateBody
 from sglang_plug_api.protocol.openai import ChatBody
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.protocol.score import ScoreBody
+from sglang_plug_api.service.callers import Caller, owner_id
 from sglang_plug_api.service.fairness_key import FairnessKey, with_caller_weights
 from sglang_plug_api.service.request_context import RequestContext, deadline_outcome, set_request_context
 from sglang_plug_api.text.job import Job

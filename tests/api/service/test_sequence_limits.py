@@ -8,7 +8,7 @@ import pytest
 
 from sglang_plug import EngineConfig
 from sglang_plug.config import ScheduleOptions
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.service.sequence_limits import SequenceLimits
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import Constraint
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.native.generate import Generation
 from sglang_plug_api.openai.choices import make_jobs
 from sglang_plug_api.protocol.native import GenerateBody, SamplingBody

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import PluginError, Plugins
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.text.parsers import Parsers, load_parsers
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.text.template_variables import template_variables
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sglang_plug import Constraint, EngineError, LogprobOptions, Observer, RequestError, RequestEvent
-from sglang_plug_api.http.callers import Caller
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
+from sglang_plug_api.service.callers import Caller
 from sglang_plug_api.service.request_context import RequestContext, set_request_context
 from sglang_plug_api.text import job as job_limits
 from sglang_plug_api.text.job import Job, JobOutput, new_id

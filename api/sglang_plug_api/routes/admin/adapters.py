@@ -9,7 +9,7 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 
 from sglang_plug import RequestError
-from sglang_plug_api.http.errors import ApiError, json_response
+from sglang_plug_api.answers.errors import ApiError, json_response
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.protocol.adapters import LoadAdapterBody, UnloadAdapterBody
 from sglang_plug_api.text.text_engine import TextEngine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from sglang_plug_api.http.errors import json_response
+from sglang_plug_api.answers.errors import json_response
 from sglang_plug_api.text.text_engine import TextEngine
 
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
 from sglang_plug import RequestError
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.text.text_engine import TextEngine
 
 STARTED = "Start recording expert distribution.\n"

@@ -6,7 +6,7 @@ import asyncio
 
 from fastapi import APIRouter, Response
 
-from sglang_plug_api.http.errors import ApiError, json_response
+from sglang_plug_api.answers.errors import ApiError, json_response
 from sglang_plug_api.http.shared_probe import SharedProbe
 from sglang_plug_api.pooling.pooling import probe_model
 from sglang_plug_api.text.text_engine import TextEngine

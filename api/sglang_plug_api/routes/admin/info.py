@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from sglang_plug import PluginOptions, __version__
-from sglang_plug_api.http.errors import json_response
+from sglang_plug_api.answers.errors import json_response
 from sglang_plug_api.options.hidden_values import shown
 from sglang_plug_api.options.option_table import options
 from sglang_plug_api.options.option_values import option_values

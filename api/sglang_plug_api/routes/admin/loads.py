@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from sglang_plug import ReplicaReply
-from sglang_plug_api.http.errors import json_response
+from sglang_plug_api.answers.errors import json_response
 from sglang_plug_api.text.text_engine import TextEngine
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.observers.prometheus import CONTENT_TYPE, PrometheusObserver
 from sglang_plug_api.text.text_engine import TextEngine
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from sglang_plug_api.answers.errors import json_response
 from sglang_plug_api.http.auth import guard
-from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.protocol.abort import AbortBody
 from sglang_plug_api.text.text_engine import TextEngine

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from sglang_plug import CallArguments, CallStart, OutputParser, Reasoning, Text
 from sglang_plug.contracts.text.parsers import Event, joined
-from sglang_plug_api.http.errors import ApiError, json_response
+from sglang_plug_api.answers.errors import ApiError, json_response
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.protocol.tools import ParseCallsBody, SeparateReasoningBody
 from sglang_plug_api.text.parsers import REASONING, TOOLS

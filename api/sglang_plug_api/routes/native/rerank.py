@@ -13,7 +13,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from sglang_plug_api.http.errors import ApiError, json_response
+from sglang_plug_api.answers.errors import ApiError, json_response
 from sglang_plug_api.http.middleware import id_header
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import response_unless_disconnected

@@ -8,7 +8,7 @@ import time
 from fastapi import APIRouter, Request, Response
 
 from sglang_plug import LogprobOptions
-from sglang_plug_api.http.errors import ApiError, json_response
+from sglang_plug_api.answers.errors import ApiError, json_response
 from sglang_plug_api.http.middleware import id_header
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import response_unless_disconnected
@@ -24,7 +24,7 @@ from sglang_plug_api.pooling.pooling import (
 )
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.score import QueryWithItems, ScoreBody
-from sglang_plug_api.text.gather import gather
+from sglang_plug_api.service.gather import gather
 from sglang_plug_api.text.job import Job, JobOutput
 from sglang_plug_api.text.text_engine import TextEngine
 from sglang_plug_api.text.truncation import Truncation

@@ -7,6 +7,7 @@ import time
 from fastapi import APIRouter, Request, Response
 
 from sglang_plug import BatchRecord
+from sglang_plug_api.answers.errors import ApiError, json_response
 from sglang_plug_api.batches.records import (
     BATCH_PREFIX,
     COMPLETION_WINDOWS,
@@ -19,10 +20,9 @@ from sglang_plug_api.batches.records import (
 )
 from sglang_plug_api.batches.route_call import check_endpoint
 from sglang_plug_api.batches.runner import BatchRunner
-from sglang_plug_api.batches.storage import Storage
-from sglang_plug_api.http.callers import current_caller
-from sglang_plug_api.http.errors import ApiError, json_response
 from sglang_plug_api.http.request_body import read_body, read_query, takes
+from sglang_plug_api.service.callers import current_caller
+from sglang_plug_api.stores.storage import Storage
 from sglang_plug_api.text.text_engine import TextEngine
 
 

@@ -13,7 +13,6 @@ from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import cancel_on_disconnect, merged, respond
 from sglang_plug_api.multimodal.images import images_of_messages
 from sglang_plug_api.openai.additions import ExtraResponseFields, logprob_options
-from sglang_plug_api.openai.chat_events import Choice, ParsingOptions
 from sglang_plug_api.openai.chat_request import ChatRequest, prepare_chat, truncated_chat
 from sglang_plug_api.openai.choices import (
     ResponseBuilder,
@@ -24,8 +23,9 @@ from sglang_plug_api.openai.choices import (
 )
 from sglang_plug_api.protocol.openai import ChatBody
 from sglang_plug_api.protocol.sampling import renamed_params
+from sglang_plug_api.service.gather import gather
+from sglang_plug_api.text.chat_events import Choice, ParsingOptions
 from sglang_plug_api.text.constraints import generation_constraint
-from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import Job, JobOutput
 from sglang_plug_api.text.logprobs import chat_logprobs
 from sglang_plug_api.text.reasoning import reasoning_tokens

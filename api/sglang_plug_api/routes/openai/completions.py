@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from sglang_plug import TokenLogprob
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.http.middleware import id_header
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.http.streaming import cancel_on_disconnect, merged, respond
@@ -27,8 +27,8 @@ from sglang_plug_api.openai.choices import (
 )
 from sglang_plug_api.protocol.openai import CompletionBody
 from sglang_plug_api.protocol.sampling import renamed_params
+from sglang_plug_api.service.gather import gather
 from sglang_plug_api.text.constraints import generation_constraint
-from sglang_plug_api.text.gather import gather
 from sglang_plug_api.text.job import Job, JobOutput
 from sglang_plug_api.text.logprobs import TextOffsets, completion_logprobs
 from sglang_plug_api.text.reasoning import with_reasoning

@@ -16,6 +16,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from sglang_plug import ContentMissing, ContentWriter, FileRecord, StorageError
+from sglang_plug_api.answers.errors import SHOWN, ApiError, json_response
 from sglang_plug_api.batches.records import (
     IMAGE_PURPOSES,
     INPUT_PREFIX,
@@ -25,12 +26,11 @@ from sglang_plug_api.batches.records import (
     list_object,
     new_record_id,
 )
-from sglang_plug_api.batches.storage import Storage, storage_refusal
 from sglang_plug_api.batches.uploads import OVERHEAD, Form, UploadRoom, receive_file
-from sglang_plug_api.http.callers import current_caller
-from sglang_plug_api.http.errors import SHOWN, ApiError, json_response
 from sglang_plug_api.http.request_body import read_query
 from sglang_plug_api.http.streaming import CLIENT_CLOSED_REQUEST, first_of
+from sglang_plug_api.service.callers import current_caller
+from sglang_plug_api.stores.storage import Storage, storage_refusal
 from sglang_plug_api.text.text_engine import TextEngine
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from sglang_plug_api.http.errors import json_response
+from sglang_plug_api.answers.errors import json_response
 from sglang_plug_api.text.adapter_names import unknown_model
 from sglang_plug_api.text.text_engine import TextEngine
 

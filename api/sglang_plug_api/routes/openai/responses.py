@@ -6,8 +6,8 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
+from sglang_plug_api.answers.errors import json_response
 from sglang_plug_api.answers.large_json import large_json_response
-from sglang_plug_api.http.errors import json_response
 from sglang_plug_api.http.middleware import client_request_id, id_header
 from sglang_plug_api.http.request_body import read_body, read_query, takes
 from sglang_plug_api.http.streaming import EventStream, cancel_on_disconnect, respond

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import sglang_plug_models.demo
-from sglang_plug_api.native.offline import Engine
+from sglang_plug_api.offline.engine import Engine
 from tests.peft_adapters import linears, make_lora
 
 DEMO = Path(sglang_plug_models.demo.__file__).parent / "sglang-plug-demo"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sglang_plug import ConfigError
-from sglang_plug_api.batches.storage import Storage
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.stores.sqlite.folder import DEFAULT_FOLDER, check_owner, folder_of, make_private
 from sglang_plug_api.stores.sqlite.store import SQLiteStore
+from sglang_plug_api.stores.storage import Storage
 
 SOMEBODY = 12345
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

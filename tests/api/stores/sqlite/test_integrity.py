@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from sglang_plug import StorageBroken
-from sglang_plug_api.batches.storage import Storage
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.stores.sqlite.store import SQLiteStore
+from sglang_plug_api.stores.storage import Storage
 
 DATABASE = "batches.sqlite3"
 OPEN_AND_CLOSE = """

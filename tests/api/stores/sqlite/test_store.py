@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from sglang_plug import StorageBroken, StoreContext
-from sglang_plug_api.batches.storage import Storage
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.stores.sqlite.contents import DurableFile
 from sglang_plug_api.stores.sqlite.runner_lock import RunnerLock
 from sglang_plug_api.stores.sqlite.store import SQLiteStore
+from sglang_plug_api.stores.storage import Storage
 
 
 async def test_nothing_is_made_before_it_is_needed(storage: SQLiteStore) -> None:

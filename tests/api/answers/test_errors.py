@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, ValidationError
 
 from sglang_plug import EngineError, RequestError
-from sglang_plug_api.http.errors import ApiError, from_exception, from_validation, json_bytes, json_response
+from sglang_plug_api.answers.errors import ApiError, from_exception, from_validation, json_bytes, json_response
 
 
 def test_body_has_the_nested_object_and_the_same_keys_flat() -> None:

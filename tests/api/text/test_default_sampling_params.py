@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError
-from sglang_plug_api.options.default_sampling_params import default_sampling_params
+from sglang_plug_api.text.default_sampling_params import default_sampling_params
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from sglang_plug import StorageBroken, StorageFull, StorageUnavailable, UnknownId
-from sglang_plug_api.batches.storage import Storage, storage_refusal
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.stores.sqlite.store import SQLiteStore
+from sglang_plug_api.stores.storage import Storage, storage_refusal
 
 
 def test_refusals() -> None:

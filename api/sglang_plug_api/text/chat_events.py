@@ -9,7 +9,8 @@ from typing import Any
 
 from sglang_plug import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, Text
 from sglang_plug.contracts.text.parsers import Event, joined
-from sglang_plug_api.text.job import JobOutput
+
+from .job import JobOutput
 
 TOOL_CALLS = "tool_calls"
 

@@ -12,7 +12,7 @@ import pytest
 
 from sglang_plug import ConfigError, PluginOptions, RequestError
 from sglang_plug_api import Engine
-from sglang_plug_api.http.errors import ApiError
+from sglang_plug_api.answers.errors import ApiError
 
 pytestmark = pytest.mark.whole_engine
 

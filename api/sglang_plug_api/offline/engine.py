@@ -11,10 +11,11 @@ from pydantic import ValidationError
 
 from sglang_plug import ConfigError, PluginOptions, Plugins, Tokenizer
 from sglang_plug.clients.thread_client import ThreadClient
+from sglang_plug_api.answers.errors import ApiError, from_validation
 from sglang_plug_api.answers.large_json import plain
-from sglang_plug_api.http.errors import ApiError, from_validation
 from sglang_plug_api.lifecycle.assembly import assemble, start_components
 from sglang_plug_api.multimodal.offline_images import load_offline_images
+from sglang_plug_api.native.generate import Generation
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.options.parsing import named_options
 from sglang_plug_api.pooling.native_pooling import pool_prompts
@@ -22,8 +23,6 @@ from sglang_plug_api.protocol.base import validation_context
 from sglang_plug_api.protocol.native import GenerateBody, PoolBody
 from sglang_plug_api.service.request_context import RequestContext, deadline_of, set_request_context
 from sglang_plug_api.text.text_engine import TextEngine
-
-from .generate import Generation
 
 Result = TypeVar("Result")
 Body = TypeVar("Body", GenerateBody, PoolBody)

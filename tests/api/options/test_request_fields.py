@@ -11,7 +11,7 @@ import pytest
 from sglang_plug import ConfigError, PluginOptions, Plugins
 from sglang_plug.plugins import request_fields as core_request_fields
 from sglang_plug.plugins.request_fields import ProcessorRequestFields
-from sglang_plug_api.text.request_fields import request_fields
+from sglang_plug_api.options.request_fields import request_fields
 from tests import steering_plugin
 
 SOURCE = Path(str(steering_plugin.__file__)).read_text()

@@ -10,13 +10,13 @@ from pydantic import ValidationError
 from sglang_plug import ConfigError
 from sglang_plug.plugins.request_fields import RequestFields
 from sglang_plug.system.command_line import did_you_mean
-from sglang_plug_api.http.errors import ApiError, from_validation
+from sglang_plug_api.answers.errors import ApiError, from_validation
+from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.protocol.base import validation_context
 from sglang_plug_api.protocol.native import SamplingBody
 from sglang_plug_api.protocol.sampling import SAMPLING
-from sglang_plug_api.text.sampling import SamplingDefaults
 
-from .config import ServerConfig
+from .sampling import SamplingDefaults
 
 NAMES = frozenset(SAMPLING) & frozenset(SamplingBody.model_fields)
 UNBOUNDED = 1 << 62

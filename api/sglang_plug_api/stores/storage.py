@@ -19,9 +19,9 @@ from sglang_plug import (
     UnknownId,
 )
 from sglang_plug.plugins.attribution import make_with_settings
-from sglang_plug_api.http.callers import Callers
-from sglang_plug_api.http.errors import SHOWN, ApiError
+from sglang_plug_api.answers.errors import SHOWN, ApiError
 from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.service.callers import Callers
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sglang_plug_api.text.gather import gather, shielded
+from sglang_plug_api.service.gather import gather, shielded
 
 
 async def test_results_come_in_order() -> None:

@@ -12,8 +12,9 @@ from starlette.types import Scope
 
 from sglang_plug import PluginError
 from sglang_plug.plugins.registry import Component
-from sglang_plug_api.http.errors import ApiError
-from sglang_plug_api.http.plugin_routes import PluginRoute
+from sglang_plug_api.answers.errors import ApiError
+
+from .plugin_routes import PluginRoute
 
 logger = logging.getLogger(__name__)
 

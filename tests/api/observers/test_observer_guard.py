@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import Observer
-from sglang_plug_api.lifecycle.observer_guard import GuardedObserver
+from sglang_plug_api.observers.observer_guard import GuardedObserver
 from sglang_plug_api.text.job import Job
 
 METHODS: dict[str, tuple[Any, ...]] = {

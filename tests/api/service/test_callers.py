@@ -8,8 +8,8 @@ import pytest
 from fastapi import Request
 
 from sglang_plug_api.http.auth import guard
-from sglang_plug_api.http.callers import Caller, Callers, acting_as, current_caller, owner_id
 from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.service.callers import Caller, Callers, acting_as, current_caller, owner_id
 from sglang_plug_api.text.job import Job
 
 KEYS = ServerConfig(api_keys=("a", "b"), admin_api_key="admin")

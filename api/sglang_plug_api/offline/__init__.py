@@ -1,0 +1,1 @@
+"""The offline engine: generation in this process, without a server."""
