@@ -74,7 +74,7 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
     def install(self, model: Model, kernels: Kernels) -> None:
         """Compute the digest of the weights; no tier is used until it is known."""
         if self._digest is not None:
-            self._digest.cancel()
+            self._digest.close()
         self._digest = WeightsDigest(model, self._sizes)
 
     def memory_request(self, room: float | None) -> MemoryRequest | None:
@@ -108,9 +108,9 @@ class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhas
             self._tiers = None
 
     def close(self) -> None:
-        """Store what is queued, and close the stores."""
+        """Stop computing the digest, store what is queued, and close the stores."""
         if self._digest is not None:
-            self._digest.cancel()
+            self._digest.close()
         if self._tiers is not None:
             self._tiers.engine.close()
 

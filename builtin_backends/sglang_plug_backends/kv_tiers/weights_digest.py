@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 CHUNK = 16 << 20
 """Bytes of a tensor that are copied to the host at once."""
+CLOSE_SECONDS = 5.0
+"""Seconds to wait for the thread, which ends after the part that it hashes."""
 DEPTH = 4
 """Depth to which the attributes of a module are searched for tensors."""
 PRODUCT_DEPTH = 10
@@ -48,7 +50,7 @@ class WeightsDigest:
 
     def __init__(self, model: nn.Module, sizes: Mapping[str, int] | None = None) -> None:
         self._value: bytes | None = None
-        self._cancelled = False
+        self._closed = False
         self._tensors: list[tuple[str, Tensor]] = []
         # now: others may attach adapters to the model later
         self._unreached = self._collect(model, {} if sizes is None else sizes)
@@ -64,9 +66,10 @@ class WeightsDigest:
         """Wait for the digest, at most so long."""
         self._thread.join(seconds)
 
-    def cancel(self) -> None:
-        """Stop; the model is no longer referred to soon afterwards."""
-        self._cancelled = True
+    def close(self) -> None:
+        """End the thread, which then no longer refers to the model."""
+        self._closed = True
+        self._thread.join(CLOSE_SECONDS)
 
     def _collect(self, model: nn.Module, sizes: Mapping[str, int]) -> list[str]:
         """Collect each tensor once, and return the names of modules that lack some of their own."""
@@ -93,7 +96,7 @@ class WeightsDigest:
             for name, tensor in tensors:
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
                 for part in host_chunks(tensor):
-                    if self._cancelled:
+                    if self._closed:
                         return
                     digest.update(part)
             self._value = digest.digest()

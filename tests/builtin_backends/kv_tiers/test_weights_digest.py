@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from sglang_plug.layers import Linear
 from sglang_plug_backends.avx512 import kernels as avx512_kernels
 from sglang_plug_backends.avx512.library import why_not
 from sglang_plug_backends.cpu import kernels as cpu_kernels
+from sglang_plug_backends.kv_tiers.extension import KVTiers
 from sglang_plug_backends.kv_tiers.weights_digest import WeightsDigest, parameter_sizes
 from sglang_plug_backends.lora.lora_batch import AdaptedProduct, CurrentStep
 from sglang_plug_backends.quantization.int8 import pack_int8, quantize
@@ -145,3 +147,18 @@ def test_fields_that_cannot_be_read_as_attributes_are_no_error() -> None:
     model = packed(Kernels().pack_linear, torch.float32)
     model.config = Config()  # type: ignore[assignment]
     assert digest(model) is not None
+
+
+def test_no_thread_computes_a_digest_after_new_weights_or_the_end() -> None:
+    model: Any = nn.Module()
+    model.weight = torch.zeros(64 << 20)  # hashing them takes a large part of a second
+    tiers = KVTiers(Mock(), "host", 0)
+
+    def hashing() -> int:
+        return sum(thread.name == "kv-weights-digest" for thread in threading.enumerate())
+
+    for _ in range(2):
+        tiers.install(model, Kernels())
+        assert hashing() <= 1
+    tiers.close()
+    assert hashing() == 0
