@@ -40,7 +40,7 @@ class Settings:
     prefix: str = "sglang-plug"
     """The names of all blocks begin with it: letters, digits and ``_.:-``."""
     expire_seconds: int = 0
-    """Seconds after which a block is removed; 0: when the server needs the memory."""
+    """Seconds after its last use when a block is removed; 0: when the server needs the memory."""
     timeout: float = 2.0
     """Seconds to wait for a connection, or for an answer that no deadline limits further."""
 

@@ -39,19 +39,24 @@ class RedisStore(KVStore):
         self._seal = Seal(read_secret(settings))
         self._names = Names(settings.prefix, self._seal.id)
         self._connections = Connections(settings, read_password(settings))
-        self._options = ("NX", "EX", str(settings.expire_seconds)) if settings.expire_seconds else ("NX",)
+        lifetime = str(settings.expire_seconds) if settings.expire_seconds else None
+        self._store_options = ("NX",) if lifetime is None else ("NX", "EX", lifetime)
+        self._use, self._use_options = ("TOUCH", ()) if lifetime is None else ("EXPIRE", (lifetime,))
         self._generation = b""  # as of the last answer
         self._monitor = Monitor(self._connections, self._names, expires=settings.expire_seconds > 0)
 
     def lookup(self, keys: Sequence[bytes]) -> list[bool]:
-        """Report which blocks the server has. Raises ``KVStoreError``."""
+        """Report which blocks the server has, and mark them as used: their time begins again.
+
+        Raises ``KVStoreError``.
+        """
         if not keys:
             return []
         with self._connections.session() as session:
             for _ in range(LOOKUPS):
                 generation = self._generation
-                touches = [("TOUCH", self._names.block(generation, key)) for key in keys]
-                current, *present = session.call(("GET", self._names.generation_name), *touches)
+                uses = [(self._use, self._names.block(generation, key), *self._use_options) for key in keys]
+                current, *present = session.call(("GET", self._names.generation_name), *uses)
                 if current == generation:
                     return [bool(count) for count in present]
                 self._generation = self._names.generation(session)
@@ -111,7 +116,7 @@ class RedisStore(KVStore):
         commands: list[Command] = []
         for block in blocks:
             value = self._seal.close(block.key, block.data)
-            commands.append(("SET", self._names.block(generation, block.key), value, *self._options))
+            commands.append(("SET", self._names.block(generation, block.key), value, *self._store_options))
         session.call(*commands)
 
     def delete(self, keys: Sequence[bytes]) -> None:

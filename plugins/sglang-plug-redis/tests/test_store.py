@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
@@ -145,6 +145,21 @@ def test_a_full_server_refuses_blocks_and_keeps_the_others(opened: Open, server:
     with pytest.raises(KVStoreError, match="OOM|memory"):
         store.store([block(2)])
     assert loaded(store, block(1), block(2)) == [True, False]
+
+
+@pytest.mark.parametrize(("expire_seconds", "remaining"), [(1000, range(990, 1001)), (0, [-1])])
+def test_a_block_expires_after_its_last_use(
+    opened: Open, server: LocalServer, expire_seconds: int, remaining: Sequence[int]
+) -> None:
+    store, client = opened(expire_seconds=expire_seconds), server.client
+    store.store([block(1)])
+    (name,) = client.keys(f"*{block(1).key.hex()}")
+    assert client.ttl(name) in remaining
+    if expire_seconds:
+        client.expire(name, 500)  # as if half of the time had passed
+    assert store.lookup([block(1).key, block(2).key]) == [True, False]
+    assert client.ttl(name) in remaining
+    assert loaded(store, block(1)) == [True]
 
 
 class Proxy:
