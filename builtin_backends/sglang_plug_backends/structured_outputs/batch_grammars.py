@@ -23,7 +23,7 @@ from sglang_plug_backends.grammars.token_mask import MASK_BITS, word_and_bit
 
 from .forced_tokens import CONTEXT
 from .grammar_state import EXIT_EXCEPTIONS, GrammarState
-from .guarded_calls import Threads
+from .guarded_calls import Calls, Threads
 from .reasoning_prefix import DeferredConstraint
 from .rejection import RemainingTokens
 
@@ -131,16 +131,16 @@ class Grammars:
     ) -> None:
         self._words, self._guarded = -(-vocab_size // MASK_BITS), guarded
         self._threads, self._limits = Threads(timeout), limits or TimeLimits()
+        self._opening_threads = Threads(timeout)  # others, so that no step waits for new outputs
         self._follow = partial(_follow, limits=self._limits, jump=jump, words=self._words)
         self._open = partial(_open, limits=self._limits, jump=jump)
 
-    def open(self, started: Ordered[tuple[SequenceView, GrammarState]]) -> list[TokenDecision]:
-        """Advance the grammars of new outputs by the tokens forced at the beginning; return one decision for each.
+    def open(self, sequence: SequenceView, state: GrammarState) -> Calls[TokenDecision]:
+        """Begin to advance the grammar of a new output by the tokens forced at the beginning.
 
-        A decision has ``finish`` if there is nothing to generate.
+        The decision has ``finish`` if there is nothing to generate.
         """
-        calls = self._threads.begin([partial(self._open, sequence, state) for sequence, state in started])
-        return [result or _too_slow() for result in calls.results()]
+        return self._opening_threads.begin([partial(self._open, sequence, state)])
 
     def start(
         self, sequences: Ordered[SequenceView], states: Mapping[int, GrammarState], *, asynchronous: bool = False
@@ -163,7 +163,7 @@ class Grammars:
         decisions = {
             row: self._follow(sequences[row], state, tokens[row]) for row, state in states.items() if state.quick
         }
-        return decisions | {row: decision or _too_slow() for row, decision in zip(slow, calls.results(), strict=True)}
+        return decisions | {row: decision or too_slow() for row, decision in zip(slow, calls.results(), strict=True)}
 
 
 class GrammarTimeout(BaseException):
@@ -198,7 +198,8 @@ def current_grammar_call(frame: FrameType | None) -> GrammarCall | None:
     return None
 
 
-def _too_slow() -> TokenDecision:
+def too_slow() -> TokenDecision:
+    """Return the decision about an output whose grammar takes too long."""
     return TokenDecision(error=RequestError(TOO_SLOW))
 
 
@@ -253,17 +254,17 @@ def _follow(
             return TokenDecision(Finish("stop", matched=token))
         if not grammar.accept(token):
             decision = _rejected(state, token, words)
-            return _too_slow() if call.too_much(sequence, state) else decision
+            return too_slow() if call.too_much(sequence, state) else decision
         state.remaining_tokens = None
         ended = grammar.ended
         if jump and room and not ended:
             forced = _forced(sequence, state, room, sampled=(token,), whole=sequence.request.logprobs is None)
             ended = bool(forced) and grammar.ended
         if call.too_much(sequence, state) and not ended:
-            return _too_slow()
+            return too_slow()
         return TokenDecision(Finish("stop") if ended else None, None, forced) if ended or forced else NOTHING_MORE
     except GrammarTimeout:
-        return _too_slow()
+        return too_slow()
     except EXIT_EXCEPTIONS:
         raise
     except BaseException as error:
@@ -298,7 +299,7 @@ def _open(sequence: SequenceView, state: GrammarState, *, limits: TimeLimits, ju
     except BaseException as error:
         return TokenDecision(error=_failed(grammar, error))
     if call.too_much(sequence, state):
-        return _too_slow()
+        return too_slow()
     return TokenDecision(Finish("stop") if ended else None, forced=forced)
 
 

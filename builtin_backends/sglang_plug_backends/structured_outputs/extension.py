@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
 
@@ -21,11 +22,15 @@ from sglang_plug import (
     WatchdogPhase,
 )
 
-from .batch_grammars import TOO_SLOW, Grammars
+from .batch_grammars import TOO_SLOW, Grammars, too_slow
 from .constraints import Constraints
 from .grammar_guard import GrammarGuard
 from .grammar_state import GrammarState
+from .guarded_calls import Calls
 from .reasoning_prefix import check_prefix
+
+OPEN_SECONDS = 0.001
+"""Seconds within which the grammars of new outputs usually are ready; others are left to later steps."""
 
 
 class WithoutStructuredOutputs(StepExtension):
@@ -54,6 +59,8 @@ class StructuredOutputs(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase,
     ) -> None:
         self._constraints, self._grammars, self._guard = constraints, grammars, guard
         self._vocab_size = vocab_size
+        self._opening: dict[str, tuple[SequenceView, Calls[TokenDecision]]] = {}
+        """The held sequences whose grammars are compiled, by request."""
 
     def start(self) -> None:
         """Begin to start the process that compiles grammars."""
@@ -78,21 +85,28 @@ class StructuredOutputs(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase,
     def ready(self) -> Ordered[ReadySequence]:
         """Return the sequences whose grammars are compiled, with the tokens that these force at the beginning."""
         ready: list[ReadySequence] = []
-        started: list[tuple[SequenceView, GrammarState]] = []
+        begun = set[str]()
         for sequence, outcome in self._constraints.release():
             if isinstance(outcome, RequestError):
                 ready.append(ReadySequence(sequence, finish=outcome))
             else:
                 sequence.extras[self] = outcome
-                started.append((sequence, outcome))
-        for (sequence, _), result in zip(started, self._grammars.open(started), strict=True):
-            ready.append(ReadySequence(sequence, result.forced, result.error or result.finish))
+                begun.add(sequence.request.id)
+                self._opening[sequence.request.id] = sequence, self._grammars.open(sequence, outcome)
+        deadline = time.monotonic() + OPEN_SECONDS
+        for id, (sequence, calls) in list(self._opening.items()):
+            if calls.have_ended(max(0.0, deadline - time.monotonic()) if id in begun else 0.0):
+                del self._opening[id]
+                decision = calls.results()[0] or too_slow()
+                ready.append(ReadySequence(sequence, decision.forced, decision.error or decision.finish))
         return ready
 
     def finished(self, sequence: SequenceView) -> None:
         """Drop the sequence if it is still held."""
-        if sequence.constrained and self not in sequence.extras:
-            self._constraints.abort(sequence.request.id)
+        if sequence.constrained:
+            self._opening.pop(sequence.request.id, None)
+            if self not in sequence.extras:
+                self._constraints.abort(sequence.request.id)
 
     def constrains(self, request: Request) -> bool:
         """Report whether the request has a constraint."""

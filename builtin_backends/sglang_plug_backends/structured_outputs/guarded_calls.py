@@ -133,15 +133,18 @@ class Calls(Generic[Result]):
 
     def results(self) -> list[Result | None]:
         """Wait for the results of all calls; ``None`` for a call that ran out of time."""
-        while self._runs:
-            if self._runs[0].wait(POLL_SECONDS):
-                self._take(self._runs.pop(0))
-                continue
-            since = self._threads.now() - self._threads.timeout
-            timed_out = [run for run in self._runs if not run.wait(0) and run.is_timed_out(since)]
-            if timed_out:
-                self._detach(timed_out)
+        while not self.have_ended(POLL_SECONDS):
+            pass
         return self._results
+
+    def have_ended(self, seconds: float = 0.0) -> bool:
+        """Report whether ``results`` need not wait, after waiting ``seconds`` at most for each batch of calls."""
+        while self._runs and self._runs[0].wait(seconds):
+            self._take(self._runs.pop(0))
+        since = self._threads.now() - self._threads.timeout
+        if timed_out := [run for run in self._runs if not run.wait(0) and run.is_timed_out(since)]:
+            self._detach(timed_out)
+        return not self._runs
 
     def _submit(self, calls: Ordered[tuple[int, Callable[[], Result]]]) -> None:
         run = Run(calls, self._threads.now)

@@ -12,7 +12,7 @@ from torch import Tensor
 from sglang_plug import Grammar, PendingMask, Request, SamplingParams, TokenDecision
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.ops.sampling import mask_bias
-from sglang_plug_backends.structured_outputs.batch_grammars import Grammars
+from sglang_plug_backends.structured_outputs.batch_grammars import Grammars, too_slow
 from sglang_plug_backends.structured_outputs.constraints import Constraints
 from sglang_plug_backends.structured_outputs.extension import StructuredOutputs
 from sglang_plug_backends.structured_outputs.grammar_state import GrammarState
@@ -102,7 +102,9 @@ def follow(extension: StructuredOutputs, sequences: list[Sequence], tokens: list
 
 def opened(sequences: list[Sequence], **options: Any) -> list[TokenDecision]:
     """What the grammars of new outputs force at the beginning."""
-    return Grammars(VOCABULARY, **options).open([(sequence, state(sequence)) for sequence in sequences])
+    grammars = Grammars(VOCABULARY, **options)
+    calls = [grammars.open(sequence, state(sequence)) for sequence in sequences]
+    return [decision or too_slow() for call in calls for decision in call.results()]
 
 
 def allowed_tokens(extension: StructuredOutputs, sequences: list[Sequence]) -> list[set[int] | str]:

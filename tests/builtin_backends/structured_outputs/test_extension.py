@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,9 +14,10 @@ from sglang_plug_backends.structured_outputs.batch_grammars import Grammars
 from sglang_plug_backends.structured_outputs.compiler import GrammarSources
 from sglang_plug_backends.structured_outputs.constraints import Constraints
 from sglang_plug_backends.structured_outputs.extension import StructuredOutputs
+from sglang_plug_backends.structured_outputs.grammar_state import GrammarState
 from tests.compiling import CompilerHere
 
-from .grammars_of_words import Words, extension, follow, sequence, start, state
+from .grammars_of_words import VOCABULARY, Words, extension, follow, sequence, start, state
 
 LETTERS = "abcdefghijklmno"
 SIZE = len(LETTERS) + 1
@@ -113,3 +115,52 @@ def test_without_a_guard_nobody_is_blamed() -> None:
     structured = extension()
     structured.check_step()
     assert structured.blocking_request() is None
+
+
+class Blocked(Words):
+    """Does not say whether it has ended before its gate is open."""
+
+    @property
+    def ended(self) -> bool:
+        assert self.gate is not None
+        return not self.gate.wait(240)
+
+
+class Compiled:
+    """Constraints with a grammar for each request."""
+
+    def __init__(self, **grammars: Words) -> None:
+        self._grammars = grammars
+        self._released: list[tuple[Sequence, GrammarState]] = []
+
+    def hold(self, sequence: Sequence) -> None:
+        self._released.append((sequence, GrammarState(self._grammars[sequence.request.id])))
+
+    def release(self) -> list[tuple[Sequence, GrammarState]]:
+        released, self._released = self._released, []
+        return released
+
+
+def test_no_step_waits_for_what_a_grammar_forces_at_the_beginning() -> None:
+    blocked = Blocked((5,))
+    blocked.gate = threading.Event()
+    compiled = Compiled(slow=blocked, aborted=blocked, quick=Words((5,)))
+    structured = StructuredOutputs(compiled, Grammars(VOCABULARY, timeout=240), None, vocab_size=VOCABULARY)  # type: ignore[arg-type]
+    held = {
+        id: Sequence.of(Request(id=id, tokens=(1,), constraint=Constraint("regex", "a")), 9, constrained=True)
+        for id in ("slow", "aborted", "quick")
+    }
+
+    def next_ready() -> str:
+        while not (ready := structured.ready()):
+            pass
+        ((sequence, finish),) = [(ready.sequence, ready.finish) for ready in ready]
+        assert finish is None
+        return sequence.request.id
+
+    assert all(structured.hold(sequence) for sequence in held.values())
+    assert next_ready() == "quick"
+    structured.finished(held["aborted"])
+    blocked.gate.set()
+    assert next_ready() == "slow"
+    assert not structured.ready()
