@@ -113,9 +113,10 @@ class InFlightRequests:
         id = self._engine_id(request.id)
         self._open.add(request.id)
         channel = self._channels[id] = Channel()
-        finished = False
+        is_sent = finished = False
         try:
             self.send(Submit(request if id == request.id else replace(request, id=id)))
+            is_sent = True
             while not finished:
                 output = await channel.take()
                 if channel.paused:
@@ -131,11 +132,10 @@ class InFlightRequests:
         finally:
             del self._channels[id]
             self._open.discard(request.id)
-            if not finished and not channel.has_ended and self.failure is None:
+            if is_sent and not finished and not channel.has_ended and self.failure is None:
                 self._ending.add(id)
-                with contextlib.suppress(
-                    EngineError
-                ):  # must not hide the exception that ended the request, such as a cancellation
+                # an error must not hide the exception that ended the request, such as a cancellation
+                with contextlib.suppress(EngineError):
                     self.send(Abort((id,)))
 
     def _engine_id(self, id: str) -> str:

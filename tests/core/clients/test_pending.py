@@ -160,6 +160,27 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_behind() -> None:
             await anext(pending.submit(REQUEST))
 
 
+async def test_the_id_of_a_request_that_cannot_be_encoded_is_free_again() -> None:
+    sent: list[ToEngine] = []
+    pending = InFlightRequests(sent.append)
+
+    def send(message: ToEngine) -> None:
+        if isinstance(message, Submit):
+            raise TypeError("Encoding objects of type Unsendable is unsupported")
+        sent.append(message)
+
+    pending.send = send
+    with pytest.raises(TypeError, match="Unsendable"):
+        await anext(pending.submit(REQUEST))
+    pending.send = sent.append
+    stream = pending.submit(REQUEST)
+    first = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    assert sent == [Submit(REQUEST)]
+    pending.dispatch(StepOutputs([Output(id="a", finish=Finish("stop"))]))
+    await first
+
+
 async def test_a_refusal_is_an_error_with_a_status() -> None:
     pending = InFlightRequests(lambda message: None)
     stream = pending.submit(REQUEST)
