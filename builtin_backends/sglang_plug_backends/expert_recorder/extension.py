@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sglang_plug import (
-    ChunkView,
     ExtensionContext,
-    ForwardBatch,
-    InputPhase,
     Kernels,
     Model,
     ModelPhase,
     ServicePhase,
     StepExtension,
 )
-from sglang_plug.layers import Router
 
 from .recorder import ExpertRecorder
 
 
-class RecordedExperts(StepExtension, ModelPhase, InputPhase, ServicePhase):
+class RecordedExperts(StepExtension, ModelPhase, ServicePhase):
     """Records the routers of the served model; a record continues with the routers of new weights.
 
     Steps are not replayed while routers are recorded.
@@ -32,11 +28,7 @@ class RecordedExperts(StepExtension, ModelPhase, InputPhase, ServicePhase):
 
     def install(self, model: Model, kernels: Kernels) -> None:
         """Record the routers of ``model`` from now on."""
-        self.recorder.use([module for module in model.modules() if isinstance(module, Router)])
-
-    def prepare(self, chunks: Sequence[ChunkView], batch: ForwardBatch) -> None:
-        """Note the step whose experts are chosen next."""
-        self.recorder.begin(batch)
+        self.recorder.use(model)
 
     def controls(self) -> Mapping[str, Callable[..., Any]]:
         """Start, stop and dump the record, if the model has routers."""

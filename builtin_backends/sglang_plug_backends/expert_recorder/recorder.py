@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from sglang_plug import AsyncHostCopy, ForwardBatch, RequestError
 from sglang_plug.layers import Router
@@ -38,21 +39,35 @@ class ExpertRecorder:
     """
 
     def __init__(self, *, max_bytes: int = MAX_BYTES) -> None:
+        self._model = nn.Module()
         self._routers: list[Router] = []
+        self._hook: RemovableHandle | None = None
         self._max_bytes = max_bytes
         self._record: Record | None = None
         self._active = False
 
-    def use(self, routers: list[Router]) -> None:
-        """Record ``routers``, those of all layers that have one, instead of earlier ones with the same layers."""
-        self._watch(None)
-        self._routers = routers
+    def use(self, model: nn.Module) -> None:
+        """Record the routers of ``model`` instead of earlier ones with the same layers."""
+        self._unwatch()
+        self._model = model
+        self._routers = [module for module in model.modules() if isinstance(module, Router)]
         if self._active and self._record is not None:
-            self._watch(self._record.take)
+            self._watch(self._record)
 
-    def _watch(self, watcher: Callable[[int, Tensor], None] | None) -> None:
+    def _watch(self, record: Record) -> None:
+        """Let ``record`` be told of each step of the model; nothing is called while no record is taken."""
+        self._unwatch()
         for router in self._routers:
-            router.watcher = watcher
+            router.watcher = record.take
+        if (tokens := record.tokens) is not None:
+            self._hook = self._model.register_forward_pre_hook(lambda model, inputs: tokens.begin(*inputs))
+
+    def _unwatch(self) -> None:
+        for router in self._routers:
+            router.watcher = None
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
 
     def controls(self) -> Mapping[str, Callable[..., Any]]:
         """Return the control calls of a model that can be recorded; none without routers."""
@@ -63,11 +78,6 @@ class ExpertRecorder:
             "stop_expert_record": self.stop,
             "dump_expert_record": self.dump,
         }
-
-    def begin(self, batch: ForwardBatch) -> None:
-        """Note that the model is about to compute ``batch``."""
-        if self._active and self._record is not None and self._record.tokens is not None:
-            self._record.tokens.begin(batch)
 
     def start(self, mode: str = "stat") -> dict[str, Any]:
         """Start recording, or continue the same record after ``stop``.
@@ -81,7 +91,7 @@ class ExpertRecorder:
             self._record = Record(self._routers, self._max_bytes if mode == "per_token" else None)
         elif self._record.mode != mode:
             raise RequestError(f"a record in mode {self._record.mode!r} was begun; dump it first")
-        self._watch(self._record.take)
+        self._watch(self._record)
         self._active = True
         logger.info("Start recording expert distribution. mode=%s", mode)
         return {"mode": mode}
@@ -89,7 +99,7 @@ class ExpertRecorder:
     def stop(self) -> dict[str, Any]:
         """Stop recording; the record is kept until it is dumped."""
         self._active = False
-        self._watch(None)
+        self._unwatch()
         logger.info("Stop recording expert distribution.")
         return {}
 

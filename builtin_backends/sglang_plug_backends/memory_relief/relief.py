@@ -140,14 +140,30 @@ class MemoryRelief(StepExtension, CachePhase, ServicePhase):
 
     def counters(self) -> Iterable[MetricCounter]:
         """Report the evicted tokens as a metric."""
-        evicted = 0 if self.relief is None else self.relief.done.evicted_tokens
-        yield MetricCounter(EVICTED, EVICTED_TEXT, (), evicted)
+        yield evicted_counter(0 if self.relief is None else self.relief.done.evicted_tokens)
 
     def info(self) -> Mapping[str, Any]:
         """Report what was done for lack of memory."""
         return {"memory_relief": None if self.relief is None else asdict(self.relief.done)}
 
 
-def build(context: ExtensionContext) -> MemoryRelief:
-    """Return the extension."""
-    return MemoryRelief()
+class MemoryReliefOff(StepExtension, ServicePhase):
+    """Reports that no memory of the host is relieved, because the KV pool is elsewhere."""
+
+    def counters(self) -> Iterable[MetricCounter]:
+        """Report that no tokens were evicted."""
+        yield evicted_counter(0)
+
+    def info(self) -> Mapping[str, Any]:
+        """Return what ``MemoryRelief`` does, without a pool."""
+        return {"memory_relief": None}
+
+
+def evicted_counter(tokens: int) -> MetricCounter:
+    """Return the metric of the evicted tokens."""
+    return MetricCounter(EVICTED, EVICTED_TEXT, (), tokens)
+
+
+def build(context: ExtensionContext) -> MemoryRelief | MemoryReliefOff:
+    """Return the extension; on an accelerator, one that does nothing between steps."""
+    return MemoryRelief() if context.device.type == "cpu" else MemoryReliefOff()

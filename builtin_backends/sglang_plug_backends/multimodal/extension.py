@@ -54,6 +54,8 @@ class Multimodal(
         self._prefixes: PrefixPool | None = None
         self._store: TensorStore | None = None
         self._held: dict[str, SequenceView] = {}
+        self._open_requests = 0
+        """Number of requests with images that are not over."""
         self.bytes = 0
         """Total size of the images of all requests that are not over."""
 
@@ -83,6 +85,7 @@ class Multimodal(
             )
         sequence.extras[self] = size
         self.bytes += size
+        self._open_requests += 1
 
     def layout(self, sequence: SequenceView) -> PromptLayout | None:
         """Return the positions and cache tokens of a prompt with images.
@@ -110,12 +113,16 @@ class Multimodal(
 
     def finished(self, sequence: SequenceView) -> None:
         """Discount the bytes of the images of a request that is over."""
-        self._held.pop(sequence.request.id, None)
-        self.bytes -= sequence.extras.pop(self, 0)
+        if (size := sequence.extras.pop(self, None)) is not None:
+            self._held.pop(sequence.request.id, None)
+            self.bytes -= size
+            self._open_requests -= 1
 
     def prepare(self, chunks: Ordered[ChunkView], batch: ForwardBatch) -> None:
         """Set the states of the images in the step, which are encoded if they are not yet."""
-        if any(chunk.sequence.layout is not None and chunk.start < chunk.sequence.prompt_len for chunk in chunks):
+        if self._open_requests and any(
+            chunk.sequence.layout is not None and chunk.start < chunk.sequence.prompt_len for chunk in chunks
+        ):
             batch.multimodal = multimodal_inputs(self._served, chunks, batch.input_ids.device, self._store)
 
     def rank_step(self, chunks: Ordered[ChunkView], batch: ForwardBatch) -> RankStep | None:

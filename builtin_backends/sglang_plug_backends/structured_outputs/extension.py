@@ -61,6 +61,8 @@ class StructuredOutputs(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase,
         self._vocab_size = vocab_size
         self._opening: dict[str, tuple[SequenceView, Calls[TokenDecision]]] = {}
         """The held sequences whose grammars are compiled, by request."""
+        self._followed = 0
+        """Number of sequences that have a grammar and are not over."""
 
     def start(self) -> None:
         """Begin to start the process that compiles grammars."""
@@ -90,7 +92,7 @@ class StructuredOutputs(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase,
             if isinstance(outcome, RequestError):
                 ready.append(ReadySequence(sequence, finish=outcome))
             else:
-                sequence.extras[self] = outcome
+                self.follow(sequence, outcome)
                 begun.add(sequence.request.id)
                 self._opening[sequence.request.id] = sequence, self._grammars.open(sequence, outcome)
         deadline = time.monotonic() + OPEN_SECONDS
@@ -101,12 +103,21 @@ class StructuredOutputs(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase,
                 ready.append(ReadySequence(sequence, decision.forced, decision.error or decision.finish))
         return ready
 
+    def follow(self, sequence: SequenceView, state: GrammarState) -> None:
+        """Let the output of ``sequence`` follow a grammar."""
+        if self not in sequence.extras:
+            self._followed += 1
+        sequence.extras[self] = state
+
     def finished(self, sequence: SequenceView) -> None:
-        """Drop the sequence if it is still held."""
-        if sequence.constrained:
-            self._opening.pop(sequence.request.id, None)
-            if self not in sequence.extras:
-                self._constraints.abort(sequence.request.id)
+        """Drop the sequence and its grammar."""
+        if not sequence.constrained:
+            return
+        self._opening.pop(sequence.request.id, None)
+        if sequence.extras.pop(self, None) is None:
+            self._constraints.abort(sequence.request.id)
+        else:
+            self._followed -= 1
 
     def constrains(self, request: Request) -> bool:
         """Report whether the request has a constraint."""
@@ -135,7 +146,9 @@ class StructuredOutputs(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase,
         return BlockingRequest(call.sequence.request.id, str(call), TOO_SLOW, about="constraint")
 
     def _states(self, sequences: Ordered[SequenceView]) -> dict[int, GrammarState]:
-        """Return the grammars of ``sequences`` by row."""
+        """Return the grammars of ``sequences`` by row; without looking at the rows if no sequence has one."""
+        if not self._followed:
+            return {}
         return {
             row: sequence.extras[self]
             for row, sequence in enumerate(sequences)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from sglang_plug import BuildEnv, ConfigError, ForwardBatch, RequestError
+from sglang_plug import BuildEnv, ConfigError, ForwardBatch, Kernels, Model, RequestError
+from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.layers import Router
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.expert_recorder.extension import RecordedExperts
@@ -20,28 +23,39 @@ ENV = BuildEnv(attention=None)  # type: ignore[arg-type]
 LAYERS, EXPERTS, CHOSEN, HIDDEN = (1, 3), 4, 2, 3
 
 
-class Bench:
-    """Two routers, as the layers 1 and 3 of a model."""
+class Routers(nn.Module):
+    """A model of two routers, as the layers 1 and 3."""
 
-    def __init__(self, **options: int) -> None:
-        generator = torch.Generator().manual_seed(0)
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
         self.routers = [Router(HIDDEN, EXPERTS, CHOSEN, ENV, layer=layer) for layer in LAYERS]
+        self.layers = nn.ModuleList(self.routers)
+        self.reached, self.generator = len(LAYERS), generator
         for router in self.routers:
             router.weight = nn.Parameter(torch.randn(EXPERTS, HIDDEN, generator=generator))
-        self.generator = generator
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        x = torch.randn(len(batch.input_ids), HIDDEN, generator=self.generator)
+        return torch.stack([router.choose(x)[0] for router in self.routers[: self.reached]], dim=1)
+
+
+class Bench:
+    """A model whose routers are recorded."""
+
+    def __init__(self, **options: int) -> None:
+        self.model = Routers(torch.Generator().manual_seed(0))
         self.recorder = ExpertRecorder(**options)
-        self.recorder.use(self.routers)
+        self.recorder.use(self.model)
 
     @torch.inference_mode()
     def step(self, *lengths: int, layers: int = 2) -> Tensor:
         """One step of sequences of these lengths; what was chosen, ``[T, layers, k]``."""
-        total = sum(lengths)
-        x = torch.randn(total, HIDDEN, generator=self.generator)
         positions = torch.cat([torch.arange(length) for length in lengths])
         nothing = torch.zeros(0, dtype=torch.int64)
         batch = ForwardBatch(positions + 100, positions, nothing, nothing, list(lengths), list(lengths))
-        self.recorder.begin(batch)
-        return torch.stack([router.choose(x)[0] for router in self.routers[:layers]], dim=1)
+        self.model.reached = layers
+        chosen: Tensor = self.model(batch)
+        return chosen
 
 
 def counted(chosen: Tensor) -> list[list[int]]:
@@ -70,7 +84,7 @@ def test_counts_between_start_and_stop(mode: str, tmp_path: Path) -> None:
     bench.recorder.start(mode)
     chosen.append(bench.step(3))
     bench.recorder.stop()
-    assert all(router.watcher is None for router in bench.routers)
+    assert all(router.watcher is None for router in bench.model.routers)
     rows, tensors = dumped(bench, tmp_path / "new" / "folder")
     expected = counted(torch.cat(chosen))
     assert rows[0] == ["layer_id", "expert_id", "count"]
@@ -200,18 +214,32 @@ def test_other_files_are_refused_and_run_nothing(
 
 def test_a_record_goes_on_with_the_routers_of_new_weights(tmp_path: Path) -> None:
     bench = Bench()
-    old = bench.routers
+    old = bench.model
     bench.recorder.start("per_token")
     first = bench.step(3)
-    bench.routers = Bench().routers
-    bench.recorder.use(bench.routers)
-    assert all(router.watcher is None for router in old)
+    bench.model = Bench().model
+    bench.recorder.use(bench.model)
+    assert all(router.watcher is None for router in old.routers)
     second = bench.step(2)
     bench.recorder.stop()
-    assert all(router.watcher is None for router in bench.routers)
+    assert all(router.watcher is None for router in bench.model.routers)
     _, tensors = dumped(bench, tmp_path)
     assert counts(tensors) == counted(torch.cat([first, second]))
     assert tensors["experts"].shape[0] == 5
+
+
+def test_no_step_calls_the_recorder_while_nothing_is_recorded() -> None:
+    bench, extension = Bench(), RecordedExperts()
+    extension.install(cast(Model, bench.model), Kernels())
+    points = extension_points({"expert-recorder": extension})
+    assert not (points.prepare or points.before_forward or points.step_done or points.between_steps)
+    unreadable = SimpleNamespace(input_ids=torch.zeros(2))  # the record would need more of a batch
+    for _ in range(2):
+        bench.model(unreadable)
+        extension.recorder.start("per_token")
+        with pytest.raises(AttributeError):
+            bench.model(unreadable)
+        extension.recorder.stop()
 
 
 def test_the_extension_keeps_the_contract() -> None:

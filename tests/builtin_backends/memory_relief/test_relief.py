@@ -5,18 +5,28 @@ from __future__ import annotations
 import logging
 from array import array
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 
 from sglang_plug import HostMemory, KVPool
+from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
 from sglang_plug.engine.memory.prefix_pool import EnginePrefixPool, Run
 from sglang_plug.engine.processes.messages import Control, Reply, StepOutputs
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
-from sglang_plug_backends.memory_relief.relief import COMFORTABLE, CRITICAL_SHARE, PERIOD, MemoryRelief, Relief
+from sglang_plug_backends.memory_relief.relief import (
+    COMFORTABLE,
+    CRITICAL_SHARE,
+    PERIOD,
+    MemoryRelief,
+    MemoryReliefOff,
+    Relief,
+    build,
+)
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from tests.core.engine.test_loop import Bench as LoopBench
 
@@ -200,5 +210,15 @@ def test_only_a_pool_on_the_host_is_watched() -> None:
     assert extension.info() == {"memory_relief": {"episodes": 0, "evicted_tokens": 0}}
 
 
-def test_conformance() -> None:
-    check_step_extension(MemoryRelief())
+def test_on_an_accelerator_nothing_is_done_between_steps_and_the_same_is_reported() -> None:
+    extension = build(cast(Any, SimpleNamespace(device=torch.device("cuda"))))
+    points = extension_points({"memory-relief": extension})
+    assert not points.between_steps and not points.idle_timeout and not points.use_prefixes
+    on_the_host = extension_points({"memory-relief": build(cast(Any, SimpleNamespace(device=torch.device("cpu"))))})
+    assert on_the_host.between_steps and points.all_info() == on_the_host.all_info() == {"memory_relief": None}
+    assert [[*counters()] for counters in points.counters] == [[*counters()] for counters in on_the_host.counters]
+
+
+@pytest.mark.parametrize("extension", [MemoryRelief(), MemoryReliefOff()])
+def test_conformance(extension: MemoryRelief | MemoryReliefOff) -> None:
+    check_step_extension(extension)

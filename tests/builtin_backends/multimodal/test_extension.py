@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Ordered
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from sglang_plug import (
     Media,
     MediaArray,
     Model,
+    Request,
     RequestError,
     SequenceView,
     StepExtension,
@@ -24,6 +27,7 @@ from sglang_plug import (
 from sglang_plug.contracts.model.kernels import TORCH
 from sglang_plug.engine.execution.pipeline import MAX_CONSECUTIVE_FAILURES
 from sglang_plug.engine.processes.messages import Abort, Control
+from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.multimodal.extension import MAX_BYTES, Multimodal
 from tests.core.engine.test_loop import Bench
@@ -56,6 +60,24 @@ def installed(max_bytes: int = MAX_BYTES) -> Multimodal:
 
 def image(size: int) -> Media:
     return Media.of(0, 1, {"pixels": MediaArray("uint8", (size,), bytes(size))})
+
+
+class Unread(list[Any]):
+    """Chunks that must not be looked at."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError
+
+
+def test_steps_are_not_looked_at_while_no_prompt_has_images() -> None:
+    extension = installed()
+    sequence = Sequence.of(Request(id="a", tokens=(1, 2), media=(image(8),)), 9)
+    for _ in range(2):
+        extension.prepare(Unread([None]), cast(Any, None))
+        extension.admit(sequence)
+        with pytest.raises(AssertionError):
+            extension.prepare(Unread([None]), cast(Any, None))
+        extension.finished(sequence)
 
 
 def test_the_contract_of_step_extensions_is_kept() -> None:

@@ -88,7 +88,7 @@ def start(extension: StructuredOutputs, sequences: list[Sequence], *, asynchrono
     """Begin to fill masks, after the extension has got the grammars of ``sequences``."""
     for sequence in sequences:
         if STATE in sequence.extras:
-            sequence.extras[extension] = sequence.extras[STATE]
+            extension.follow(sequence, sequence.extras[STATE])
     return extension.allowed(sequences, asynchronous=asynchronous)
 
 
@@ -96,7 +96,7 @@ def follow(extension: StructuredOutputs, sequences: list[Sequence], tokens: list
     """What the sampled ``tokens`` lead to."""
     for sequence in sequences:
         if STATE in sequence.extras:
-            sequence.extras[extension] = sequence.extras[STATE]
+            extension.follow(sequence, sequence.extras[STATE])
     return dict(extension.sampled(sequences, tokens))
 
 

@@ -79,6 +79,22 @@ def test_nothing_is_done_for_rows_without_grammars() -> None:
     assert follow(structured, [sequence(None), sequence(Words((5,)))], [5, -1]) == {}
 
 
+class Unread(list[Sequence]):
+    """Rows that must not be looked at."""
+
+    def __iter__(self) -> Iterator[Sequence]:
+        raise AssertionError
+
+
+def test_rows_are_not_looked_at_while_no_output_follows_a_grammar() -> None:
+    structured, constrained = extension(), sequence(Words((5,)))
+    unread = Unread([sequence(None)])
+    for _ in range(2):
+        assert structured.allowed(unread, asynchronous=False) is None and structured.sampled(unread, [5]) == {}
+        assert start(structured, [constrained]) is not None
+        structured.finished(constrained)
+
+
 def test_sequences_that_another_extension_constrains_are_left_alone() -> None:
     structured, other = extension(), Sequence.of(Request(id="other", tokens=(1, 2)), 100, constrained=True)
     assert start(structured, [other]) is None and follow(structured, [other], [5]) == {}
@@ -89,7 +105,7 @@ def test_each_extension_follows_its_own_grammars() -> None:
     """Two engines of one process share no state."""
     first, second = extension(), extension()
     seq = sequence(Words((5,)))
-    seq.extras[first] = state(seq)
+    first.follow(seq, state(seq))
     del seq.extras["state"]
     assert first.allowed([seq], asynchronous=False) is not None
     assert second.allowed([seq], asynchronous=False) is None
