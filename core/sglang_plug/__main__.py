@@ -17,7 +17,8 @@ from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.flags import plugin_flags, read_plugin_flags
 from sglang_plug.plugins.registry import Component, Plugins
-from sglang_plug.system.command_line import Parser, did_you_mean
+from sglang_plug.system.command_line import Parser
+from sglang_plug.system.hints import did_you_mean
 from sglang_plug.system.process_exit import exit_process
 
 from . import __version__

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_plug import PluginError, Plugins
-from sglang_plug.system.command_line import did_you_mean
+from sglang_plug.system.hints import did_you_mean
 from sglang_plug_api.scaffold.names import PluginNames
 from sglang_plug_api.scaffold.rendering import component_name, render_plugin, template_kinds
 

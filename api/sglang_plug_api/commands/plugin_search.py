@@ -7,7 +7,7 @@ from typing import Any
 
 from sglang_plug import PluginError, Plugins
 from sglang_plug.plugins.hookspecs import CONTRACT_VERSION
-from sglang_plug.system.command_line import did_you_mean
+from sglang_plug.system.hints import did_you_mean
 from sglang_plug_api.plugin_index.contract_range import ContractRange
 from sglang_plug_api.plugin_index.index import IndexEntry, read_index
 

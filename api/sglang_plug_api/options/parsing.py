@@ -19,7 +19,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from sglang_plug.config import AUTO, NO_GRAMMARS, ConfigError
 from sglang_plug.plugins.flags import ENVIRONMENT_KEYS, ENVIRONMENT_PREFIX, KEYS, read_config_file, variable_of
 from sglang_plug.plugins.registry import PluginError, Plugins
-from sglang_plug.system.command_line import Parser, did_you_mean
+from sglang_plug.system.command_line import Parser
+from sglang_plug.system.hints import did_you_mean
 
 from .config import ServerConfig
 from .option import Option

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sglang_plug.system.command_line import did_you_mean
+from sglang_plug.system.hints import did_you_mean
 
 from .conversation import Conversation, Message, image_address, parameter
 from .model_client import AnswerError, Delta, ModelClient

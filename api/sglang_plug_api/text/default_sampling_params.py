@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from sglang_plug import ConfigError
 from sglang_plug.plugins.request_fields import RequestFields
-from sglang_plug.system.command_line import did_you_mean
+from sglang_plug.system.hints import did_you_mean
 from sglang_plug_api.answers.errors import ApiError, from_validation
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.protocol.base import validation_context

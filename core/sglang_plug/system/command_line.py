@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from sglang_plug.config import ConfigError
-
-MIN_ABBREVIATION = 4
-"""Shortest text that is looked for at the start of names, dashes included."""
-MAX_SHOWN = 4
-"""Maximum number of names that an ambiguous abbreviation is answered with."""
+from sglang_plug.system.hints import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
@@ -52,18 +47,3 @@ class PartialParser(Parser):
     """A ``Parser`` that leaves unknown arguments to another one."""
 
     keeps_unknown = True
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean …?"`` with the names that ``name`` abbreviates or the nearest one; empty if none is."""
-    names = list(known)
-    start = name.replace("_", "-")
-    meant = (
-        [name for name in names if name.replace("_", "-").startswith(start)] if len(start) >= MIN_ABBREVIATION else []
-    )
-    if not meant:
-        meant = get_close_matches(name, names, 1)
-    if not meant:
-        return ""
-    suggestions = ", ".join(map(repr, meant[:MAX_SHOWN]))
-    return f"; did you mean {suggestions}?" if len(meant) == 1 else f"; did you mean one of {suggestions}?"

@@ -7,6 +7,10 @@ from difflib import get_close_matches
 
 FEW = 6
 """Maximum number of names that a hint lists."""
+MIN_ABBREVIATION = 4
+"""Shortest text that is looked for at the start of names, dashes included."""
+MAX_SHOWN = 4
+"""Maximum number of names that an ambiguous abbreviation is answered with."""
 
 
 def nearest_names(name: str, known: Iterable[str], kind: str) -> str:
@@ -20,3 +24,18 @@ def nearest_names(name: str, known: Iterable[str], kind: str) -> str:
         return f"known: {', '.join(names)}"
     nearest = get_close_matches(name, names, FEW, cutoff=0.0)
     return f"the nearest {kind} names are {', '.join(nearest)} ({len(names)} are known)"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean …?"`` with the names that ``name`` abbreviates or the nearest one; empty if none is."""
+    names = list(known)
+    start = name.replace("_", "-")
+    meant = (
+        [name for name in names if name.replace("_", "-").startswith(start)] if len(start) >= MIN_ABBREVIATION else []
+    )
+    if not meant:
+        meant = get_close_matches(name, names, 1)
+    if not meant:
+        return ""
+    suggestions = ", ".join(map(repr, meant[:MAX_SHOWN]))
+    return f"; did you mean {suggestions}?" if len(meant) == 1 else f"; did you mean one of {suggestions}?"

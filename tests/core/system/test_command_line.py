@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sglang_plug.config import ConfigError
-from sglang_plug.system.command_line import Parser, PartialParser, did_you_mean
+from sglang_plug.system.command_line import Parser, PartialParser
 
 
 def nested() -> Parser:
@@ -40,29 +40,6 @@ def test_a_partial_parser_keeps_the_rest_in_order() -> None:
     parser.add_argument("--mine")
     actual, rest = parser.parse_known_args(["a", "--other", "-1", "--mine", "x", "b", "--last=2"])
     assert (actual.mine, rest) == ("x", ["a", "--other", "-1", "b", "--last=2"])
-
-
-def test_nothing_near_is_no_hint() -> None:
-    assert did_you_mean("zzz", ["serve"]) == ""
-    assert did_you_mean("srve", ["serve"]) == "; did you mean 'serve'?"
-
-
-def test_an_abbreviation_gets_the_full_names() -> None:
-    names = [
-        "--set",
-        "--schedule-policy",
-        "--max-files",
-        "--max-loras",
-        "--max-states",
-        "--max-total-tokens",
-        "--max-x",
-    ]
-    assert did_you_mean("--sched", names) == "; did you mean '--schedule-policy'?"
-    assert did_you_mean("--max_total_token", names) == "; did you mean '--max-total-tokens'?"
-    assert did_you_mean("--max", names) == (
-        "; did you mean one of '--max-files', '--max-loras', '--max-states', '--max-total-tokens'?"
-    )
-    assert did_you_mean("--", names) == ""
 
 
 def test_what_is_known_of_an_option_is_told_instead_of_the_nearest() -> None:
