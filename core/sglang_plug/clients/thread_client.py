@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sglang_plug.config import ConfigError, EngineConfig
+from sglang_plug.config import EngineConfig
 from sglang_plug.contracts.serving.engine_client import EngineError
-from sglang_plug.engine.processes.messages import Close, Failed, FromEngine, Ready, ToEngine
+from sglang_plug.engine.loop import EngineLoop
+from sglang_plug.engine.processes.messages import Close, Failed, FromEngine, ToEngine
+from sglang_plug.engine.processes.serve import serve
 from sglang_plug.engine.processes.watchdog import Heartbeat, watch
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.plugins.lifecycle import ComponentLifecycle
 from sglang_plug.plugins.registry import Plugins
 
 from .pending import InFlightRequests, MessageClient
-
-logger = logging.getLogger(__name__)
 
 KILLED = "the engine was killed"
 
@@ -105,20 +105,11 @@ def _serve(
     send: Callable[[FromEngine], None],
     heartbeat: Heartbeat,
 ) -> None:
-    describe: Callable[[BaseException], str] = repr
-    try:
+    def build() -> tuple[EngineLoop, ComponentLifecycle]:
         engine = build_engine(config, plugins, inbox, send, heartbeat, lost=lambda text: send(Failed(text)))
+        return engine, plugins.lifecycle
 
-        def begin() -> None:
-            plugins.lifecycle.start(engine.info)
-            send(Ready(engine.info))
-
-        describe = engine.describe
-        engine.run(begin)
-    except ConfigError as error:
-        send(Failed(str(error), configuration=True))
-    except BaseException as error:
-        logger.exception("the engine failed")
-        send(Failed(describe(error)))
+    try:
+        serve(build, send)
     finally:
         plugins.lifecycle.stop()

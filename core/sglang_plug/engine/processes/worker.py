@@ -7,26 +7,28 @@ import gc
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import zmq
 
-from sglang_plug.config import ConfigError
 from sglang_plug.contracts.request import Finish, Output
 from sglang_plug.engine.startup.plugin_fingerprint import compare
-from sglang_plug.plugins.registry import PluginError, Plugins
+from sglang_plug.plugins.lifecycle import ComponentLifecycle
+from sglang_plug.plugins.registry import Plugins
 from sglang_plug.system.child_process import leave_signals_to_parent
 from sglang_plug.system.gc_control import gc_paused
 from sglang_plug.system.process_exit import ParentWatch, exit_process
 
-from .messages import Failed, FromEngine, Launch, Ready, StepOutputs, ToEngine
+from .messages import Failed, FromEngine, Launch, StepOutputs, ToEngine
+from .serve import serve
 from .watchdog import Heartbeat, find_blocking_request, run_checks, watch
 
 with gc_paused():  # they import torch
     from sglang_plug.engine.extensions.points import ExtensionPoints
+    from sglang_plug.engine.loop import EngineLoop
     from sglang_plug.engine.startup.build import build_engine
 
 logger = logging.getLogger(__name__)
@@ -91,58 +93,39 @@ def main() -> int:
 def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWatch) -> int:
     heartbeat = Heartbeat()
 
+    def end_process(status: int, text: str) -> None:
+        logger.critical("%s", text)
+        outbox.send(Failed(text))
+        threading.Event().wait(1.0)
+        parent.exit(status)
+
     def stuck(extensions: ExtensionPoints, text: str) -> None:
         if (blocking := find_blocking_request(extensions)) is not None:
             text += f": it waits for {blocking.description}"  # sent again, the request would block the next engine too
             finish = Finish("error", message=blocking.message, status=blocking.status, about=blocking.about)
             outbox.send(StepOutputs([Output(id=blocking.id, finish=finish)]))
-        logger.critical("%s", text)
-        outbox.send(Failed(text))
-        threading.Event().wait(1.0)
-        parent.exit(STUCK_EXIT)
+        end_process(STUCK_EXIT, text)
 
-    def lost(text: str) -> None:
-        logger.critical("%s", text)
-        outbox.send(Failed(text))
-        threading.Event().wait(1.0)
-        parent.exit(FAILED_EXIT)
-
-    describe: Callable[[BaseException], str] = repr
-    try:
+    def build() -> tuple[EngineLoop, ComponentLifecycle]:
         plugins = Plugins.discover(launch.config.plugins)
         compare(plugins, launch.fingerprint, "the engine process")
-        lifecycle = plugins.lifecycle
-        parent.before_exit = lifecycle.stop
+        parent.before_exit = plugins.lifecycle.stop
+        lost = partial(end_process, FAILED_EXIT)
         engine = build_engine(launch.config, plugins, inbox, outbox.send, heartbeat, lost=lost)
-        del plugins
-        alive = partial(Path(launch.alive).touch) if launch.alive else lambda: None
         watch(
             heartbeat,
             launch.config.schedule.watchdog_timeout,
             partial(stuck, engine.extensions),
             check=partial(run_checks, engine.extensions),
-            alive=alive,
+            alive=partial(Path(launch.alive).touch) if launch.alive else lambda: None,
         )
+        return engine, plugins.lifecycle
 
-        def begin() -> None:
-            lifecycle.start(engine.info)
-            gc.freeze()  # objects that exist by now stay: scanning them takes as long as many steps
-            outbox.send(Ready(engine.info))
-
-        describe = engine.describe
-        engine.run(begin)
-    except ConfigError as error:
-        if isinstance(error, PluginError) and error.__cause__ is not None:
-            logger.error("%s", error, exc_info=error.__cause__)
-        outbox.send(Failed(str(error), configuration=True))
-        return CONFIG_EXIT
-    except Exception as error:
-        logger.exception("the engine failed")
-        outbox.send(Failed(describe(error)))
-        return FAILED_EXIT
+    try:  # objects that exist by now stay: scanning them takes as long as many steps
+        failed = serve(build, outbox.send, before_ready=gc.freeze)
     finally:
         parent.before_exit()
-    return 0
+    return 0 if failed is None else CONFIG_EXIT if failed.configuration else FAILED_EXIT
 
 
 if __name__ == "__main__":
