@@ -17,8 +17,7 @@ from sglang_plug import (
 
 from .cuda_recorder import CudaRecorder
 from .decode_graphs import DecodeGraphs
-from .piecewise_graphs import CudaPieces
-from .prefill_graphs import PrefillGraphs
+from .prefill_graphs import NAME, PrefillGraphs
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +77,7 @@ class PiecewiseGraphsExtension(StepExtension, ExecutionPhase):
         """Return the piecewise graphs of a pool."""
         device = self._context.device
         page_size = self._context.config.cache.page_size
-        make = partial(PrefillGraphs, context.backend, context.kv, CudaPieces(device))
+        make = partial(PrefillGraphs, context.backend, context.kv, CudaRecorder(device))
         return make(device=device, page_size=page_size, max_tokens=self._max_tokens)
 
 
@@ -97,9 +96,8 @@ def build_piecewise_graphs(context: ExtensionContext) -> StepExtension | None:
         return None
     alone = context.device.type == "cuda" and context.ranks.size == 1
     if not alone or not context.model.spec_as(ModelSpec).causal or context.states:
-        name = CudaPieces.name
         logger.info(
-            "Prompts run without %ss: they need a decoder without recurrent state on a single CUDA device", name
+            "Prompts run without %ss: they need a decoder without recurrent state on a single CUDA device", NAME
         )
         return None
     return PiecewiseGraphsExtension(context, max_tokens)

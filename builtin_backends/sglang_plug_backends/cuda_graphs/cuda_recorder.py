@@ -1,8 +1,9 @@
-"""The recorder of CUDA graphs."""
+"""The recorder of CUDA graphs, of whole steps and of pieces."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -10,6 +11,25 @@ from sglang_plug import GraphRecorder
 
 SMALL_SIZES = (1, 2, 4)
 SIZE_STEP = 8
+
+
+class OpenGraph:
+    """A CUDA graph whose capture begins with the construction.
+
+    Args:
+        pool: its memory pool.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        self._context = torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local")
+        self._context.__enter__()
+
+    def close(self) -> Callable[[], None]:
+        """End the capture and return a function that replays the graph."""
+        self._context.__exit__(None, None, None)
+        replay: Callable[[], None] = self._graph.replay
+        return replay
 
 
 class CudaRecorder(GraphRecorder):
@@ -41,6 +61,10 @@ class CudaRecorder(GraphRecorder):
             work()
         replay: Callable[[], None] = graph.replay
         return replay
+
+    def open(self) -> OpenGraph:
+        """Begin to capture a piece of a forward pass; the pieces are replayed in the order of their captures."""
+        return OpenGraph(self._pool)
 
     def exchange(self, call: Callable[[], None]) -> None:
         """Run a collective call; NCCL's device work is captured like any other."""

@@ -42,11 +42,10 @@ from sglang_plug import (
     is_out_of_memory,
     upload,
 )
-from sglang_plug.layers import Router
 from sglang_plug_backends.byte_sizes import gigabytes
-from sglang_plug_backends.progress_line import ProgressLine, bar
+from sglang_plug_backends.progress_line import ProgressLine
 
-from .garbage_collection import no_collection
+from .capturing import Routers, capture_each, no_collection
 from .graph_check import check_replay
 from .graph_inputs import KINDS, POSITIONS, SLOTS, TOKENS, GraphInputs
 from .graph_variants import GraphVariants, Variant
@@ -133,7 +132,7 @@ class DecodeGraphs(StepExecutor):
         self._likeliest = torch.zeros(max_size, dtype=torch.int64, device=device)
         self._logits: Tensor | None = None
         self._model: Callable[[], Model | None] = lambda: None
-        self._routers: list[Router] = []
+        self._routers = Routers()
         self.captured: dict[int, Captured] = {}
         """Plain graphs by batch size."""
 
@@ -176,7 +175,7 @@ class DecodeGraphs(StepExecutor):
         """Drop all captured graphs before ``model`` is captured."""
         self._drop()
         self._model = weakref.ref(model)  # weakly, so that replaced weights can be freed
-        self._routers = [module for module in model.modules() if isinstance(module, Router)]
+        self._routers = Routers(model)
         self._inputs.forget()
         self.recorder.begin()
 
@@ -205,14 +204,12 @@ class DecodeGraphs(StepExecutor):
             raise problem or CannotCaptureError("another rank could not capture its part")
 
     def _capture_sizes(self, model: Model, sizes: Ordered[int], progress: ProgressLine | None) -> None:
-        with no_collection():
-            for done, size in enumerate(sizes, 1):
-                self.captured[size] = self._capture_size(model, size)
-                for variant in self.variants.alone() if self.collectives.size == 1 else ():
-                    self._capture_variant(variant, model, size)
-                if progress is not None:
-                    detail = f"bs={size} avail_mem={gigabytes(self.recorder.free_bytes())}"
-                    progress.show(done, bar(f"Capturing batches ({detail})", done, progress.total))
+        def capture(size: int) -> None:
+            self.captured[size] = self._capture_size(model, size)
+            for variant in self.variants.alone() if self.collectives.size == 1 else ():
+                self._capture_variant(variant, model, size)
+
+        capture_each(sizes, capture, progress, steps="batches", unit="bs", free_bytes=self.recorder.free_bytes)
 
     def decode(
         self, model: Model, chunks: Ordered[ChunkView], device_tokens: DeviceTokens | None = None
@@ -220,8 +217,8 @@ class DecodeGraphs(StepExecutor):
         """Replay the step; ``None`` if no graph of it was captured. New weights are captured first."""
         if len(chunks) > self.max_size or not all(map(_decodes, chunks)):
             return None
-        if any(router.watcher is not None for router in self._routers):
-            return None  # a watcher must be called in each step
+        if self._routers.are_watched:
+            return None
         if (numbers := self.variants.numbers(chunks)) is None:
             return None
         if model is not self._model():

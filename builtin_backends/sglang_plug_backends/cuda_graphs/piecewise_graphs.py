@@ -19,51 +19,10 @@ from torch import Tensor
 from sglang_plug import Attention, CannotCaptureError, ForwardBatch, Model
 from sglang_plug_backends.wrapped_attention import Attend, wrap_attention
 
+from .cuda_recorder import OpenGraph
+
 OutputShapes = tuple[tuple[torch.Size, torch.dtype], ...]
 """Shapes and dtypes of the results of one attention call."""
-
-
-class OpenGraph:
-    """A CUDA graph whose capture begins with the construction.
-
-    Args:
-        pool: its memory pool.
-    """
-
-    def __init__(self, pool: Any) -> None:
-        self._graph = torch.cuda.CUDAGraph()
-        self._context = torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local")
-        self._context.__enter__()
-
-    def close(self) -> Callable[[], None]:
-        """End the capture and return a function that replays the graph."""
-        self._context.__exit__(None, None, None)
-        replay: Callable[[], None] = self._graph.replay
-        return replay
-
-
-class CudaPieces:
-    """Captures one piece after the other, in one pool of memory: they are replayed in the same order."""
-
-    name = "piecewise CUDA graph"
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def begin(self) -> None:
-        """Start a new memory pool: the pieces of the old one are gone, and its memory with them."""
-        torch.cuda.synchronize(self._device)
-        torch.cuda.empty_cache()
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def open(self) -> OpenGraph:
-        """Begin to capture the next piece."""
-        return OpenGraph(self._pool)
-
-    def free_bytes(self) -> int:
-        """Return the free bytes of the device as the driver counts them."""
-        return torch.cuda.mem_get_info(self._device)[0]
 
 
 def unowned(tensor: Tensor) -> Tensor:
@@ -132,12 +91,12 @@ class Capture:
     """Captures the pieces for one number of tokens.
 
     Args:
-        recorder: makes the graphs.
+        open_graph: begins to capture the next piece.
         zeros: shared by all captures; grows as needed.
     """
 
-    def __init__(self, recorder: CudaPieces, zeros: dict[Any, Tensor]) -> None:
-        self._recorder, self._zeros = recorder, zeros
+    def __init__(self, open_graph: Callable[[], OpenGraph], zeros: dict[Any, Tensor]) -> None:
+        self._open_graph, self._zeros = open_graph, zeros
         self._shapes: list[OutputShapes] = []
         self._steps: list[tuple[Callable[[], None], Attended]] = []
         self._graph: OpenGraph | None = None
@@ -150,7 +109,7 @@ class Capture:
         with wrap_attention(model, self._noted):
             model(real)
         with wrap_attention(model, self._cut):
-            self._graph = self._recorder.open()
+            self._graph = self._open_graph()
             try:
                 hidden = model(static)
                 last, self._graph = self._graph.close(), None
@@ -190,7 +149,7 @@ class Capture:
             inputs, targets = tuple(map(unowned, (q, k, v))), tuple(map(unowned, outputs))
             zeros = tuple(self._zeros_like(output) for output in outputs)
             self._steps.append((replay, Attended(attend, layer, inputs, targets, zeros)))
-            self._graph = self._recorder.open()
+            self._graph = self._open_graph()
             return outputs if len(outputs) > 1 else outputs[0]
 
         return run

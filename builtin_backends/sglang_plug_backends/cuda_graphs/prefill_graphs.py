@@ -20,15 +20,16 @@ import torch
 from torch import Tensor
 
 from sglang_plug import AttentionBackend, ForwardBatch, KVPool, Model, StepExecutor, UnreadLengths, is_out_of_memory
-from sglang_plug.layers import Router
 from sglang_plug_backends.byte_sizes import gigabytes
-from sglang_plug_backends.progress_line import ProgressLine, bar
+from sglang_plug_backends.progress_line import ProgressLine
 
-from .garbage_collection import no_collection
-from .piecewise_graphs import Capture, CudaPieces, Pieces
+from .capturing import Routers, capture_each
+from .cuda_recorder import CudaRecorder
+from .piecewise_graphs import Capture, Pieces
 
 logger = logging.getLogger(__name__)
 
+NAME = "piecewise CUDA graph"
 STEPS = ((16, 8), (64, 16), (256, 32), (512, 64), (1024, 128))
 """Pairs of a number of tokens, and the distance of captured numbers below it; beyond, the last distance applies."""
 
@@ -47,7 +48,7 @@ class PrefillGraphs(StepExecutor):
     Args:
         backend: the attention backend, planned anew for each step.
         kv: the pool; its slot 0 belongs to padding.
-        recorder: makes the pieces.
+        recorder: makes the graphs of the pieces.
         device: the model's device.
         page_size: slots in a page.
         max_tokens: tokens of the largest step that is replayed.
@@ -57,7 +58,7 @@ class PrefillGraphs(StepExecutor):
         self,
         backend: AttentionBackend,
         kv: KVPool,
-        recorder: CudaPieces,
+        recorder: CudaRecorder,
         *,
         device: torch.device,
         page_size: int,
@@ -70,7 +71,7 @@ class PrefillGraphs(StepExecutor):
         self._padding = torch.zeros(max_tokens, dtype=torch.int64, device=device)
         self._zeros: dict[Any, Tensor] = {}
         self._model: Callable[[], Model | None] = lambda: None
-        self._routers: list[Router] = []
+        self._routers = Routers()
         self.captured: dict[int, Pieces] = {}
 
     @torch.inference_mode()
@@ -81,9 +82,9 @@ class PrefillGraphs(StepExecutor):
         says that memory does not suffice is raised.
         """
         self._model, self.captured = weakref.ref(model), {}  # weakly, so that replaced weights can be freed
-        self._routers = [module for module in model.modules() if isinstance(module, Router)]
+        self._routers = Routers(model)
         self.recorder.begin()
-        name, started, before = self.recorder.name, time.perf_counter(), self.recorder.free_bytes()
+        started, before = time.perf_counter(), self.recorder.free_bytes()
         try:
             with ProgressLine(len(self.sizes), logger) as progress:
                 self.capture_sizes(model, self.sizes[::-1], progress)
@@ -91,12 +92,12 @@ class PrefillGraphs(StepExecutor):
             self.captured = {}
             if must_fit and is_out_of_memory(error):
                 raise
-            logger.warning("Prompts are computed without %ss: %s: %s", name, type(error).__name__, error)
+            logger.warning("Prompts are computed without %ss: %s: %s", NAME, type(error).__name__, error)
             return
         taken, seconds = before - self.recorder.free_bytes(), time.perf_counter() - started
         logger.info(
             "Captured %ss of up to %d tokens. Time elapsed: %.2f s. mem usage=%s.",
-            name,
+            NAME,
             self.sizes[-1],
             seconds,
             gigabytes(taken),
@@ -105,12 +106,11 @@ class PrefillGraphs(StepExecutor):
     @torch.inference_mode()
     def capture_sizes(self, model: Model, sizes: Ordered[int], progress: ProgressLine | None = None) -> None:
         """Capture ``sizes`` in this order, besides those already captured. Raises the error of a failed capture."""
-        with no_collection():
-            for done, size in enumerate(sizes, 1):
-                self.captured[size] = self._capture_size(model, size)
-                if progress is not None:
-                    detail = f"tokens={size} avail_mem={gigabytes(self.recorder.free_bytes())}"
-                    progress.show(done, bar(f"Capturing prompts ({detail})", done, progress.total))
+
+        def capture(size: int) -> None:
+            self.captured[size] = self._capture_size(model, size)
+
+        capture_each(sizes, capture, progress, steps="prompts", unit="tokens", free_bytes=self.recorder.free_bytes)
 
     def hidden(self, model: Model, batch: ForwardBatch) -> Tensor | None:
         """Return ``[T, hidden]`` of a planned step; ``None`` if no graph of it was captured.
@@ -120,8 +120,8 @@ class PrefillGraphs(StepExecutor):
         count = len(batch.input_ids)
         if count > self.sizes[-1] or batch.multimodal is not None or batch.recurrent is not None:
             return None
-        if any(router.watcher is not None for router in self._routers):
-            return None  # a watcher must be called in each step
+        if self._routers.are_watched:
+            return None
         if model is not self._model():
             self.capture(model)
         if not self.captured:
@@ -148,4 +148,4 @@ class PrefillGraphs(StepExecutor):
         self.backend.plan(real)
         unread = UnreadLengths()
         static = replace(real, tables=real.tables[:0, :0], query_lens=unread, kv_lens=unread, plan=None)
-        return Capture(self.recorder, self._zeros).run(model, real, static)
+        return Capture(self.recorder.open, self._zeros).run(model, real, static)

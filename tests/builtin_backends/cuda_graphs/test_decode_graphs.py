@@ -30,8 +30,8 @@ from sglang_plug.contracts.serving.executor import SINGLE_RANK
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.sequence import Sequence
 from sglang_plug_backends.cuda_graphs import build
+from sglang_plug_backends.cuda_graphs.capturing import no_collection
 from sglang_plug_backends.cuda_graphs.decode_graphs import DecodeGraphs
-from sglang_plug_backends.cuda_graphs.garbage_collection import no_collection
 from sglang_plug_backends.cuda_graphs.graph_inputs import GraphInputs, Held
 from sglang_plug_backends.torch_native.attention import TorchAttention
 
