@@ -17,7 +17,7 @@ from sglang_plug import (
     RemoteClient,
     RoutingPolicy,
 )
-from sglang_plug.clients.secret_keys import keys_of
+from sglang_plug.clients.peer_connections import keys_of
 from sglang_plug.plugins.attribution import make, make_with_settings
 from sglang_plug.plugins.registry import Component
 from sglang_plug_api.options.config import ServerConfig

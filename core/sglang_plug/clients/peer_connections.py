@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 from zmq.auth.asyncio import AsyncioAuthenticator
+from zmq.utils import z85
 
 from sglang_plug.contracts.serving.engine_client import EngineError
 from sglang_plug.engine.processes.messages import Failed, Ready
@@ -44,7 +46,7 @@ class PeerConnections:
 
     Args:
         fingerprint: that of the server's plugins, which clients must have, too.
-        greeting: returns the answer to a new client.
+        handshake_reply: returns the answer to a new client.
         handle: handles a message of a client.
         on_disconnect: aborts the requests in flight of a client that has disconnected.
         admits: reports whether the client with a public key may connect.
@@ -185,3 +187,9 @@ class PeerConnections:
 def in_brackets(host: str) -> str:
     """Return a host as it is written in addresses: IPv6 addresses are in brackets."""
     return f"[{host}]" if ":" in host else host
+
+
+def keys_of(secret: bytes) -> tuple[bytes, bytes]:
+    """Return the public and the secret CURVE key of ``secret``; servers of both roles use the same ones."""
+    private = z85.encode(hmac.digest(secret, b"sglang-plug prefill", "sha256"))
+    return zmq.curve_public(private), private

@@ -22,7 +22,7 @@ from sglang_plug import (
     RequestError,
     SamplingParams,
 )
-from sglang_plug.clients.secret_keys import keys_of
+from sglang_plug.clients.peer_connections import keys_of
 from sglang_plug_api.engine_clients.prefill_servers.decode_group import DecodeGroup, check_fit
 from sglang_plug_api.engine_clients.prefill_servers.prefill_group import PrefillGroup
 from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouting
