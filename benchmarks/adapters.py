@@ -59,7 +59,7 @@ class Bench:
         self._error: str | None = None
         config = dataclasses.replace(config, adapters=options)
         self.loop: EngineLoop = build_engine(config, Plugins.discover(), self.inbox, self._hear, Heartbeat())
-        model = self.loop.runner.parts.model
+        model = self.loop.runner.components.model
         for seed, name in enumerate(self.names):
             write_adapter(folder / name, described(model, adaptable_layers(model)), rank, size=size, seed=seed)
             self.loop.handle(Control(seed, "load_adapter", {"adapter": name, "path": str(folder / name)}))

@@ -84,8 +84,8 @@ class Engine:
         scheduler.commit = self.timed("scheduler.commit", scheduler.commit)  # type: ignore[method-assign]
         runner.build = self.timed("runner.build", runner.build)  # type: ignore[method-assign]
         runner.backend.plan = self.timed("attention.plan", runner.backend.plan)  # type: ignore[method-assign]
-        runner.parts.model.forward = self.timed("forward", runner.parts.model.forward)  # type: ignore[method-assign]
-        runner.parts.model.head = self.timed("head", runner.parts.model.head)  # type: ignore[method-assign]
+        runner.components.model.forward = self.timed("forward", runner.components.model.forward)  # type: ignore[method-assign]
+        runner.components.model.head = self.timed("head", runner.components.model.head)  # type: ignore[method-assign]
         runner.sampler.sample = self.timed("sample", runner.sampler.sample)  # type: ignore[method-assign]
 
     def timed(self, name: str, function: Callable[P, R]) -> Callable[P, R]:

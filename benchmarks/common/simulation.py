@@ -104,7 +104,7 @@ class Simulation:
         self.now, self.steps, self.longest_step = 0.0, 0, 0.0
         self.service, self._costs = Service(), engine.costs
         accounting: AccountingPolicy | None = policy if hasattr(policy, "charge") else None  # type: ignore[assignment]
-        preemptive: PreemptivePolicy | None = policy if hasattr(policy, "preempts") else None  # type: ignore[assignment]
+        preemptive: PreemptivePolicy | None = policy if hasattr(policy, "can_preempt") else None  # type: ignore[assignment]
         self.scheduler = Scheduler(
             SlotPool(engine.slots, 1),
             RadixCache(1, LeastRecentlyUsed(), self._clock),

@@ -292,7 +292,7 @@ def _watch(loop: EngineLoop, watch: Stopwatch) -> bool:
     """Time the graph replays, or the model if there are none; return True if there are."""
     graphs = decode_graphs(loop.runner)
     if graphs is None or not graphs.captured:
-        model: Any = loop.runner.parts.model
+        model: Any = loop.runner.components.model
         model.forward = watch.timed(model.forward)
         return False
     for captured in graphs.captured.values():

@@ -39,7 +39,7 @@ FAMILIES = ["llama-3.2-1b", "qwen3-moe", "deepseek-v3", "gemma-3-1b", "gpt2", "q
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_step_waits(tiny_model: Tiny, family: str) -> None:
     engine = Engine(tiny_model(family).path, dtype="bfloat16", cuda_graph_max_bs=4)
-    assert all(isinstance(parameter, DeviceTensor) for parameter in engine.loop.runner.parts.model.parameters())
+    assert all(isinstance(parameter, DeviceTensor) for parameter in engine.loop.runner.components.model.parameters())
     clock.executed.clear()
     submit_all_kinds(engine)
     engine.finish()
@@ -71,7 +71,7 @@ def test_image_encoding_is_profiled_before_the_pool_is_sized(family: str, tmp_pa
     engine = Engine(
         model.path, plugins=plugins, pool=None, chunk=32, dtype="bfloat16", context=110, disable_cuda_graph=True
     )
-    encoded = engine.loop.runner.parts.model.encoded
+    encoded = engine.loop.runner.components.model.encoded
     assert encoded == [(largest, True)]
     result = model.prompt(
         f"{VISION_FAMILIES[family].in_text} what? {VISION_FAMILIES[family].in_text}", [png(16, 16), png(8, 16)]

@@ -47,7 +47,7 @@ def test_no_step_waits(tiny_model: Tiny, family: str) -> None:
     engine = pieced(tiny_model(family).path, dtype="bfloat16")
     graphs = prefill_graphs(engine.loop.runner)
     assert graphs is not None and sorted(graphs.captured) == graphs.sizes == [8, 16, 32, 40]
-    layers = sum(isinstance(module, Attention) for module in engine.loop.runner.parts.model.modules())
+    layers = sum(isinstance(module, Attention) for module in engine.loop.runner.components.model.modules())
     clock.executed.clear()
     engine.submit(range(3, 13), 1)
     engine.finish()

@@ -85,7 +85,7 @@ def _matching_tool_parser(
     for component in components:
         name = component.spec.name
         try:
-            if find(TOOLS, name).suits(template):
+            if find(TOOLS, name).matches_template(template):
                 logger.info("Tool calls are parsed by %s, which suits the chat template", component)
                 return name, ""
         except Exception as error:  # a plugin that the user did not choose must not stop the server

@@ -35,7 +35,7 @@ class DeepSeek(SequentialParser):
                 yield from self.attempt(self._call(), BEGIN)
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the marks and the kind of each call."""
         return CALLS_BEGIN in template and any(map(template.__contains__, KINDS))
 
@@ -102,6 +102,6 @@ class DeepSeekV31(DeepSeek):
         return f"{BEGIN}{name}{SEPARATOR}", END
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the marks without the kind of a call."""
-        return CALLS_BEGIN in template and not super().suits(template)
+        return CALLS_BEGIN in template and not super().matches_template(template)

@@ -44,7 +44,7 @@ class Gemma4(SequentialParser):
             yield from self.attempt(self._call(), OPENING)
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the beginning of a call."""
         return f"{OPENING}{CALL}" in template
 

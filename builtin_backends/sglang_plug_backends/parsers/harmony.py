@@ -135,7 +135,7 @@ class HarmonyCalls(Harmony):
     """Parser of calls and reasoning."""
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes channels."""
         return CHANNEL in template and MESSAGE in template
 

@@ -44,7 +44,7 @@ class KimiK2(SequentialParser):
                 yield from self.attempt(self._call(), BEGIN)
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the tokens, or declares tools as Kimi does."""
         return ARGUMENTS in template or ("tool_declare" in template and "<|im_middle|>" in template)
 

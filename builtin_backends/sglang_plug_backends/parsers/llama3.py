@@ -36,7 +36,7 @@ class Llama3(SequentialParser):
             yield from self.attempt(self._calls_in_row(), MARKER)
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True for the template of Llama 3.1 and later."""
         return "<|start_header_id|>" in template and '"parameters"' in template
 

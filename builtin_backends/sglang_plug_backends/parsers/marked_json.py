@@ -94,7 +94,7 @@ class Hermes(MarkedJson):
     form = JsonForm("<tool_call>", "</tool_call>")
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template shows the tags with JSON between them."""
         others = ("<function=", "<response>", "<|tool_call|>", "<arg_key")
         return "<tool_call>" in template and '"arguments' in template and not any(map(template.__contains__, others))
@@ -106,7 +106,7 @@ class Ernie45(MarkedJson):
     form = JsonForm("<tool_call>", "</tool_call>", dropped=("<response>", "</response>"))
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes both kinds of tags."""
         return "<tool_call>" in template and "<response>" in template
 
@@ -118,7 +118,7 @@ class InternLM(MarkedJson):
     form = JsonForm("<|action_start|> <|plugin|>", "<|action_end|>", ("<|action_start|><|plugin|>",), key="parameters")
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the tokens."""
         return "<|action_start|>" in template
 
@@ -130,7 +130,7 @@ class Granite(MarkedJson):
     form = JsonForm("<|tool_call|>", "", ("<tool_call>",), is_list=True, line="")
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template shows the token."""
         return "<|tool_call|>" in template
 
@@ -141,7 +141,7 @@ class HunyuanA13B(MarkedJson):
     form = JsonForm("<tool_calls>", "</tool_calls>", is_list=True, line="")
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the tags around JSON."""
         return "<tool_calls>" in template and "<tool_sep" not in template and "DSML" not in template
 
@@ -152,6 +152,6 @@ class Nemotron(MarkedJson):
     form = JsonForm("<TOOLCALL>", "</TOOLCALL>", is_list=True, line="")
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the tags."""
         return "<TOOLCALL>" in template

@@ -48,7 +48,7 @@ class Mistral(SequentialParser):
             yield from self.attempt(self._after_marker(), MARKER)
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the marker."""
         return MARKER in template
 

@@ -47,7 +47,7 @@ class Pythonic(SequentialParser):
                 yield from self.attempt(self.read_list(), OPENING)
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the token, or shows calls in brackets."""
         return OPENING in template or "[func_name1(params_name1" in template
 
@@ -147,7 +147,7 @@ class Lfm2(Pythonic):
                 yield from self.attempt(self.read_list(), marker)
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the token, or lists tools as LFM2 does."""
         return LFM2_OPENING in template or "<|tool_list_start|>" in template
 

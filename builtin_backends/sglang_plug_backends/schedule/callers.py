@@ -154,7 +154,7 @@ class FairShare:
     def charge(self, usage: Sequence[TokenUsage]) -> None:
         self.counters.charge(usage)
 
-    def preempts(self) -> bool:
+    def can_preempt(self) -> bool:
         return self.counters.active > 1
 
     def order(self, waiting: Sequence[Waiting], match: Lookup) -> Sequence[Waiting]:

@@ -95,7 +95,7 @@ class Deadlines(StepExtension, AdmissionPhase, QueuePhase, ServicePhase):
         if not self._rate:
             return 0.0
         tokens = len(sequence.tokens)
-        if not queue.preempts:  # waiting prompts cannot precede running ones
+        if not queue.can_preempt:  # waiting prompts cannot precede running ones
             tokens += sum(len(other.tokens) - other.computed for other in queue.running if other.generated == 0)
         return (tokens + sum(len(other.tokens) for other in queue.ahead_of(sequence))) / self._rate
 

@@ -40,7 +40,7 @@ class EarliestDeadline:
     def order(self, waiting: Sequence[Waiting], match: Lookup) -> Sequence[Waiting]:
         return sorted(waiting, key=_urgency)
 
-    def preempts(self) -> bool:
+    def can_preempt(self) -> bool:
         return True
 
     def preempt(

@@ -216,8 +216,8 @@ def register_grammar_backends() -> Iterable[GrammarSpec]:  # type: ignore[empty-
 def register_output_parsers() -> Iterable[ToolParserSpec | ReasoningParserSpec]:  # type: ignore[empty-body]
     """Formats of calls (``--tool-call-parser``) and of reasoning (``--reasoning-parser``) in outputs.
 
-    They read text in the API process. ``--tool-call-parser auto`` takes the one that ``suits`` the chat template;
-    parsers of other distributions are asked before the built-in ones.
+    They read text in the API process. ``--tool-call-parser auto`` takes the first whose ``matches_template`` returns
+    True; parsers of other distributions are asked before the built-in ones.
     """
 
 

@@ -217,7 +217,7 @@ class Plugins:
         """
         calls = call_order(self._manager.hook.choose_component.get_hookimpls(), self.loaded)
         choices = list(component_choices(calls, kind, facts))
-        suited = (component for component in self.all(kind) if component.spec.suits(facts.model))
+        suited = (component for component in self.all(kind) if component.spec.matches_model(facts.model))
         return (
             choices
             or [

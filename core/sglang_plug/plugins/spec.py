@@ -99,6 +99,6 @@ class Spec:
             if value is not None and not pattern.fullmatch(value):
                 raise ValueError(f"{type(self).__name__}({self.name!r}): {name} must be {expected}, not {value!r}")
 
-    def suits(self, model: Any) -> bool:
+    def matches_model(self, model: Any) -> bool:
         """Report whether the component suits the model with this configuration, so that no plugin has to choose it."""
         return False

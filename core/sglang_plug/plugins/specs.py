@@ -246,8 +246,8 @@ class MediaProcessorSpec(Spec):
     architectures: frozenset[str] = frozenset()
     """Names of the models it is for: it is theirs where none is named and no plugin chooses another."""
 
-    def suits(self, model: Any) -> bool:
-        """Report whether the media processor suits the model, like ``Spec.suits``."""
+    def matches_model(self, model: Any) -> bool:
+        """Report whether the media processor suits the model, like ``Spec.matches_model``."""
         return bool(self.architectures.intersection((getattr(model, "architectures", None) or ())[:1]))
 
 

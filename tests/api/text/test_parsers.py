@@ -26,7 +26,7 @@ def __getattr__(name):
         def feed(self, text): return []
         def finish(self): return []
         @classmethod
-        def suits(cls, template): ANSWER
+        def matches_template(cls, template): ANSWER
     return Own
 """
 

@@ -192,10 +192,10 @@ def test_logits_that_are_not_finite_are_told() -> None:
 def test_other_weights_are_captured_again() -> None:
     engine = Engine(graphs=True, max_size=2)
     before = engine.recorder.captures
-    engine.runner.parts.model = other = Engine(graphs=False).model
+    engine.runner.components.model = other = Engine(graphs=False).model
     engine.submit([3, 4, 5], 4)
     engine.finish()
-    assert engine.recorder.captures == 2 * before and other is engine.runner.parts.model
+    assert engine.recorder.captures == 2 * before and other is engine.runner.components.model
 
 
 def test_capturing_again_leaves_slots_in_use_alone() -> None:

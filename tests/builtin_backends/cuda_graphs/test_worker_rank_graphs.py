@@ -105,8 +105,8 @@ class Pair:
         self.graphs = self._made(self.engine, self.first, self.first_attention, **group)
         self.graphs.capture(self.engine.model)
         self.engine.use(self.graphs)
-        parts: Any = type("RankComponents", (), {"model": twin.model, "device": CPU})
-        self.worker_rank = WorkerRank(parts, RankEndpoint(Votes(1, sent), self._receive), kv=twin.runner.kv)
+        components: Any = type("RankComponents", (), {"model": twin.model, "device": CPU})
+        self.worker_rank = WorkerRank(components, RankEndpoint(Votes(1, sent), self._receive), kv=twin.runner.kv)
         collectives = self.worker_rank.endpoint.collectives
         ranks = RankLink(NAME, collectives, CPU, send_nothing)
         self.worker_graphs = self._made(twin, self.second, self.second_attention, ranks=ranks, collectives=collectives)
@@ -153,8 +153,8 @@ def test_new_weights_are_captured_by_all() -> None:
     pair.follow()
     for engine in (pair.engine, Engine(graphs=False)):
         engine.submit([1, 2, 3], 4)
-    pair.engine.runner.parts.model = Engine(graphs=False).model
-    pair.worker_rank.parts.model = Engine(graphs=False).model
+    pair.engine.runner.components.model = Engine(graphs=False).model
+    pair.worker_rank.components.model = Engine(graphs=False).model
     pair.engine.finish()
     assert any(
         isinstance(decode_command(message.command), CaptureSizes)

@@ -72,7 +72,7 @@ def parsers() -> dict[str, type[OutputParser]]:
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_suits(parsers: dict[str, type[OutputParser]], template: str) -> None:
-    assert {name for name, parser in parsers.items() if parser.suits(template)} == TEMPLATES[template]
+    assert {name for name, parser in parsers.items() if parser.matches_template(template)} == TEMPLATES[template]
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

@@ -216,7 +216,7 @@ def test_one_caller_is_served_in_the_order_of_arrival_and_preempts_nobody() -> N
     policy = sharing(FairShare(), "a")
     queue = [Item("a", float(number)) for number in (3, 1, 2)]
     assert [item.arrived for item in policy.order(queue, no_match)] == [1.0, 2.0, 3.0]
-    assert not policy.preempts()
+    assert not policy.can_preempt()
 
 
 @pytest.mark.parametrize("policy", [FairShare, FairShareLongestPrefix])

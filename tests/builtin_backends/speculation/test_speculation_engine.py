@@ -169,7 +169,7 @@ def test_behind_a_draft_whose_logits_are_not_finite_nothing_is_taken() -> None:
     def broken(layer: nn.Module, inputs: object, logits: Tensor) -> None:
         logits[1:] = torch.nan
 
-    lm_head = engine.loop.runner.parts.model.get_submodule("lm_head")
+    lm_head = engine.loop.runner.components.model.get_submodule("lm_head")
     with lm_head.register_forward_hook(broken):
         output = engine.finish()["a"]
     assert output.tokens == tokens

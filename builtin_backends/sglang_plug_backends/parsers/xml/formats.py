@@ -80,7 +80,7 @@ class Qwen3Coder(XmlCalls):
     )
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template shows functions in the tags of calls."""
         return "<tool_call>" in template and "<function=" in template
 
@@ -92,7 +92,7 @@ class SeedOss(XmlCalls):
     forms = (replace(FUNCTION, opening="<seed:tool_call>", closing="</seed:tool_call>", shared=False),)
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the tags."""
         return "<seed:tool_call>" in template
 
@@ -104,7 +104,7 @@ class MiniMaxM2(XmlCalls):
     forms = (replace(INVOKE, opening="<minimax:tool_call>", closing="</minimax:tool_call>"),)
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the tags."""
         return "<minimax:tool_call>" in template
 
@@ -116,7 +116,7 @@ class DeepSeekV32(XmlCalls):
     forms = (_dsml("function_calls"), _dsml("tool_calls"))
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the section."""
         return "DSML" in template and "function_calls>" in template
 
@@ -127,9 +127,9 @@ class DeepSeekV4(DeepSeekV32):
     forms = (_dsml("tool_calls"), _dsml("function_calls"))
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the section."""
-        return "DSML" in template and "tool_calls>" in template and not super().suits(template)
+        return "DSML" in template and "tool_calls>" in template and not super().matches_template(template)
 
 
 class Step3(XmlCalls):
@@ -139,7 +139,7 @@ class Step3(XmlCalls):
     forms = (STEP3,)
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the tags."""
         return "steptml:invoke" in template
 
@@ -151,7 +151,7 @@ class Glm45(XmlCalls):
     forms = (PAIRS,)
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template shows keys and values on separate lines."""
         return "<arg_key>" in template and "<tool_sep" not in template and "</arg_key><arg_value>" not in template
 
@@ -162,7 +162,7 @@ class Glm47(Glm45):
     forms = (replace(PAIRS, line=""),)
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template shows keys and values on one line."""
         return "</arg_key><arg_value>" in template and "<tool_sep" not in template
 
@@ -174,6 +174,6 @@ class Hunyuan(XmlCalls):
     forms = (_hunyuan(""), _hunyuan(":opensource"))
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if the template writes the mark after the name."""
         return "<tool_sep" in template

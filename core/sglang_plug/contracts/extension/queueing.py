@@ -19,7 +19,7 @@ class QueueView(Protocol):
         """The running sequences, the first admitted first."""
 
     @property
-    def preempts(self) -> bool:
+    def can_preempt(self) -> bool:
         """True if running sequences may be preempted in favour of waiting ones now, by the schedule policy."""
 
     def ahead_of(self, sequence: SequenceView) -> Iterable[SequenceView]:

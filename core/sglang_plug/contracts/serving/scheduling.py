@@ -96,7 +96,7 @@ class AccountingPolicy(Protocol):
 class PreemptivePolicy(Protocol):
     """Optional methods of a schedule policy in which waiting sequences may go before running ones."""
 
-    def preempts(self) -> bool:
+    def can_preempt(self) -> bool:
         """Report whether a waiting sequence may go before a running one now. Called in every step: answer quickly.
 
         While it may, ``order`` gets the running sequences whose prompts are not complete together with the waiting
@@ -108,8 +108,8 @@ class PreemptivePolicy(Protocol):
     ) -> tuple[Sequence[Waiting], Sequence[Waiting]]:
         """Return the running sequences that are preempted, and the waiting ones that are admitted first.
 
-        Called while ``preempts`` returns True: after arrivals, and now and then. What a preempted sequence has computed
-        stays in the prefix cache until it is evicted.
+        Called while ``can_preempt`` returns True: after arrivals, and now and then. What a preempted sequence has
+        computed stays in the prefix cache until it is evicted.
 
         Args:
             running: the first admitted first.

@@ -124,7 +124,7 @@ class OutputParser(ABC):
         return cls()
 
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         """Return True if a model with this chat template writes this format; ``auto`` selects by it."""
         return False
 

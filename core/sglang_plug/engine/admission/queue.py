@@ -24,9 +24,9 @@ class Queue:
         return self.scheduler.running
 
     @property
-    def preempts(self) -> bool:
+    def can_preempt(self) -> bool:
         """True if running sequences may be preempted in favour of waiting ones now."""
-        return self.scheduler.preemption.preempts
+        return self.scheduler.preemption.can_preempt
 
     def ahead_of(self, sequence: SequenceView) -> Iterator[Sequence]:
         """Yield the waiting sequences that the schedule policy would admit before ``sequence`` now."""

@@ -65,22 +65,27 @@ def _overriding(executors: Mapping[str, StepExecutor], name: str) -> tuple[Any, 
     )
 
 
-def make_executor(phase: ExecutionPhase, parts: RankComponents, kv: KVPool, max_context: int) -> StepExecutor | None:
+def make_executor(
+    phase: ExecutionPhase, components: RankComponents, kv: KVPool, max_context: int
+) -> StepExecutor | None:
     """Let an extension make its executor for ``kv``, which has room for contexts of ``max_context`` tokens."""
     return phase.executor(
         ExecutionContext(
-            backend=parts.backend,
-            attention=str(parts.resolved.choices["attention"].component),
+            backend=components.backend,
+            attention=str(components.resolved.choices["attention"].component),
             kv=kv,
-            max_context=min(max_context, parts.resolved.context_length),
-            collectives=parts.collectives,
-            graphs=parts.extensions.graphs,
-            static_inputs=parts.extensions.static_inputs,
+            max_context=min(max_context, components.resolved.context_length),
+            collectives=components.collectives,
+            graphs=components.extensions.graphs,
+            static_inputs=components.extensions.static_inputs,
         )
     )
 
 
-def worker_executors(parts: RankComponents, kv: KVPool, max_context: int) -> StepExecutors:
+def worker_executors(components: RankComponents, kv: KVPool, max_context: int) -> StepExecutors:
     """Make the executors of a worker rank, which capture and compute what rank 0 tells them to."""
-    made = {name: make_executor(phase, parts, kv, max_context) for name, phase in parts.extensions.executions.items()}
+    made = {
+        name: make_executor(phase, components, kv, max_context)
+        for name, phase in components.extensions.executions.items()
+    }
     return StepExecutors.of({name: executor for name, executor in made.items() if executor is not None})

@@ -39,19 +39,19 @@ NO_DRAFTS: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 
 class Runner:
-    """Runs steps with the model of ``parts`` and a KV pool; holds no state of any request."""
+    """Runs steps with the model of ``components`` and a KV pool; holds no state of any request."""
 
     def __init__(
         self,
-        parts: RankComponents,
+        components: RankComponents,
         kv: KVPool | None,
         *,
         ranks: Ranks | None = None,
         executors: StepExecutors | None = None,
     ) -> None:
-        self.parts, self.kv, self.ranks = parts, kv, ranks
-        self.backend, self.device, self.extensions = parts.backend, parts.device, parts.extensions
-        self.sampler = Sampler(parts.kernels)
+        self.components, self.kv, self.ranks = components, kv, ranks
+        self.backend, self.device, self.extensions = components.backend, components.device, components.extensions
+        self.sampler = Sampler(components.kernels)
         self.executors = StepExecutors() if executors is None else executors
 
     @property
@@ -109,7 +109,7 @@ class Runner:
         """
         for before_forward in self.extensions.before_forward:
             before_forward(chunks)
-        decoded = self.executors.decode(self.parts.model, chunks, device_tokens)
+        decoded = self.executors.decode(self.components.model, chunks, device_tokens)
         if decoded is not None:
             self._after_forward(chunks)
             return decoded, [NOTHING_YET] * len(chunks)
@@ -147,12 +147,12 @@ class Runner:
                 for context in contexts:
                     stack.enter_context(context)
                 return self._eager(batch)
-        executed = self.executors.hidden(self.parts.model, batch)
+        executed = self.executors.hidden(self.components.model, batch)
         return self._eager(batch) if executed is None else executed
 
     def _eager(self, batch: ForwardBatch) -> Tensor:
         """Compute ``[T, hidden]`` of a planned step operation by operation."""
-        hidden: Tensor = self.parts.model(batch)
+        hidden: Tensor = self.components.model(batch)
         return hidden
 
     def _head(self, hidden: Tensor, rows: list[int] | slice) -> Tensor:
@@ -160,8 +160,8 @@ class Runner:
         if self.ranks is not None:
             self.ranks.head(rows)
         if isinstance(rows, slice):
-            return self.parts.model.head(hidden[rows])
-        return self.parts.model.head(hidden if len(rows) == len(hidden) else hidden[self._upload(rows)])
+            return self.components.model.head(hidden[rows])
+        return self.components.model.head(hidden if len(rows) == len(hidden) else hidden[self._upload(rows)])
 
     def _begin_masks(self, sequences: Ordered[Sequence]) -> PendingMask | None:
         """Begin to fill the token masks of ``sequences``; ``None`` if none of them has one."""
@@ -264,7 +264,7 @@ class Runner:
         counts = [chunks[index].count for index in done]
         if len(done) < len(chunks):
             hidden = torch.cat([hidden[ends[index] - chunks[index].count : ends[index]] for index in done])
-        pooled = self.parts.model.pool(hidden, counts)
+        pooled = self.components.model.pool(hidden, counts)
         values, finite = AsyncHostCopy.of(pooled, pooled.isfinite().all(-1)).read()
         for index, row, good in zip(done, values.tolist(), finite.tolist(), strict=True):
             results[index] = StepResult(values=tuple(row)) if good else StepResult(error=NOT_FINITE)
@@ -286,7 +286,7 @@ class Runner:
             tables=slot_tables([chunk.sequence.slots for chunk in chunks], kv_lens, self.device),
             query_lens=counts,
             kv_lens=kv_lens,
-            page_size=self.parts.page_size,
+            page_size=self.components.page_size,
             kv=self.kv,
         )
         for prepare in self.extensions.prepare:

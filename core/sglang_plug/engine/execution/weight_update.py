@@ -38,7 +38,7 @@ class WeightUpdater:
     Holds plain functions and data: no plugin hook is called while serving.
     """
 
-    parts: RankComponents
+    components: RankComponents
     kv: KVPool | None = None
     announce: Callable[[str, str | None], None] = announce_nothing
     """Lets the other ranks begin to load the weights of a source and revision."""
@@ -53,27 +53,27 @@ class WeightUpdater:
         """
         logger.info("Start update_weights. source=%s", source)
         self.announce(source, revision)
-        served, problem = self.parts.model, None
+        served, problem = self.components.model, None
         try:
             self._use(source, revision)
         except Exception as error:  # the other ranks wait for the vote
             problem = error
         if not self.vote(problem is None):
-            if self.parts.model is not served:
-                self.parts.use(served)
+            if self.components.model is not served:
+                self.components.use(served)
             raise problem or RequestError(f"Failed to get weights iterator: {source} (another rank could not).")
-        self.parts.use_scales(self.kv)
+        self.components.use_scales(self.kv)
         logger.info("Update weights end.")
 
     def _use(self, source: str, revision: str | None) -> None:
         """Compute with the weights of ``source``. Raises ``RequestError`` if they do not fit."""
-        resolved = self.parts.resolved
+        resolved = self.components.resolved
         request = CheckpointRequest(source=source, revision=revision, overrides=resolved.config.model.overrides)
         reader: CheckpointReader = resolved.choices["checkpoint"].component.factory()
         try:
             checkpoint = reader(request)
             self._compare(checkpoint)
-            self.parts.use(self.parts.load(replace(resolved, checkpoint=checkpoint)))
+            self.components.use(self.components.load(replace(resolved, checkpoint=checkpoint)))
         except CheckpointNotFoundError as error:
             logger.warning("%s", error)
             raise RequestError(f"Failed to get weights iterator: {source} (repository not found).") from error
@@ -90,7 +90,7 @@ class WeightUpdater:
 
         Another shape would not fit the KV pool, the tokenizer or the limits that were reported to clients.
         """
-        ours, theirs = _fields(self.parts.resolved.checkpoint), _fields(checkpoint)
+        ours, theirs = _fields(self.components.resolved.checkpoint), _fields(checkpoint)
         for name in sorted(ours.keys() | theirs.keys()):
             if ours.get(name) != theirs.get(name):
                 raise ConfigError(

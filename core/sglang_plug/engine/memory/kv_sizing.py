@@ -51,29 +51,29 @@ class Capacity:
 
 
 def pool_capacity(
-    parts: RankComponents, ledger: MemoryLedger, ranks: Ranks | None = None, *, draft_rows: int = 0
+    components: RankComponents, ledger: MemoryLedger, ranks: Ranks | None = None, *, draft_rows: int = 0
 ) -> Capacity:
     """Return the configured capacity, or else the largest that fits and can be used.
 
     Raises ``ConfigError`` if there is no room for the pools.
     """
-    resolved = parts.resolved
+    resolved = components.resolved
     check_pool_options(resolved)
     cache, page = resolved.config.cache, resolved.config.cache.page_size
     useful = resolved.max_running * (resolved.context_length + page)
     if cache.max_total_tokens is not None:
         if resolved.causal:
             room_left = _check_room(cache.max_total_tokens, resolved, ledger)
-            return Capacity(cache.max_total_tokens, _requests(parts, room_left, ledger)[0])
+            return Capacity(cache.max_total_tokens, _requests(components, room_left, ledger)[0])
         return Capacity(min(cache.max_total_tokens, useful))
     if not resolved.causal:
         return Capacity(useful)  # slots are only counted: an encoder keeps no keys and values
     if (memory := ledger.memory) is None:
         room, fraction = _host_room(resolved)
     else:
-        _profile(parts, ledger, memory, ranks, draft_rows)
+        _profile(components, ledger, memory, ranks, draft_rows)
         room, fraction = _device_room(resolved, ledger, memory)
-    requests, room = _requests(parts, room, ledger)
+    requests, room = _requests(components, room, ledger)
     each = bytes_per_slot(resolved)
     slots = min(int(room // each) if each else max(COUNTED, resolved.context_length + page), useful)
     if slots < 2 * page:
@@ -86,18 +86,18 @@ def pool_capacity(
     return Capacity(slots, requests)
 
 
-def _requests(parts: RankComponents, room: float, ledger: MemoryLedger) -> tuple[Requests, float]:
+def _requests(components: RankComponents, room: float, ledger: MemoryLedger) -> tuple[Requests, float]:
     """Return what step extensions take of ``room`` bytes, and what they leave.
 
     Raises ``ConfigError`` if it does not suffice.
     """
     requests: list[tuple[MemoryPhase, MemoryRequest]] = []
-    for extension in parts.extensions.memory:
+    for extension in components.extensions.memory:
         if (request := extension.memory_request(room)) is not None:
             requests.append((extension, request))
             is_elsewhere = request.on_host and ledger.memory is not None
             if request.on_host:
-                _check_host(request, _host_bytes(parts.resolved) if is_elsewhere else room)
+                _check_host(request, _host_bytes(components.resolved) if is_elsewhere else room)
             room -= 0 if is_elsewhere else request.bytes
     return tuple(requests), room
 
@@ -136,12 +136,12 @@ def _check_room(slots: int, resolved: Resolved, ledger: MemoryLedger) -> float:
     return room - taken - sum(ledger.taken.values())
 
 
-def allocate(parts: RankComponents, pool: SlotPool, ledger: MemoryLedger, ranks: Ranks | None = None) -> KVPool:
+def allocate(components: RankComponents, pool: SlotPool, ledger: MemoryLedger, ranks: Ranks | None = None) -> KVPool:
     """Allocate the model's KV pool, or this rank's part of it. Raises ``ConfigError`` if it does not fit."""
-    resolved = parts.resolved
+    resolved = components.resolved
     size = gigabytes(pool.rows * bytes_per_slot(resolved))
     with ledger.stage(KV_POOL, f"{pool.capacity} tokens take {size}; {advice(KV_POOL, resolved)}"):
-        kv = _tensors(parts, pool.rows, pool.capacity, ranks)
+        kv = _tensors(components, pool.rows, pool.capacity, ranks)
     keys = pool.rows * _key_bytes_per_slot(resolved)
     logger.info(
         "KV Cache is allocated. dtype: %s, #tokens: %d, K size: %s, V size: %s",
@@ -170,19 +170,19 @@ def _key_bytes_per_slot(resolved: Resolved) -> int:
     return shape.layers * shape.kv_heads * shape.dim * resolved.kv_dtype.itemsize
 
 
-def _tensors(parts: RankComponents, rows: int, max_context: int, ranks: Ranks | None) -> KVPool:
+def _tensors(components: RankComponents, rows: int, max_context: int, ranks: Ranks | None) -> KVPool:
     """Allocate a pool of ``rows`` on this rank, and let all others do the same."""
     if ranks is not None:
         ranks.pool(rows, max_context)
-    return parts.pool(rows)
+    return components.pool(rows)
 
 
 def _profile(
-    parts: RankComponents, ledger: MemoryLedger, memory: DeviceMemory, ranks: Ranks | None, draft_rows: int
+    components: RankComponents, ledger: MemoryLedger, memory: DeviceMemory, ranks: Ranks | None, draft_rows: int
 ) -> None:
     """Measure the memory of the largest step and of the executors, and record it in the ledger."""
-    resolved = parts.resolved
-    page, context = parts.page_size, resolved.context_length
+    resolved = components.resolved
+    page, context = components.page_size, resolved.context_length
     steps = LargestSteps(
         tokens=max(resolved.chunk_size, context) if resolved.whole else resolved.chunk_size,
         longest=context,
@@ -190,21 +190,21 @@ def _profile(
         task=resolved.tasks[0],
         vocabulary=resolved.vocab_size,
         page_size=page,
-    ).with_extensions(parts.extensions)
+    ).with_extensions(components.extensions)
     with ledger.guard(f"a KV pool of {steps.slots} tokens for memory profiling", advice(STEP, resolved)):
-        kv = _tensors(parts, SlotPool(steps.slots, page).rows, context, ranks)
-    for extension in parts.extensions.memory:
+        kv = _tensors(components, SlotPool(steps.slots, page).rows, context, ranks)
+    for extension in components.extensions.memory:
         extension.allocate(extension.memory_request(None))
     with ledger.stage(STEP, advice(STEP, resolved), peak=True):
-        steps.run(Runner(parts, kv, ranks=ranks))
+        steps.run(Runner(components, kv, ranks=ranks))
     for sequence in steps.largest:
-        parts.extensions.end_sequence(sequence)
-    for phase in parts.extensions.executions.values():
+        components.extensions.end_sequence(sequence)
+    for phase in components.extensions.executions.values():
         with ledger.guard(phase.memory_name, phase.memory_advice):
-            taken = executor_bytes(partial(make_executor, phase, parts, kv, context), parts.model, memory)
+            taken = executor_bytes(partial(make_executor, phase, components, kv, context), components.model, memory)
         if taken is not None:
             ledger.enter(phase.memory_name, taken)
-    for extension in parts.extensions.memory:
+    for extension in components.extensions.memory:
         extension.allocate(None)
 
 

@@ -61,9 +61,9 @@ class Preemption:
         """True if no waiting sequence could be admitted when preemption was last due, whatever was preempted."""
 
     @property
-    def preempts(self) -> bool:
+    def can_preempt(self) -> bool:
         """True if waiting sequences may go before running ones now."""
-        return self._policy is not None and self._policy.preempts()
+        return self._policy is not None and self._policy.can_preempt()
 
     @property
     def prevents_overlap(self) -> bool:
@@ -73,7 +73,7 @@ class Preemption:
     @property
     def is_due(self) -> bool:
         """Report whether it is time to check whether running sequences should be preempted."""
-        return self._extension.preemption_due() or ((self._changed or self._is_stuck()) and self.preempts)
+        return self._extension.preemption_due() or ((self._changed or self._is_stuck()) and self.can_preempt)
 
     def note_started(self, sequence: Sequence) -> None:
         """Note that ``sequence`` is queued, or admitted."""
@@ -119,7 +119,7 @@ class Preemption:
         self._is_blocked = not waiting
         if not waiting:
             return [], []
-        if preempts := self.preempts:
+        if can_preempt := self.can_preempt:
             assert self._policy is not None
             if not any(sequence is self._stuck for sequence in waiting):  # it has ended, or may not be admitted now
                 self._stuck = None
@@ -132,7 +132,7 @@ class Preemption:
                 return ended, first
         if not self.lacks_slots:
             running = [sequence for sequence in running if sequence.computes_prompt]
-        chosen = self._extension.preempt(running, waiting, within_callers=preempts)
+        chosen = self._extension.preempt(running, waiting, within_callers=can_preempt)
         return _checked(chosen, running, waiting, type(self._extension).__name__)
 
     def _preempt_for_limited(
@@ -148,7 +148,7 @@ class Preemption:
             others = ([rest for rest in running if rest is not other] for other in running)
             victims = [other for other, rest in zip(running, others, strict=True) if admissible([sequence], rest)]
             if victims:
-                answer = self._extension.preempt(victims, [sequence], within_callers=self.preempts)
+                answer = self._extension.preempt(victims, [sequence], within_callers=self.can_preempt)
                 ended, first = _checked(answer, victims, [sequence], type(self._extension).__name__)
                 if ended:
                     return ended, first

@@ -20,7 +20,7 @@ from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
 
 from .admission_rules import GrowthReserve, continuation, prefixes_being_computed
 from .checked_policy import CheckedPolicy
-from .planned_step import PlannedStep, StepRoom, continued, prompt_room
+from .planned_step import PlannedStep, TokenBudget, continued
 from .preemption import Preemption, moved_to_front
 from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult, append
 from .sequence import Sequence
@@ -73,7 +73,6 @@ class Scheduler:
         """Paused sequences by request id; they hold no slots, but their prefixes may stay in the prefix cache."""
         self.counters = StepCounters()
         self._reserve = reserve or GrowthReserve()
-        self._room = partial(prompt_room, self.extensions.step_budget)
         self._ahead_left = 0
 
     @property
@@ -125,28 +124,28 @@ class Scheduler:
         """Plan the next step: sequences that decode first, then running prompts, then as many waiting ones as fit."""
         self.counters = StepCounters()
         self._reserve.step_planned()
-        chunks, prompts, budget = list[ScheduledChunk](), list[Sequence](), self.chunk_size
-        preferred, room = self._preempt(), None
+        chunks, prompts, remaining = list[ScheduledChunk](), list[Sequence](), self.chunk_size
+        preferred, budget = self._preempt(), None
         for sequence in list(self.running):
-            if budget <= 0:
+            if remaining <= 0:
                 break
             if self.counters.retracted and sequence not in self.running:  # retracted for an earlier one
                 continue
             if sequence.computes_prompt:
                 prompts.append(sequence)
             elif self._make_room(sequence):
-                count = sequence.count(sequence.computed, budget, self.states)
-                budget -= count
+                count = sequence.count(sequence.computed, remaining, self.states)
+                remaining -= count
                 chunks.append(self._plan_chunk(sequence, count))
         if prompts or self.waiting:
-            room = self._room(budget, chunks)
+            budget = TokenBudget(remaining, self.extensions.step_budget.prompt_budget(chunks))
             prompts, reordered = self.sharing.split(prompts)
-            self._plan_prompts(prompts, chunks, room)
-            self._admit(chunks, room, preferred, [prompt for prompt in reordered if prompt.slots])
+            self._plan_prompts(prompts, chunks, budget)
+            self._admit(chunks, budget, preferred, [prompt for prompt in reordered if prompt.slots])
         if self.counters.retracted:
             chunks = [chunk for chunk in chunks if chunk.sequence in self.running]
         if self.extensions.plan:
-            step = PlannedStep(chunks, self.pool, self.chunk_size, room)
+            step = PlannedStep(chunks, self.pool, self.chunk_size, budget)
             for plan in self.extensions.plan:
                 plan(step)
         self.counters.add(chunks)
@@ -170,7 +169,7 @@ class Scheduler:
         if any(waits_for(continuing) for waits_for in self.extensions.waits_for):
             return []
         has_prompts = self.counters.prefill_sequences > 0
-        planned = continued(continuing, self.chunk_size, self._room, self._plan_chunk, self.states, has_prompts)
+        planned = continued(continuing, self.chunk_size, self._plan_chunk, self.extensions, has_prompts)
         if sum(self.pool.missing(len(chunk.sequence.slots), chunk.end) for chunk in planned) > self.pool.free:
             return []
         for chunk in planned:
@@ -184,17 +183,17 @@ class Scheduler:
         self.counters.add(chunk for chunk in chunks if not chunk.dropped)
         self._reserve.step_planned()
 
-    def _plan_prompts(self, prompts: list[Sequence], chunks: list[ScheduledChunk], room: StepRoom) -> None:
+    def _plan_prompts(self, prompts: list[Sequence], chunks: list[ScheduledChunk], budget: TokenBudget) -> None:
         """Plan tokens of running sequences whose prompts are not computed to the end."""
         for sequence in prompts:
             if self.counters.retracted and sequence not in self.running:
                 continue
             start = sequence.computed
-            if (max_tokens := room.tokens(start)) <= 0:
+            if (max_tokens := budget.tokens(start)) <= 0:
                 break
             if self._make_room(sequence):
                 count = sequence.count(start, max_tokens, self.states)
-                room.add(start, count)
+                budget.add(start, count)
                 chunks.append(self._plan_chunk(sequence, count))
 
     def _plan_chunk(self, sequence: Sequence, count: int, ahead: int = 0) -> ScheduledChunk:
@@ -252,24 +251,24 @@ class Scheduler:
         return preferred if ended else []
 
     def _admit(
-        self, chunks: list[ScheduledChunk], room: StepRoom, preferred: list[Sequence], prompts: list[Sequence]
+        self, chunks: list[ScheduledChunk], budget: TokenBudget, preferred: list[Sequence], prompts: list[Sequence]
     ) -> None:
         """Plan ``prompts``, running prompts, and as many waiting sequences as fit, in the order of the policy."""
         closed = bool(self.counters.retracted) or not self.waiting or len(self.running) >= self.max_running
-        if (closed and not prompts) or room.tokens(0) <= 0:
+        if (closed and not prompts) or budget.tokens(0) <= 0:
             self.preemption.lacks_slots = closed
             return
         in_progress, admitted, present = prefixes_being_computed(self.running), set[int](), set(map(id, prompts))
-        unused = max(0, room.budget - self.chunk_size // SHORT_STEP_DIVISOR)
+        unused = max(0, budget.remaining - self.chunk_size // SHORT_STEP_DIVISOR)
         order = self.policy.order([*self.waiting, *prompts] if not closed else prompts, self.allocator.match)
         order = moved_to_front(preferred, order) if preferred else order
         for waiting in self.sharing.filtered(order, self.running, self.extensions.order, keep=prompts):
             if self.sharing.should_shorten_step(waiting):
-                room.budget, unused = room.budget - unused, 0
-            if (closed and not prompts) or room.tokens(0) <= 0:
+                budget.remaining, unused = budget.remaining - unused, 0
+            if (closed and not prompts) or budget.tokens(0) <= 0:
                 break
             if id(waiting) in present:
-                self._plan_prompts([waiting], chunks, room)
+                self._plan_prompts([waiting], chunks, budget)
                 continue
             if not closed and not self.allocator.restore(waiting, bool(chunks)):
                 continue
@@ -277,21 +276,23 @@ class Scheduler:
             key = continuation(waiting, match)
             if match is None or (key is not None and key in in_progress):
                 continue  # no further sequence may run, or its prefix is being computed: wait and reuse it
-            if (self.whole and chunks and len(waiting.tokens) > room.budget) or not self._try_admit(waiting, match):
+            if (self.whole and chunks and len(waiting.tokens) > budget.remaining) or not self._try_admit(
+                waiting, match
+            ):
                 closed = True
                 continue
             if key is not None:
                 in_progress.add(key)
             admitted.add(id(waiting))
             start = waiting.computed
-            max_tokens = len(waiting.tokens) if self.whole else max(1, room.tokens(start))
+            max_tokens = len(waiting.tokens) if self.whole else max(1, budget.tokens(start))
             count = waiting.count(start, max_tokens, self.states)
-            room.add(start, count)
+            budget.add(start, count)
             chunks.append(self._plan_chunk(waiting, count))
             closed = len(self.running) >= self.max_running
         if admitted:
             self.waiting = [queued for queued in self.waiting if id(queued) not in admitted]
-        self.preemption.lacks_slots = bool(self.waiting) and (closed or room.tokens(0) > 0)
+        self.preemption.lacks_slots = bool(self.waiting) and (closed or budget.tokens(0) > 0)
 
     def _try_admit(self, sequence: Sequence, match: Match) -> bool:
         """Admit a waiting sequence if there is room for its tokens and for the probable growth of the running ones."""

@@ -110,7 +110,7 @@ class CallerAccounting:
         """Return the running prompts that continue first, and those that the policy orders together with the queue."""
         if prompts:
             self.charge()
-        if not prompts or self._preemptive is None or not self._preemptive.preempts():
+        if not prompts or self._preemptive is None or not self._preemptive.can_preempt():
             return prompts, []
         ordered = [sequence for sequence in prompts if len(sequence.slots) >= len(sequence.tokens)]
         return [sequence for sequence in prompts if len(sequence.slots) < len(sequence.tokens)], ordered

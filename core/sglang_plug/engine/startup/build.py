@@ -101,21 +101,21 @@ def _build(
     processors = _logits_processors(resolved, plugins, built.vocabulary)
     config = resolved.config
     with ledger.stage(WEIGHTS, advice(WEIGHTS, resolved)):
-        parts = _loaded_parts(resolved, extensions, ranks)
-    capacity = pool_capacity(parts, ledger, ranks, draft_rows=extensions.max_draft_rows)
+        components = _loaded_components(resolved, extensions, ranks)
+    capacity = pool_capacity(components, ledger, ranks, draft_rows=extensions.max_draft_rows)
     pool = SlotPool(capacity.slots, config.cache.page_size)
-    kv = allocate(parts, pool, ledger, ranks) if resolved.causal else None
+    kv = allocate(components, pool, ledger, ranks) if resolved.causal else None
     allocate_requests(capacity, ledger)
-    executors = StepExecutors() if kv is None else _executors(parts, kv, pool.capacity, ledger)
-    runner = Runner(parts, kv, ranks=ranks, executors=executors)
-    updater = _weight_updater(parts, kv, ranks)
+    executors = StepExecutors() if kv is None else _executors(components, kv, pool.capacity, ledger)
+    runner = Runner(components, kv, ranks=ranks, executors=executors)
+    updater = _weight_updater(components, kv, ranks)
     scheduler = _scheduler(resolved, scheduling, pool, extensions)
     engine = EngineLoop(
         scheduler,
         runner,
         inbox,
         send,
-        info=_info(resolved, plugins, scheduler, ledger, parts),
+        info=_info(resolved, plugins, scheduler, ledger, components),
         max_queued=config.schedule.max_queued_requests,
         heartbeat=heartbeat,
         update_weights=updater,
@@ -153,20 +153,20 @@ def _logits_processors(resolved: Resolved, plugins: Plugins, vocabulary: Vocabul
     )
 
 
-def _loaded_parts(resolved: Resolved, extensions: ExtensionPoints, ranks: Ranks | None) -> RankComponents:
+def _loaded_components(resolved: Resolved, extensions: ExtensionPoints, ranks: Ranks | None) -> RankComponents:
     """Build this rank's components, load the weights of all ranks, and install the step extensions."""
-    parts = build_rank_components(resolved, SINGLE_RANK if ranks is None else ranks.collectives, extensions)
+    components = build_rank_components(resolved, SINGLE_RANK if ranks is None else ranks.collectives, extensions)
     if ranks is not None:
-        ranks.all_ranks_succeeded(True, parts.device)  # wait until all ranks have loaded their weights
-    parts.use(parts.model)
-    return parts
+        ranks.all_ranks_succeeded(True, components.device)  # wait until all ranks have loaded their weights
+    components.use(components.model)
+    return components
 
 
-def _weight_updater(parts: RankComponents, kv: KVPool | None, ranks: Ranks | None) -> WeightUpdater:
+def _weight_updater(components: RankComponents, kv: KVPool | None, ranks: Ranks | None) -> WeightUpdater:
     if ranks is None:
-        return WeightUpdater(parts, kv)
+        return WeightUpdater(components, kv)
     return WeightUpdater(
-        parts, kv, announce=ranks.weights, vote=partial(ranks.all_ranks_succeeded, device=parts.device)
+        components, kv, announce=ranks.weights, vote=partial(ranks.all_ranks_succeeded, device=components.device)
     )
 
 
@@ -193,16 +193,16 @@ def _scheduler(
     )
 
 
-def _executors(parts: RankComponents, kv: KVPool, max_context: int, ledger: MemoryLedger) -> StepExecutors:
+def _executors(components: RankComponents, kv: KVPool, max_context: int, ledger: MemoryLedger) -> StepExecutors:
     """Make the executors of the step extensions for ``kv``, and let them capture the model."""
     executors: dict[str, StepExecutor] = {}
-    for name, phase in parts.extensions.executions.items():
+    for name, phase in components.extensions.executions.items():
         with ledger.stage(phase.memory_name, phase.memory_advice) as stage:
-            executor = make_executor(phase, parts, kv, max_context)
+            executor = make_executor(phase, components, kv, max_context)
             if executor is None:
                 stage.leave_out()
                 continue
-            executor.capture(parts.model, must_fit=True)
+            executor.capture(components.model, must_fit=True)
             executors[name] = executor
     return StepExecutors.of(executors)
 
@@ -212,7 +212,7 @@ def _info(
     plugins: Plugins,
     scheduler: Scheduler,
     ledger: MemoryLedger,
-    parts: RankComponents,
+    components: RankComponents,
 ) -> dict[str, Any]:
     """Collect the facts about the engine, as plain data that can be sent to another process."""
     config, checkpoint = resolved.config, resolved.checkpoint
@@ -244,17 +244,17 @@ def _info(
         "fingerprint": [list(part) for part in plugins.fingerprint],
         "random_seed": config.random_seed,
         "memory": dict(ledger.taken),
-        "memory_usage": _memory_usage(parts, scheduler.pool, ledger),
+        "memory_usage": _memory_usage(components, scheduler.pool, ledger),
     }
 
 
-def _memory_usage(parts: RankComponents, pool: SlotPool, ledger: MemoryLedger) -> dict[str, Any]:
+def _memory_usage(components: RankComponents, pool: SlotPool, ledger: MemoryLedger) -> dict[str, Any]:
     """Return the memory of weights, KV pool and graphs in GiB, and the tokens of the pool, for ``/server_info``."""
-    resolved = parts.resolved
+    resolved = components.resolved
     kv_bytes = pool.rows * bytes_per_slot(resolved) if resolved.causal else 0
-    executors = [phase.memory_name for phase in parts.extensions.executions.values()]
+    executors = [phase.memory_name for phase in components.extensions.executions.values()]
     sizes = {
-        "weight": ledger.taken[WEIGHTS] if WEIGHTS in ledger.taken else tensor_bytes(parts.model),
+        "weight": ledger.taken[WEIGHTS] if WEIGHTS in ledger.taken else tensor_bytes(components.model),
         "kvcache": kv_bytes,
         "graph": sum(ledger.taken.get(name, 0) for name in executors),
     }

@@ -26,7 +26,6 @@ from sglang_plug.engine.execution.rank_components import RankComponents, build_r
 from sglang_plug.engine.execution.runner import slot_tables
 from sglang_plug.engine.execution.weight_update import WeightUpdater
 from sglang_plug.engine.extensions.build import build_extensions
-from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.memory.prefix_pool import return_pages
 from sglang_plug.engine.startup.plugin_fingerprint import compare
 from sglang_plug.engine.startup.resolve import resolve
@@ -67,7 +66,7 @@ class WorkerRankLaunch(msgspec.Struct, frozen=True):
 class WorkerRank:
     """One rank's part of the model and of the KV pool, and the state of the last step."""
 
-    parts: RankComponents
+    components: RankComponents
     endpoint: RankEndpoint
     kv: KVPool | None = None
     hidden: Tensor | None = None
@@ -76,7 +75,6 @@ class WorkerRank:
     """The slots of each sequence of the last step."""
     executors: StepExecutors = field(default_factory=StepExecutors)
     """The executors for the current pool."""
-    extensions: ExtensionPoints = field(default_factory=ExtensionPoints)
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -90,8 +88,8 @@ class WorkerRank:
             match message:
                 case Pool(slots, max_context):
                     self.kv, self.slots, self.executors = None, [], StepExecutors()  # free the memory first
-                    self.kv = self.parts.pool(slots)
-                    self.executors = worker_executors(self.parts, self.kv, max_context)
+                    self.kv = self.components.pool(slots)
+                    self.executors = worker_executors(self.components, self.kv, max_context)
                 case ReturnMemory(runs):
                     if self.kv is not None:
                         return_pages(self.kv, runs)
@@ -111,14 +109,14 @@ class WorkerRank:
         batch = self._batch(step)
         with ExitStack() as stack:
             for name, sent in step.extensions.items():
-                extension_step = sent.receive(self.endpoint.collectives, self.parts.device)
-                if (context := self.extensions.prepare_step[name](extension_step, batch)) is not None:
+                extension_step = sent.receive(self.endpoint.collectives, self.components.device)
+                if (context := self.components.extensions.prepare_step[name](extension_step, batch)) is not None:
                     stack.enter_context(context)
-            self.parts.backend.plan(batch)
-            self.hidden = self.parts.model(batch)
+            self.components.backend.plan(batch)
+            self.hidden = self.components.model(batch)
 
     def _batch(self, step: Step) -> ForwardBatch:
-        device, count = self.parts.device, sum(step.counts)
+        device, count = self.components.device, sum(step.counts)
         ends = [start + count for start, count in zip(step.starts, step.counts, strict=True)]
         self.slots = self._slots(step, ends)
         own = array("q")
@@ -136,7 +134,7 @@ class WorkerRank:
             tables=slot_tables(self.slots, ends, device),
             query_lens=step.counts,
             kv_lens=ends,
-            page_size=self.parts.page_size,
+            page_size=self.components.page_size,
             kv=self.kv,
         )
 
@@ -154,29 +152,29 @@ class WorkerRank:
     def _head(self, rows: bytes | tuple[int, int]) -> None:
         assert self.hidden is not None, "a step comes before the logits of its rows"
         hidden = self.hidden[self._numbers(rows)] if isinstance(rows, bytes) else self.hidden[slice(*rows)]
-        self.parts.model.head(hidden)
+        self.components.model.head(hidden)
 
     def _follow(self, message: ExtensionCommand) -> None:
         """Let the executor of a step extension, or else the extension itself, follow a command."""
         executor = self.executors.by_name.get(message.name)
         if executor is not None:
-            executor.run_command(self.parts.model, message.command)
+            executor.run_command(self.components.model, message.command)
         else:
-            self.extensions.handle_command[message.name](message.command)
+            self.components.extensions.handle_command[message.name](message.command)
 
     def _update(self, source: str, revision: str | None) -> None:
         """Load weights, and use them if every rank could."""
         collectives = self.endpoint.collectives
-        vote = partial(all_ranks_succeeded, collectives=collectives, device=self.parts.device)
+        vote = partial(all_ranks_succeeded, collectives=collectives, device=self.components.device)
         try:
             with torch.inference_mode(False), torch.no_grad():
-                WeightUpdater(self.parts, self.kv, vote=vote)(source, revision)
+                WeightUpdater(self.components, self.kv, vote=vote)(source, revision)
         except Exception as error:
             logger.error("rank %d: %s", collectives.rank, error, exc_info=not isinstance(error, RequestError))
         self.hidden = None
 
     def _numbers(self, numbers: bytes) -> Tensor:
-        return torch.frombuffer(bytearray(numbers), dtype=torch.int64).to(self.parts.device)
+        return torch.frombuffer(bytearray(numbers), dtype=torch.int64).to(self.components.device)
 
 
 def follow(config: EngineConfig, plugins: Plugins, endpoint: RankEndpoint) -> None:
@@ -188,10 +186,10 @@ def follow(config: EngineConfig, plugins: Plugins, endpoint: RankEndpoint) -> No
     if resolved.device.type == "cuda":
         torch.cuda.set_device(resolved.device)
     extensions = build_extensions(resolved, plugins, collectives=endpoint.collectives).points
-    parts = build_rank_components(resolved, endpoint.collectives, extensions)
-    parts.use(parts.model)
-    worker_rank = WorkerRank(parts, endpoint, extensions=extensions)
-    all_ranks_succeeded(True, endpoint.collectives, parts.device)
+    components = build_rank_components(resolved, endpoint.collectives, extensions)
+    components.use(components.model)
+    worker_rank = WorkerRank(components, endpoint)
+    all_ranks_succeeded(True, endpoint.collectives, components.device)
     try:
         plugins.lifecycle.start({"rank": endpoint.collectives.rank, "tp_size": endpoint.collectives.size})
         worker_rank.run()

@@ -101,7 +101,7 @@ class _Server:
     def __init__(self, policy: Any) -> None:
         self.policy = policy
         self.accounts = callable(getattr(policy, "charge", None))
-        self.preemptive = callable(getattr(policy, "preempts", None))
+        self.preemptive = callable(getattr(policy, "can_preempt", None))
         self.random = random.Random(9)
         self.waiting: list[Queued] = []
         self.running: list[Queued] = []
@@ -134,8 +134,10 @@ class _Server:
 
     def _step(self, where: str) -> None:
         if self.preemptive:
-            answer = _call(self.policy, "preempts")
-            assert isinstance(answer, bool), f"{where}: preempts() returned {type(answer).__name__}, not True or False"
+            answer = _call(self.policy, "can_preempt")
+            assert isinstance(answer, bool), (
+                f"{where}: can_preempt() returned {type(answer).__name__}, not True or False"
+            )
             if answer and self.waiting:
                 self._preempt(where)
         for queued in self._ordered(where)[: MAX_RUNNING - len(self.running)]:

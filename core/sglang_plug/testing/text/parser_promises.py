@@ -64,10 +64,14 @@ def check_schemas(parser: type[OutputParser], outputs: Sequence[str]) -> None:
 
 
 def check_class_methods(parser: type[OutputParser], functions: Functions) -> None:
-    """``suits`` answers for every template; ``structure`` gives a constraint, ``None`` or ``ConstraintError``."""
+    """``matches_template`` answers for every template; ``structure`` gives a constraint or none, or refuses."""
     for template in TEMPLATES:
-        suits = _called(f"{parser.__name__}.suits({template!r})", partial(parser.suits, template))
-        assert isinstance(suits, bool), f"{parser.__name__}.suits({template!r}) returned {suits!r}, not True or False"
+        matches = _called(
+            f"{parser.__name__}.matches_template({template!r})", partial(parser.matches_template, template)
+        )
+        assert isinstance(matches, bool), (
+            f"{parser.__name__}.matches_template({template!r}) returned {matches!r}, not True or False"
+        )
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     schemas = dict(functions) or {"f": schema}
     for required in (False, True):

@@ -46,7 +46,7 @@ class Plain(OutputParser):
 
 
 def test_a_parser_suits_no_template_and_enforces_nothing_unless_it_says_so() -> None:
-    assert not Plain.suits("<tool_call>")
+    assert not Plain.matches_template("<tool_call>")
     assert Plain.structure({"f": {}}, required=True, parallel=True) is None
     assert not Plain.needs_special_tokens
 

@@ -21,7 +21,7 @@ class Resolved:
     config: Any
 
 
-class Parts:
+class Components:
     """A rank whose models are names; stands in for ``RankComponents``."""
 
     def __init__(self, *, reading: Exception | None = None, installing: Exception | None = None) -> None:
@@ -54,7 +54,7 @@ class Parts:
         self.scales_of.append(self.model)
 
 
-def update(parts: Parts, others: bool = True) -> tuple[list[bool], Exception | None]:
+def update(components: Components, others: bool = True) -> tuple[list[bool], Exception | None]:
     """Update the weights of a rank; return its votes, and the error if there is one."""
     votes: list[bool] = []
 
@@ -63,27 +63,29 @@ def update(parts: Parts, others: bool = True) -> tuple[list[bool], Exception | N
         return done and others
 
     try:
-        WeightUpdater(parts, vote=vote)("new")  # type: ignore[arg-type]
+        WeightUpdater(components, vote=vote)("new")  # type: ignore[arg-type]
     except Exception as error:
         return votes, error
     return votes, None
 
 
 def test_all_ranks_use_the_new_weights() -> None:
-    parts = Parts()
-    assert update(parts) == ([True], None)
-    assert parts.model == "weights of new" and parts.scales_of == ["weights of new"]
+    components = Components()
+    assert update(components) == ([True], None)
+    assert components.model == "weights of new" and components.scales_of == ["weights of new"]
 
 
-@pytest.mark.parametrize("parts", [Parts(reading=KeyError("a bug")), Parts(installing=MemoryError("no room"))])
-def test_a_rank_that_fails_votes_and_keeps_the_old_weights(parts: Parts) -> None:
-    votes, error = update(parts)
+@pytest.mark.parametrize(
+    "components", [Components(reading=KeyError("a bug")), Components(installing=MemoryError("no room"))]
+)
+def test_a_rank_that_fails_votes_and_keeps_the_old_weights(components: Components) -> None:
+    votes, error = update(components)
     assert votes == [False] and isinstance(error, Exception)
-    assert parts.model == "old" and parts.used[-1] == "old" and parts.scales_of == []
+    assert components.model == "old" and components.used[-1] == "old" and components.scales_of == []
 
 
 def test_a_rank_that_could_gives_up_the_new_weights_if_another_one_could_not() -> None:
-    parts = Parts()
-    votes, error = update(parts, others=False)
+    components = Components()
+    votes, error = update(components, others=False)
     assert votes == [True] and isinstance(error, RequestError) and "another rank could not" in str(error)
-    assert parts.used == ["old", "weights of new", "old"] and parts.scales_of == []
+    assert components.used == ["old", "weights of new", "old"] and components.scales_of == []

@@ -16,7 +16,7 @@ from sglang_plug import ConfigError, EngineConfig, ForwardBatch, GraphCapable, G
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 from sglang_plug.contracts.request import Finish, Request
 from sglang_plug.contracts.sampling_params import SamplingParams
-from sglang_plug.engine.execution import rank_components as parts
+from sglang_plug.engine.execution import rank_components
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_sizing import COUNTED
 from sglang_plug.engine.processes.messages import Control, FromEngine, Reply, StepOutputs, Submit, ToEngine
@@ -142,7 +142,7 @@ class Start:
         """Captures that find room."""
         self.recorder = Recorder
         self.memory_of: Callable[[], Memory | None] = lambda: self.memory
-        load, make = parts.load_model, KVPool.of.__func__  # type: ignore[attr-defined]
+        load, make = rank_components.load_model, KVPool.of.__func__  # type: ignore[attr-defined]
 
         def load_model(*arguments: Any) -> Any:
             model = load(*arguments)
@@ -154,9 +154,9 @@ class Start:
             self.memory.hold(pool, sum(tensor.nbytes for tensor in (*pool.k, *pool.v)))
             return pool
 
-        monkeypatch.setattr(parts, "load_model", load_model)
+        monkeypatch.setattr(rank_components, "load_model", load_model)
         monkeypatch.setattr(KVPool, "of", classmethod(of))
-        monkeypatch.setattr(parts, "_attention", self.attention)
+        monkeypatch.setattr(rank_components, "_attention", self.attention)
 
     def attention(self, resolved: Any) -> Attention:
         backend = Attention(resolved.shape, resolved.device)

@@ -103,8 +103,8 @@ class Bench:
         self.ranks = Ranks(self.group)
         own: Any = RankComponents()
         self.runner = Runner(own, None)
-        self.parts: Any = RankComponents()
-        self.worker_rank = WorkerRank(self.parts, RankEndpoint(Line(1, self.group.sent), self.group.receive))
+        self.components: Any = RankComponents()
+        self.worker_rank = WorkerRank(self.components, RankEndpoint(Line(1, self.group.sent), self.group.receive))
 
     def step(
         self,
@@ -116,7 +116,7 @@ class Bench:
         batch = self.runner.build(shares, device_tokens)
         self.ranks.step(shares, batch, known=device_tokens is None, extensions=extensions)
         self.worker_rank.run()
-        return batch, self.parts.backend.planned[-1]
+        return batch, self.components.backend.planned[-1]
 
 
 def same(batch: ForwardBatch, other: ForwardBatch) -> None:
@@ -194,7 +194,7 @@ def test_tensors_of_step_extensions_follow() -> None:
     steps = {"images": RankStep(b"rows", (torch.tensor([1, 2]), states.T)), "other": RankStep(b"step data")}
     received = dict[str, RankStep]()
     prepare_step = {name: lambda step, batch, name=name: received.update({name: step}) for name in steps}
-    bench.worker_rank.extensions = ExtensionPoints(prepare_step=prepare_step)
+    bench.components.extensions = ExtensionPoints(prepare_step=prepare_step)
     bench.step([ScheduledChunk(seq, 3)], extensions=steps)
     rows, turned = received["images"].tensors
     assert received["images"].data == b"rows" and rows.tolist() == [1, 2]
@@ -208,9 +208,9 @@ def test_a_worker_rank_lets_extensions_prepare_the_batch_before_it_is_planned() 
     def prepare_step(step: RankStep, batch: ForwardBatch) -> None:
         calls.append(f"{step.data.decode()} {len(batch.input_ids)}")
 
-    bench.worker_rank.extensions = ExtensionPoints(prepare_step={"images": prepare_step})
-    bench.parts.backend = type("Backend", (), {"plan": staticmethod(lambda batch: calls.append("plan"))})
-    bench.parts.model = lambda batch: calls.append("model")
+    bench.components.extensions = ExtensionPoints(prepare_step={"images": prepare_step})
+    bench.components.backend = type("Backend", (), {"plan": staticmethod(lambda batch: calls.append("plan"))})
+    bench.components.model = lambda batch: calls.append("model")
     batch = bench.runner.build([ScheduledChunk(seq, 3)])
     bench.ranks.step([ScheduledChunk(seq, 3)], batch, known=True, extensions={"images": RankStep(b"images")})
     bench.worker_rank.run()
@@ -219,7 +219,7 @@ def test_a_worker_rank_lets_extensions_prepare_the_batch_before_it_is_planned() 
 
 def test_rows_of_the_head() -> None:
     bench, computed = Bench(), []
-    bench.parts.model = type("Model", (), {"head": staticmethod(computed.append)})
+    bench.components.model = type("Model", (), {"head": staticmethod(computed.append)})
     bench.worker_rank.hidden = torch.arange(12.0).view(6, 2)
     for rows in ([5, 0], slice(1, 3)):
         bench.ranks.head(rows)

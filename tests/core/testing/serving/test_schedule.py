@@ -229,7 +229,7 @@ class Accounts(FirstCome):
 class Urgent(FirstCome):
     """Lets urgent sequences preempt others."""
 
-    def preempts(self) -> bool:
+    def can_preempt(self) -> bool:
         return True
 
     def preempt(self, running: Sequence[Waiting], waiting: Sequence[Waiting], free_running_slots: int) -> Any:
@@ -289,7 +289,7 @@ class FailsWithoutQueue(Accounts):
 
 
 class NoAnswer(Urgent):
-    def preempts(self) -> Any:
+    def can_preempt(self) -> Any:
         return None
 
 
@@ -334,7 +334,7 @@ class PopsWaiting(Urgent):
         (AnswersCharges, r"left_queue\(\) returned \d+, and must return nothing"),
         (SortsUsage, r"charge\(\) changed what it was given"),
         (FailsWithoutQueue, r"order\(\) raised ValueError"),
-        (NoAnswer, r"preempts\(\) returned NoneType"),
+        (NoAnswer, r"can_preempt\(\) returned NoneType"),
         (SwapsStrangers, "returned a sequence that is not running"),
         (EndsTwice, "returned a running sequence twice"),
         (EndsForNobody, "names no waiting one that runs instead"),

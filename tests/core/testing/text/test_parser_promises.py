@@ -81,7 +81,7 @@ class StructureFails(Lines):
 
 class NeedsTheMark(Lines):
     @classmethod
-    def suits(cls, template: str) -> bool:
+    def matches_template(cls, template: str) -> bool:
         return template.index("CALL") >= 0
 
 
@@ -107,7 +107,7 @@ class WaitsForTheEnd(Lines):
         (MarksSchemas, "it changed the schemas of the caller"),
         (NeedsProperties, "with the schema {}: raised KeyError: 'properties'"),
         (StructureFails, r"structure\(\) with required=False, parallel=False: raised NotImplementedError"),
-        (NeedsTheMark, r"suits\(''\): raised ValueError"),
+        (NeedsTheMark, r"matches_template\(''\): raised ValueError"),
         (WaitsForTheEnd, "only what may still become a marker is held back"),
     ],
 )
