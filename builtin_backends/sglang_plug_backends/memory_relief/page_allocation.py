@@ -54,8 +54,9 @@ class PageAllocation(StepExtension, CachePhase, ForwardPhase):
     def before_forward(self, chunks: Sequence[ChunkView]) -> None:
         """Note the slots of the step. A step with prompts takes longest: where possible, the next one is slowed."""
         if self.pages is not None and chunks:
-            min_ahead = MIN_AHEAD if any(chunk.prefilling for chunk in chunks) else AHEAD // 2
-            self.pages.reach(max([chunk.sequence.slots[-1] for chunk in chunks]), min_ahead)
+            highest = max([chunk.sequence.slots[-1] for chunk in chunks])
+            if self.pages.are_few(highest):
+                self.pages.reach(highest, MIN_AHEAD if any(chunk.prefilling for chunk in chunks) else AHEAD // 2)
 
     def close(self) -> None:
         """End the thread."""
@@ -82,10 +83,14 @@ class PagesAhead:
         self.allocated = 0
         """Slots from the first one on whose memory is allocated."""
 
+    def are_few(self, slot: int, min_ahead: int = AHEAD // 2) -> bool:
+        """Note that ``slot`` is in use; report whether fewer than ``min_ahead`` later slots have memory."""
+        self._highest = max(self._highest, slot)
+        return self.allocated < min(self._highest + min_ahead, self._slots)
+
     def reach(self, slot: int, min_ahead: int = AHEAD // 2) -> None:
         """Note that ``slot`` is in use; allocate the memory of later ones if fewer than ``min_ahead`` have some."""
-        self._highest = max(self._highest, slot)
-        if self.allocated < min(self._highest + min_ahead, self._slots) and not self._wake.is_set():
+        if self.are_few(slot, min_ahead) and not self._wake.is_set():
             if self._thread is None:
                 self._thread = background_thread(self._run, "kv-page-allocation")
                 self._thread.start()

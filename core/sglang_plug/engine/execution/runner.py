@@ -81,7 +81,7 @@ class Runner:
         outputs are constrained, their tokens are sampled once that step is committed.
         """
         drafted = any([chunk.drafts for chunk in chunks])
-        complete = _complete(chunks, drafted)
+        complete = _complete(chunks, drafted) if _generates(chunks) else []
         sequences = [chunks[index].sequence for index in complete]
         deferred = before is not None and any([sequence.constrained for sequence in sequences])
         mask = None if deferred else self._begin_masks(sequences)
@@ -123,7 +123,8 @@ class Runner:
         rows = [own[index] - 1 for index in complete]
         if drafted:  # an index appears once for each row of its chunk
             rows = [row for index in dict.fromkeys(complete) for row in range(own[index] - 1, ends[index])]
-        if all([_generates(chunk) and chunk.sequence.request.logprobs is None for chunk in chunks]):
+        generates = _generates(chunks)
+        if generates and all([chunk.sequence.request.logprobs is None for chunk in chunks]):
             batch.output_rows = rows
         hidden = self._hidden(chunks, batch)
         self._after_forward(chunks)
@@ -133,7 +134,8 @@ class Runner:
             else self._known_logprobs(hidden, chunk, chunk.sequence.request.logprobs, end)
             for chunk, end in zip(chunks, own, strict=True)
         ]
-        self._pool(hidden, chunks, ends, results)
+        if not generates:
+            self._pool(hidden, chunks, ends, results)
         return self._head(hidden, rows) if complete else None, results
 
     def _after_forward(self, chunks: Ordered[ScheduledChunk]) -> None:
@@ -258,7 +260,7 @@ class Runner:
         self, hidden: Tensor, chunks: Ordered[ScheduledChunk], ends: Ordered[int], results: list[StepResult]
     ) -> None:
         """Fill in the results of pooling tasks whose prompts are complete."""
-        done = [index for index, chunk in enumerate(chunks) if not _generates(chunk) and chunk.complete]
+        done = [index for index, chunk in enumerate(chunks) if chunk.complete]
         if not done:
             return
         counts = [chunks[index].count for index in done]
@@ -346,7 +348,7 @@ class Runner:
 
 def _complete(chunks: Ordered[ScheduledChunk], drafted: bool) -> list[int]:
     """Return the indices of the chunks that a token is sampled for, each once, and once more per draft."""
-    indices = [index for index, chunk in enumerate(chunks) if chunk.complete and _generates(chunk)]
+    indices = [index for index, chunk in enumerate(chunks) if chunk.complete]
     if not drafted:
         return indices
     return [index for index in indices for _ in range(1 + len(chunks[index].drafts))]
@@ -358,7 +360,7 @@ def _ahead(chunks: Ordered[ScheduledChunk], complete: Ordered[int], drafted: boo
         return [int(chunks[index].pending_on_device) for index in complete]
     counts: list[int] = []
     for chunk in chunks:
-        if chunk.complete and _generates(chunk):
+        if chunk.complete:
             pending_on_device = int(chunk.pending_on_device)
             counts += range(pending_on_device, pending_on_device + 1 + len(chunk.drafts))
     return counts
@@ -377,8 +379,9 @@ def _accepted(drafts: tuple[int, ...], sampled: Ordered[StepResult]) -> tuple[tu
     return tuple(accepted)
 
 
-def _generates(chunk: ScheduledChunk) -> bool:
-    return chunk.sequence.request.task == "generate"
+def _generates(chunks: Ordered[ScheduledChunk]) -> bool:
+    """Report whether the step generates: an engine serves either generation or pooling tasks."""
+    return chunks[0].sequence.request.task == "generate"
 
 
 def slot_tables(slots: Ordered[array[int]], ends: Ordered[int], device: torch.device) -> Tensor:
