@@ -17,6 +17,7 @@ from sglang_plug.contracts.serving.executor import SINGLE_RANK, CapturedCollecti
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.startup.load import load_model
 from sglang_plug.engine.startup.resolve import Resolved
+from sglang_plug.engine.tensor_parallel.rank_messages import all_ranks_succeeded
 from sglang_plug.plugins.attribution import attributed, declaration_problem, make, make_with_settings
 from sglang_plug.plugins.registry import PluginError
 
@@ -42,6 +43,10 @@ class RankComponents:
     def page_size(self) -> int:
         """The number of slots of a page of the KV pool."""
         return self.resolved.config.cache.page_size
+
+    def all_ranks_succeeded(self, done: bool) -> bool:
+        """Return True if every rank succeeded, by a vote; ``done`` says whether this one did."""
+        return all_ranks_succeeded(done, self.collectives, self.device)
 
     def load(self, resolved: Resolved) -> Model:
         """Load this rank's part of another checkpoint's weights."""

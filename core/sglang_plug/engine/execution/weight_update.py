@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +11,7 @@ from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.contracts.model.checkpoint import Checkpoint, CheckpointReader, CheckpointRequest
 from sglang_plug.contracts.request import RequestError
 from sglang_plug.engine.startup.checkpoint_formats import config_fields
+from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
 from sglang_plug.system.out_of_memory import is_out_of_memory
 
 from .rank_components import RankComponents
@@ -27,10 +27,6 @@ NO_ROOM = (
 )
 
 
-def announce_nothing(source: str, revision: str | None) -> None:
-    """Announce a weight update to nobody: there is only one rank."""
-
-
 @dataclass(frozen=True, slots=True)
 class WeightUpdater:
     """Loads a second model next to the served one, so that a failed update leaves the old weights in place.
@@ -40,10 +36,8 @@ class WeightUpdater:
 
     components: RankComponents
     kv: KVPool | None = None
-    announce: Callable[[str, str | None], None] = announce_nothing
-    """Lets the other ranks begin to load the weights of a source and revision."""
-    vote: Callable[[bool], bool] = bool
-    """Returns True if every rank succeeded; takes whether this one did."""
+    ranks: Ranks | None = None
+    """The worker ranks, on rank 0."""
 
     def __call__(self, source: str, revision: str | None = None) -> None:
         """Compute with the weights of ``source``; set the pool's scales, which makes its contents invalid.
@@ -52,13 +46,14 @@ class WeightUpdater:
         then nothing has changed, on any rank.
         """
         logger.info("Start update_weights. source=%s", source)
-        self.announce(source, revision)
+        if self.ranks is not None:
+            self.ranks.weights(source, revision)
         served, problem = self.components.model, None
         try:
             self._use(source, revision)
         except Exception as error:  # the other ranks wait for the vote
             problem = error
-        if not self.vote(problem is None):
+        if not self.components.all_ranks_succeeded(problem is None):
             if self.components.model is not served:
                 self.components.use(served)
             raise problem or RequestError(f"Failed to get weights iterator: {source} (another rank could not).")

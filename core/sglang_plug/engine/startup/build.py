@@ -108,7 +108,6 @@ def _build(
     allocate_requests(capacity, ledger)
     executors = StepExecutors() if kv is None else _executors(components, kv, pool.capacity, ledger)
     runner = Runner(components, kv, ranks=ranks, executors=executors)
-    updater = _weight_updater(components, kv, ranks)
     scheduler = _scheduler(resolved, scheduling, pool, extensions)
     engine = EngineLoop(
         scheduler,
@@ -118,7 +117,7 @@ def _build(
         info=_info(resolved, plugins, scheduler, ledger, components),
         max_queued=config.schedule.max_queued_requests,
         heartbeat=heartbeat,
-        update_weights=updater,
+        update_weights=WeightUpdater(components, kv, ranks),
         shortage=ledger.of_step,
         overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
         describe=partial(described, components=(*resolved.components, *built.components)),
@@ -156,18 +155,9 @@ def _logits_processors(resolved: Resolved, plugins: Plugins, vocabulary: Vocabul
 def _loaded_components(resolved: Resolved, extensions: ExtensionPoints, ranks: Ranks | None) -> RankComponents:
     """Build this rank's components, load the weights of all ranks, and install the step extensions."""
     components = build_rank_components(resolved, SINGLE_RANK if ranks is None else ranks.collectives, extensions)
-    if ranks is not None:
-        ranks.all_ranks_succeeded(True, components.device)  # wait until all ranks have loaded their weights
+    components.all_ranks_succeeded(True)  # wait until all have loaded their weights
     components.use(components.model)
     return components
-
-
-def _weight_updater(components: RankComponents, kv: KVPool | None, ranks: Ranks | None) -> WeightUpdater:
-    if ranks is None:
-        return WeightUpdater(components, kv)
-    return WeightUpdater(
-        components, kv, announce=ranks.weights, vote=partial(ranks.all_ranks_succeeded, device=components.device)
-    )
 
 
 def _scheduler(

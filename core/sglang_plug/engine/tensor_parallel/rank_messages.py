@@ -207,10 +207,6 @@ class Ranks:
         """Let the worker ranks load weights; ``all_ranks_succeeded`` must follow."""
         self._broadcast(Weights(source, revision))
 
-    def all_ranks_succeeded(self, done: bool, device: torch.device) -> bool:
-        """Return True if every rank succeeded; ``done`` says whether this one did."""
-        return all_ranks_succeeded(done, self.collectives, device)
-
     def close(self) -> None:
         """End the worker ranks."""
         if not self._closed.is_set():

@@ -11,7 +11,6 @@ import sys
 from array import array
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import msgspec
 import torch
@@ -44,7 +43,6 @@ from .rank_messages import (
     Step,
     ToWorkerRank,
     Weights,
-    all_ranks_succeeded,
 )
 
 logger = logging.getLogger(__name__)
@@ -164,13 +162,13 @@ class WorkerRank:
 
     def _update(self, source: str, revision: str | None) -> None:
         """Load weights, and use them if every rank could."""
-        collectives = self.endpoint.collectives
-        vote = partial(all_ranks_succeeded, collectives=collectives, device=self.components.device)
         try:
             with torch.inference_mode(False), torch.no_grad():
-                WeightUpdater(self.components, self.kv, vote=vote)(source, revision)
+                WeightUpdater(self.components, self.kv)(source, revision)
         except Exception as error:
-            logger.error("rank %d: %s", collectives.rank, error, exc_info=not isinstance(error, RequestError))
+            logger.error(
+                "rank %d: %s", self.endpoint.collectives.rank, error, exc_info=not isinstance(error, RequestError)
+            )
         self.hidden = None
 
     def _numbers(self, numbers: bytes) -> Tensor:
@@ -189,7 +187,7 @@ def follow(config: EngineConfig, plugins: Plugins, endpoint: RankEndpoint) -> No
     components = build_rank_components(resolved, endpoint.collectives, extensions)
     components.use(components.model)
     worker_rank = WorkerRank(components, endpoint)
-    all_ranks_succeeded(True, endpoint.collectives, components.device)
+    components.all_ranks_succeeded(True)
     try:
         plugins.lifecycle.start({"rank": endpoint.collectives.rank, "tp_size": endpoint.collectives.size})
         worker_rank.run()

@@ -26,6 +26,8 @@ class Components:
 
     def __init__(self, *, reading: Exception | None = None, installing: Exception | None = None) -> None:
         self.model, self.used = "old", ["old"]
+        self.votes: list[bool] = []
+        self.others_succeed = True
         self.scales_of: list[str] = []
         self._installing = installing
 
@@ -40,6 +42,10 @@ class Components:
             choices={"checkpoint": SimpleNamespace(component=component)},
             config=SimpleNamespace(model=SimpleNamespace(overrides={})),
         )
+
+    def all_ranks_succeeded(self, done: bool) -> bool:
+        self.votes.append(done)
+        return done and self.others_succeed
 
     def load(self, resolved: Any) -> str:
         return f"weights of {resolved.checkpoint.source}"
@@ -56,17 +62,12 @@ class Components:
 
 def update(components: Components, others: bool = True) -> tuple[list[bool], Exception | None]:
     """Update the weights of a rank; return its votes, and the error if there is one."""
-    votes: list[bool] = []
-
-    def vote(done: bool) -> bool:
-        votes.append(done)
-        return done and others
-
+    components.others_succeed = others
     try:
-        WeightUpdater(components, vote=vote)("new")  # type: ignore[arg-type]
+        WeightUpdater(components)("new")  # type: ignore[arg-type]
     except Exception as error:
-        return votes, error
-    return votes, None
+        return components.votes, error
+    return components.votes, None
 
 
 def test_all_ranks_use_the_new_weights() -> None:
