@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from sglang_plug import AllowedTokens, Kernels, LogprobOptions, Plugins, Request, SamplingParams
-from sglang_plug.engine.execution.in_flight_step import LaunchedStep
+from sglang_plug.engine.execution.launched_step import LaunchedStep
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling.sequence import Sequence

@@ -22,7 +22,7 @@ from sglang_plug import (
     StepExtension,
     TokenDecision,
 )
-from sglang_plug.engine.execution.in_flight_step import LaunchedStep
+from sglang_plug.engine.execution.launched_step import LaunchedStep
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_slots import SlotPool

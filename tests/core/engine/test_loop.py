@@ -28,7 +28,7 @@ from sglang_plug import (
     StepStats,
 )
 from sglang_plug.config import ConfigError
-from sglang_plug.engine.execution.in_flight_step import LaunchedStep
+from sglang_plug.engine.execution.launched_step import LaunchedStep
 from sglang_plug.engine.execution.pipeline import MAX_CONSECUTIVE_FAILURES
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.loop import EngineLoop

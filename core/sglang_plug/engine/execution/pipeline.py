@@ -21,7 +21,7 @@ from sglang_plug.contracts.request import Output
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 
-from .in_flight_step import DeferredSampling, LaunchedStep
+from .launched_step import DeferredSampling, LaunchedStep
 from .runner import Runner
 
 logger = logging.getLogger(__name__)

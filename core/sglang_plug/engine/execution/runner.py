@@ -28,7 +28,7 @@ from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
 from sglang_plug.ops.host_device_copy import AsyncHostCopy, send, upload
 
 from .executors import StepExecutors
-from .in_flight_step import DeferredSampling, LaunchedStep
+from .launched_step import DeferredSampling, LaunchedStep
 from .rank_components import RankComponents
 
 HEAD_ROWS = 256

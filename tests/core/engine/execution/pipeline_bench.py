@@ -8,7 +8,7 @@ from collections.abc import Sequence as Ordered
 from typing import Any
 
 from sglang_plug import Finish, Output, Request, SamplingParams
-from sglang_plug.engine.execution.in_flight_step import DeferredSampling, LaunchedStep
+from sglang_plug.engine.execution.launched_step import DeferredSampling, LaunchedStep
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit, ToEngine

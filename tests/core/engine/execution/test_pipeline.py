@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sglang_plug import Finish, LogprobOptions, Request, SamplingParams
-from sglang_plug.engine.execution.in_flight_step import DeferredSampling, LaunchedStep
+from sglang_plug.engine.execution.launched_step import DeferredSampling, LaunchedStep
 from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.processes.messages import Abort, Control, Reply, StepOutputs
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug import AllowedTokens, Plugins, Request, TokenLogprob
-from sglang_plug.engine.execution.in_flight_step import LaunchedStep
+from sglang_plug.engine.execution.launched_step import LaunchedStep
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling.sequence import Sequence

@@ -23,7 +23,7 @@ from sglang_plug import (
     SamplingParams,
 )
 from sglang_plug.config import CacheOptions, ScheduleOptions
-from sglang_plug.engine.execution.in_flight_step import LaunchedStep
+from sglang_plug.engine.execution.launched_step import LaunchedStep
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.scheduling.sequence import Sequence

@@ -23,7 +23,7 @@ from sglang_plug import (
 from sglang_plug.clients.pending import merge
 from sglang_plug.config import BackendOptions, CacheOptions, ScheduleOptions
 from sglang_plug.contracts.text.tokenizer import Tokenizer, TokenizerSource
-from sglang_plug.engine.execution.in_flight_step import DeferredSampling
+from sglang_plug.engine.execution.launched_step import DeferredSampling
 from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.processes.messages import Abort, FromEngine, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat

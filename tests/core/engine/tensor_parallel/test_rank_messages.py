@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sglang_plug import ForwardBatch, Kernels, RankEndpoint, RankGroup, RankStep, Request, SamplingParams
 from sglang_plug.contracts.serving.executor import Collectives
-from sglang_plug.engine.execution.in_flight_step import DeviceTokens
+from sglang_plug.engine.execution.launched_step import DeviceTokens
 from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
