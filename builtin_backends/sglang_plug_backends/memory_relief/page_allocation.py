@@ -110,7 +110,8 @@ class PagesAhead:
             while not self._closed.is_set() and self.allocated < (end := min(self._highest + AHEAD, self._slots)):
                 start = max(self.allocated, self._highest)  # lower ones are in use and have memory
                 if not all(self._allocate(part, start, end) for part in self._parts):
-                    return  # the first write allocates, as it does without this thread
+                    self._slots = 0  # the first write allocates, as it does without this thread
+                    return
                 self.allocated = end
             if self._closed.is_set():
                 return

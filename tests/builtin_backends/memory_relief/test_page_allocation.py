@@ -136,6 +136,7 @@ def test_a_system_that_allocates_nothing_ahead_is_asked_once(pages: Any) -> None
     for slot in range(1, SLOTS, 100):
         ahead.reach(slot)
         time.sleep(0.001)
+    wait_for(lambda: not ahead.are_few(1))  # then steps are not searched for prompts any more
     assert len(calls.ranges) == 1 and ahead.allocated == 0
 
 

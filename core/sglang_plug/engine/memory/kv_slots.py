@@ -196,10 +196,11 @@ class KVAllocator:
     def free_up(self, needed: int) -> bool:
         """Evict until ``needed`` slots are free; return False if the cache cannot give up enough."""
         short = needed - self.pool.free
-        if short > 0:
-            if self.cache.evictable < short:
-                return False
-            self._evict(max(short, self.pool.capacity // EVICT_AT_ONCE))
+        if short <= 0:
+            return True
+        if self.cache.evictable < short:
+            return False
+        self._evict(max(short, self.pool.capacity // EVICT_AT_ONCE))
         return self.pool.free >= needed
 
     def evict(self, count: int) -> int:

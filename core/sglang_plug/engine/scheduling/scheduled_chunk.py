@@ -48,7 +48,7 @@ class ScheduledChunk:
     @property
     def positions(self) -> Iterable[int]:
         """Positions of the chunk's tokens and drafts, as the model counts them."""
-        layout, start = self.sequence.layout, self.start
+        layout, start = self.sequence.layout, self.sequence.computed + self.ahead
         end = start + self.count + len(self.drafts)
         return range(start, end) if layout is None else layout.positions(start, end)
 
