@@ -88,48 +88,31 @@ def build_extensions(
     ``collectives`` are this rank's; ``command`` sends commands to the worker ranks. Raises ``ConfigError`` for options
     that no loaded extension serves, and whatever an extension refuses: those that were built are closed then.
     """
-    with ExitStack() as unless_built:
-        built = _build_extensions(resolved, plugins, unless_built, collectives, command)
-        unless_built.pop_all()
-    return built
-
-
-def _build_extensions(
-    resolved: Resolved, plugins: Plugins, unless_built: ExitStack, collectives: Collectives, command: SendCommand
-) -> BuiltExtensions:
-    """Build the extensions; ``unless_built`` closes them."""
     components = ordered_extensions([candidate for candidate in plugins.all(KIND) if not candidate.unavailable()])
     refuse_unserved_options(resolved.config, {component.spec.name for component in components})
     chosen: dict[str, Choice] = {}
     vocabulary = VocabularyReader(resolved, chosen)
-    extensions: dict[str, StepExtension] = {}
-    served: dict[str, Component] = {}
-    used: list[Component] = []
-    for component in components:
-        spec = component.spec_as(StepExtensionSpec)
-        if collectives.rank > 0 and not spec.worker_ranks:
-            continue
-        ranks = RankLink(spec.name, collectives, resolved.device, command)
-        with attributed(component, "while it was built"):
-            extension = component.load()(_context(component, resolved, plugins, ranks, chosen, vocabulary))
-        if extension is None:
-            continue
-        _check(component, extension, collectives.size)
-        unless_built.callback(extension.close)
-        component.lifecycle.add(component, extension)
-        for name in spec.serves:
-            if (other := served.setdefault(name, component)) is not component:
-                raise ConfigError(f"{other} and {component} serve the same request field {name!r}; block one of them")
-        extensions[spec.name] = extension
-        used.append(component)
-    refusals = _refusals(served)
-    for extension in extensions.values():
-        refusals |= extension.refusals
-    points = extension_points(extensions, refusals)
-    if collectives.rank == 0:
-        _refuse_unserved_states(resolved, points)
+    built: list[tuple[Component, StepExtension]] = []
+    with ExitStack() as unless_built:
+        for component in components:
+            spec = component.spec_as(StepExtensionSpec)
+            if collectives.rank > 0 and not spec.worker_ranks:
+                continue
+            ranks = RankLink(spec.name, collectives, resolved.device, command)
+            with attributed(component, "while it was built"):
+                extension = component.load()(_context(component, resolved, plugins, ranks, chosen, vocabulary))
+            if extension is None:
+                continue
+            _check(component, extension, collectives.size)
+            unless_built.callback(extension.close)
+            component.lifecycle.add(component, extension)
+            built.append((component, extension))
+        points = extension_points({used.spec.name: extension for used, extension in built}, _refusals(built))
+        if collectives.rank == 0:
+            _refuse_unserved_states(resolved, points)
+        unless_built.pop_all()
     resolved = replace(resolved, choices={**resolved.choices, **chosen})
-    return BuiltExtensions(points, resolved, vocabulary, tuple(used))
+    return BuiltExtensions(points, resolved, vocabulary, tuple(component for component, _ in built))
 
 
 def _context(
@@ -196,11 +179,21 @@ def _refuse_unserved_states(resolved: Resolved, points: ExtensionPoints) -> None
         )
 
 
-def _refusals(served: Iterable[str]) -> dict[str, str]:
-    """Return the request fields that are not ``served``, with the message of the refusal."""
+def _refusals(built: Iterable[tuple[Component, StepExtension]]) -> dict[str, str]:
+    """Return the request fields that no extension serves, or that one refuses, with the messages of the refusals.
+
+    Raises ``ConfigError`` if two extensions serve the same field.
+    """
+    served: dict[str, Component] = {}
+    refused: dict[str, str] = {}
+    for component, extension in built:
+        refused |= extension.refusals
+        for name in component.spec_as(StepExtensionSpec).serves:
+            if (other := served.setdefault(name, component)) is not component:
+                raise ConfigError(f"{other} and {component} serve the same request field {name!r}; block one of them")
     why = "no step extension that serves this field of requests is loaded; it is blocked or not installed"
-    unserved = EXTENSION_FIELDS.keys() - set(served)
-    return {name: f"{name}: {why} ({EXTENSION_FIELDS[name]!r} serves it)" for name in sorted(unserved)}
+    unserved = EXTENSION_FIELDS.keys() - served.keys()
+    return {name: f"{name}: {why} ({EXTENSION_FIELDS[name]!r} serves it)" for name in sorted(unserved)} | refused
 
 
 def refuse_unserved_options(config: EngineConfig, loaded: Iterable[str]) -> None:
