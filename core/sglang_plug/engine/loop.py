@@ -13,8 +13,7 @@ from sglang_plug.config import ConfigError
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
 from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge, StepStats
 from sglang_plug.engine.admission.activity import activity
-from sglang_plug.engine.admission.open_requests import OpenRequests, RequestChecks
-from sglang_plug.engine.admission.queue import Queue
+from sglang_plug.engine.admission.open_requests import OpenRequests, Queue, RequestChecks
 from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.extensions.held_sequences import HeldSequences

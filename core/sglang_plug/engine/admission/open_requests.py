@@ -1,14 +1,18 @@
-"""The requests that the engine has accepted and not finished, and the checks before it accepts one more."""
+"""The requests that the engine has accepted and not finished: checks of further ones, and the queue of extensions."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+from itertools import chain, takewhile
 from typing import Any
 
+from sglang_plug.contracts.extension.views import SequenceView
 from sglang_plug.contracts.request import Request, RequestError
 from sglang_plug.engine.scheduling.scheduler import Scheduler
+from sglang_plug.engine.scheduling.sequence import Sequence
 
 
 class OpenRequests:
@@ -104,3 +108,25 @@ class RequestChecks:
                 "the server's --max-total-tokens or --mem-fraction-static is too small for it."
             )
         check_token_ids(request, info["vocab_size"])
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The waiting and the running sequences of a scheduler. A ``QueueView``."""
+
+    scheduler: Scheduler
+
+    @property
+    def running(self) -> Ordered[Sequence]:
+        """The running sequences, the first admitted first."""
+        return self.scheduler.running
+
+    @property
+    def can_preempt(self) -> bool:
+        """True if running sequences may be preempted in favour of waiting ones now."""
+        return self.scheduler.preemption.can_preempt
+
+    def ahead_of(self, sequence: SequenceView) -> Iterator[Sequence]:
+        """Yield the waiting sequences that the schedule policy would admit before ``sequence`` now."""
+        order = self.scheduler.policy.order([*self.scheduler.waiting], self.scheduler.allocator.match)
+        return takewhile(lambda other: other is not sequence, order)

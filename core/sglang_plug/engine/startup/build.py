@@ -21,7 +21,7 @@ from sglang_plug.engine.execution.weight_update import WeightUpdater
 from sglang_plug.engine.extensions.build import BuiltExtensions, build_extensions
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.loop import EngineLoop, Inbox
-from sglang_plug.engine.memory.budget import GIB, DeviceMemory, MemoryLedger, device_memory
+from sglang_plug.engine.memory.budget import GIB, DeviceMemory, MemoryLedger, device_memory, tensor_bytes
 from sglang_plug.engine.memory.kv_dtype import kv_dtype_name
 from sglang_plug.engine.memory.kv_sizing import (
     WEIGHTS,
@@ -33,7 +33,6 @@ from sglang_plug.engine.memory.kv_sizing import (
 )
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.memory.prefix_pool import EnginePrefixPool
-from sglang_plug.engine.memory.usage import tensor_bytes
 from sglang_plug.engine.processes.messages import FromEngine
 from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.sampling.processors import LogitsProcessors

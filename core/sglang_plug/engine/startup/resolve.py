@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import torch
 
-from sglang_plug.config import AUTO, NO_QUANTIZATION, ConfigError, EngineConfig
+from sglang_plug.config import AUTO, NO_QUANTIZATION, ConfigError, EngineConfig, ScheduleOptions
 from sglang_plug.contracts.model.attention import AttentionShape
 from sglang_plug.contracts.model.checkpoint import Checkpoint
 from sglang_plug.contracts.model.model import Model
@@ -24,11 +24,16 @@ from sglang_plug.plugins.registry import Component, Plugins
 from sglang_plug.plugins.spec import Task
 from sglang_plug.plugins.specs import AttentionSpec, ExecutorSpec, KernelSpec, ModelSpec, QuantizationSpec
 
-from . import limits
 from .checkpoint_formats import Choice, open_checkpoint, tokenizer_source
 from .device import choose_device, choose_dtype, describe_device
 
 NATIVE = "native"
+DEFAULT_CONTEXT = 4096
+DEFAULT_CHUNK = {"cpu": 2048}
+DEFAULT_RUNNING = {"cpu": 128}
+ACCELERATOR_CHUNK, ACCELERATOR_RUNNING = 8192, 256
+LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+"""Names that configurations have for the longest context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +138,7 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     choose("eviction", config.cache.eviction_policy, facts)
     choose("schedule", config.schedule.policy, facts)
     states = _state_shapes(model, model_class, checkpoint)
-    context_length = limits.context_length(config.model.context_length, model_class, checkpoint.config)
+    context_length = _context_length(config.model.context_length, model_class, checkpoint.config)
     return Resolved(
         config=config,
         checkpoint=checkpoint,
@@ -148,8 +153,8 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
         pooling=pooling,
         whole=whole,
         causal=causal,
-        chunk_size=limits.chunk_size(config.schedule, device, context_length),
-        max_running=limits.running(config.schedule, device),
+        chunk_size=_chunk_size(config.schedule, device, context_length),
+        max_running=_max_running(config.schedule, device),
         choices=_checked(choices),
     )
 
@@ -257,6 +262,33 @@ def _state_shapes(model: Component, model_class: type[Model], checkpoint: Checkp
     for shape in shapes:
         check_contract(model, shape, StateShape)
     return shapes
+
+
+def _context_length(configured: int | None, model_class: type[Model], config: Any) -> int:
+    """Return the number of tokens of the longest sequence.
+
+    Raises ``ConfigError`` if ``configured`` is more than the model has positions for.
+    """
+    text = model_class.text_config(config)
+    stated = next((value for name in LENGTHS if (value := getattr(text, name, None))), DEFAULT_CONTEXT)
+    own = model_class.context_length(config) or stated
+    if configured is not None and configured > own:
+        raise ConfigError(
+            f"--context-length {configured} is longer than the model's {own} tokens; if the model can do it, "
+            f"say so with --json-model-override-args '{{\"max_position_embeddings\": {configured}}}'"
+        )
+    return int(own if configured is None else configured)
+
+
+def _chunk_size(options: ScheduleOptions, device: torch.device, longest: int) -> int:
+    """Return the largest number of new tokens in one step; a setting below 0 means ``longest``."""
+    size = options.chunked_prefill_size or DEFAULT_CHUNK.get(device.type, ACCELERATOR_CHUNK)
+    return size if size > 0 else longest
+
+
+def _max_running(options: ScheduleOptions, device: torch.device) -> int:
+    """Return the largest number of sequences in one step."""
+    return options.max_running_requests or DEFAULT_RUNNING.get(device.type, ACCELERATOR_RUNNING)
 
 
 def _of_rank(shape: AttentionShape, model: Component, size: int) -> AttentionShape:

@@ -17,7 +17,7 @@ from sglang_plug.contracts.extension.step_phases import GraphPhase, ModelPhase
 from sglang_plug.contracts.model.kernels import TORCH, Kernels
 from sglang_plug.contracts.request import Output, Request, RequestError
 from sglang_plug.contracts.sampling_params import SamplingParams
-from sglang_plug.engine.admission.queue import Queue
+from sglang_plug.engine.admission.open_requests import Queue
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points, overrides
 from sglang_plug.engine.memory.kv_slots import SlotPool

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sglang_plug.engine.memory.usage import tensor_bytes
+from sglang_plug.engine.memory.budget import tensor_bytes
 
 
 @dataclass
