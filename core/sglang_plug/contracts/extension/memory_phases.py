@@ -113,7 +113,7 @@ class MemoryPhase:
 
 
 class CachePhase:
-    """The prefix cache and the KV pool. Override the methods that are needed; the engine calls no others."""
+    """The prefix cache and the KV pool. Override the methods that are needed; the others do nothing."""
 
     def use_prefixes(self, prefixes: PrefixPool) -> None:
         """Receive access to the prefix cache and its KV pool; called once, before ``ServicePhase.start``."""
@@ -172,7 +172,7 @@ class CachePhase:
 
 
 class ProfilingPhase:
-    """The measurement of memory at the start. Override the methods that are needed; the engine calls no others."""
+    """The measurement of memory at the start. Override the methods that are needed; the others do nothing."""
 
     def largest_request(self, tokens: int) -> Request | None:
         """Return a request with a prompt of at most ``tokens`` tokens that takes the most memory of this extension.

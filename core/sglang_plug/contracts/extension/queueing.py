@@ -27,7 +27,7 @@ class QueueView(Protocol):
 
 
 class QueuePhase:
-    """The requests that wait. Override the methods that are needed; the engine calls no others."""
+    """The requests that wait. Override the methods that are needed; the others do nothing."""
 
     def queued(self, sequence: SequenceView, queue: QueueView) -> None:
         """``sequence`` is in the queue from now on, for the first time. Raise ``RequestError`` to refuse its request.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AdmissionPhase:
-    """The life of a request. Override the methods that are needed; the engine calls no others."""
+    """The life of a request. Override the methods that are needed; the others do nothing."""
 
     def admit(self, sequence: SequenceView) -> None:
         """Check a request and prepare its state, before it is queued; called once. Raise ``RequestError`` to refuse."""
@@ -40,7 +40,7 @@ class AdmissionPhase:
 
 
 class PlanningPhase:
-    """The planning of steps. Override the methods that are needed; the engine calls no others."""
+    """The planning of steps. Override the methods that are needed; the others do nothing."""
 
     max_draft_rows: int = 0
     """Maximum number of rows sampled in a step with draft tokens; memory for their logits is reserved at start."""
@@ -67,7 +67,7 @@ class PlanningPhase:
 
 
 class OutputPhase:
-    """The results of steps. Override the methods that are needed; the engine calls no others."""
+    """The results of steps. Override the methods that are needed; the others do nothing."""
 
     def verified(self, sequence: SequenceView, drafted: int, accepted: int) -> None:
         """A step verified ``drafted`` draft tokens, and the first ``accepted`` of them are tokens of the sequence."""
@@ -82,7 +82,7 @@ class OutputPhase:
 
 
 class ServicePhase:
-    """Operation of the server. Override the methods that are needed; the engine calls no others."""
+    """Operation of the server. Override the methods that are needed; the others do nothing."""
 
     def start(self) -> None:
         """The engine is built and will serve; called once, after the weights are loaded."""
@@ -93,7 +93,7 @@ class ServicePhase:
     def idle_timeout(self) -> float | None:
         """Return the maximum time in seconds that an idle engine waits before it calls ``between_steps`` again.
 
-        ``None``: it waits for the next message.
+        ``None``: it waits for the next message. 0 or less, for a time that has passed: it does not wait.
         """
         return None
 

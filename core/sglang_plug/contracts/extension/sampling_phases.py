@@ -78,7 +78,7 @@ class TokenDecision:
 
 
 class SamplingPhase:
-    """The sampling of tokens. Override the methods that are needed; the engine calls no others."""
+    """The sampling of tokens. Override the methods that are needed; the others do nothing."""
 
     def constrains(self, request: Request) -> bool:
         """Report whether this extension decides where the output ends; called once, before ``admit``.

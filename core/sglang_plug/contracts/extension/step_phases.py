@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ModelPhase:
-    """The model of this rank. Override the methods that are needed; the engine calls no others."""
+    """The model of this rank. Override the methods that are needed; the others do nothing."""
 
     def kernels(self, kernels: Kernels) -> Kernels:
         """Return the kernel set that the model is built with; it may lack optional functions of the chosen one."""
@@ -44,7 +44,7 @@ class ModelPhase:
 
 
 class InputPhase:
-    """The inputs of a step. Override the methods that are needed; the engine calls no others."""
+    """The inputs of a step. Override the methods that are needed; the others do nothing."""
 
     def prepare(self, chunks: Sequence[ChunkView], batch: ForwardBatch) -> None:
         """Set what the model needs besides tokens: ``batch.multimodal`` or ``batch.recurrent``.
@@ -54,7 +54,7 @@ class InputPhase:
 
 
 class ForwardPhase:
-    """Work on the device around a step. Override the methods that are needed; the engine calls no others."""
+    """Work on the device around a step. Override the methods that are needed; the others do nothing."""
 
     def before_forward(self, chunks: Sequence[ChunkView]) -> None:
         """Queue work before the forward pass of ``chunks``, which may be the replay of a graph."""

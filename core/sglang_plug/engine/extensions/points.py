@@ -207,7 +207,7 @@ class ExtensionPoints:
     def shortest_idle_timeout(self) -> float | None:
         """Return the seconds that an idle engine may wait; ``None``: no extension limits them."""
         timeouts = (idle_timeout() for idle_timeout in self.idle_timeout)
-        return min((timeout for timeout in timeouts if timeout is not None), default=None)
+        return min((max(0.0, timeout) for timeout in timeouts if timeout is not None), default=None)
 
     def share_tensor_store(self) -> None:
         """Give the first store of tensors to the extensions that use one."""

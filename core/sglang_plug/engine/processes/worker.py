@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import logging
+import math
 import sys
 import threading
 from collections.abc import Iterable
@@ -48,7 +49,7 @@ class SocketInbox:
     def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
         """Yield all messages that have arrived; if ``wait``, wait up to ``timeout`` seconds for at least one."""
         if wait:
-            if timeout is not None and not self._socket.poll(int(timeout * 1000)):
+            if timeout is not None and not self._socket.poll(math.ceil(timeout * 1000)):
                 return
             yield self._decoder.decode(self._socket.recv())
         while True:

@@ -22,6 +22,7 @@ from sglang_plug import (
     RequestError,
     SamplingPhase,
     SequenceView,
+    ServicePhase,
     StepBudgetPhase,
     StepExtension,
     StepPlan,
@@ -203,6 +204,22 @@ def test_a_refusal_names_the_part_of_the_request() -> None:
     with pytest.raises(RequestError, match="adapter: nobody") as caught:
         admitted(points, adapter="x")
     assert caught.value.about == ""
+
+
+class Idle(StepExtension, ServicePhase):
+    def __init__(self, timeout: float | None) -> None:
+        self.timeout = timeout
+
+    def idle_timeout(self) -> float | None:
+        return self.timeout
+
+
+@pytest.mark.parametrize(("timeouts", "shortest"), [((3.0, -0.1), 0.0), ((None, 2.0), 2.0), ((None,), None)])
+def test_an_idle_engine_does_not_wait_for_a_time_that_has_passed(
+    timeouts: tuple[float | None, ...], shortest: float | None
+) -> None:
+    points = extension_points({str(number): Idle(timeout) for number, timeout in enumerate(timeouts)})
+    assert points.shortest_idle_timeout() == shortest
 
 
 class Adapted(StepExtension, AdmissionPhase):
