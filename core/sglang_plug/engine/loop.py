@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 Controls = Mapping[str, Callable[..., Any]]
 """Name of a control call -> function of keyword arguments that returns plain data."""
+OWN_INFO = ("slots", "running", "waiting", "paused")
+"""Names in ``info`` of the engine's load, besides the facts that it is started with."""
 METRICS_PERIOD = 1.0
 """Seconds between two reports of the counters and gauges of step extensions."""
 POLL = 0.005
@@ -99,7 +101,8 @@ class EngineLoop:
         self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
         self.extensions = extensions or ExtensionPoints()
         self._metrics = ExtensionMetrics(self.extensions, describe)
-        self.info, self.heartbeat = {**info, **self.extensions.all_info()}, heartbeat
+        self._own_info = (*info, *OWN_INFO)
+        self.info, self.heartbeat = {**info, **self.extensions.all_info(self._own_info)}, heartbeat
         self.longest = min(info["context_length"], scheduler.pool.capacity)
         self._checks = RequestChecks(info, self.longest, max_queued)
         self._load_weights = update_weights
@@ -208,7 +211,7 @@ class EngineLoop:
         except Exception as error:
             self._end(request.id, _refused(self._refusal(request.id, error)))
             return
-        self.requests.add(request)
+        self.requests.add(sequence)
         if not is_held:
             self._queue(sequence)
 
@@ -238,7 +241,7 @@ class EngineLoop:
 
     def _refuse_waiting(self, sequence: Sequence, refusal: RequestError) -> None:
         """End a request that waits in the queue, or is held, with an error; do nothing if it has begun, or is over."""
-        if sequence.has_not_started:
+        if self.requests.has(sequence) and not sequence.was_admitted:
             self._end_open(sequence.request.id, _refused(refusal))
 
     def _end(self, id: str, finish: Finish) -> None:
@@ -301,7 +304,8 @@ class EngineLoop:
         scheduler = self.scheduler
         waiting = len(scheduler.waiting) + len(self.held)
         load: dict[str, Any] = {"running": len(scheduler.running), "waiting": waiting, "paused": len(scheduler.paused)}
-        return {**self.info, "slots": scheduler.accounts(), **load, **self.extensions.all_info()}
+        changed = self.extensions.all_info(self._own_info)
+        return {**self.info, "slots": scheduler.accounts(), **load, **changed}
 
     def _flush_cache(self, stored: bool = True) -> dict[str, Any]:
         """Empty the prefix cache; ``stored``: also what extensions have stored of it elsewhere."""
@@ -315,9 +319,9 @@ class EngineLoop:
         if self.busy:
             raise RequestError("weights can only be updated while no request is running or waiting", 409)
         self._load_weights(source, revision)
-        self._controls = self._all_controls()
         self.scheduler.flush()
         _collect_all()
+        self._controls = self._all_controls()
         self._report_idle_stats()
         return {"success": True, "message": "Succeeded to update model weights."}
 

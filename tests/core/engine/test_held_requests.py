@@ -253,6 +253,15 @@ def test_an_output_begins_with_the_tokens_that_are_forced(bench: Bench) -> None:
     assert [token for output in bench.outputs("forced") for token in output.tokens] == [7, 8, 5, 5]
 
 
+def test_too_many_forced_tokens_end_the_request_and_not_the_engine(bench: Bench) -> None:
+    bench.gate.is_open = True
+    bench.submit("forced", "9," + "7 " * 100)
+    assert bench.end("forced").status == 500 and "'gate': ready() forces 100 tokens" in bench.end("forced").message
+    assert not bench.loop.busy and bench.gate.finished_ids == ["forced"]
+    bench.submit("next", "1")
+    assert bench.end("next") == Finish("stop")
+
+
 def test_every_admitted_request_is_finished_once(bench: Bench) -> None:
     for id, source in (("aborted", "3"), ("served", "2"), ("refused", "refused")):
         bench.submit(id, source)

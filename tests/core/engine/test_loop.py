@@ -300,6 +300,37 @@ def test_an_extension_may_not_replace_control_calls_of_the_engine(make: Make) ->
         make(extensions={"flush": Controlled(lambda: {"flush_cache": print})})
 
 
+def test_new_weights_are_not_served_with_old_prefixes_although_their_control_calls_collide(make: Make) -> None:
+    names = iter(("old", "flush_cache"))
+    bench = make(extensions={"who": Controlled(lambda: {next(names): print})})
+    bench.submit("a")
+    bench.run()
+    bench.loop.handle(Control(1, "update_weights", {"source": "new"}))
+    assert "both have a control call 'flush_cache'" in bench.sent[-1].error and bench.scheduler.cache.size == 0
+
+
+class Informs(StepExtension, ServicePhase):
+    def __init__(self, **data: Any) -> None:
+        self.data = data
+
+    def info(self) -> Mapping[str, Any]:
+        return self.data
+
+
+@pytest.mark.parametrize("name", ["vocab_size", "running", "slots"])
+def test_an_extension_may_not_replace_facts_of_the_engine(make: Make, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^the engine and step-extension 'a' both have '{name}' in info\(\)"):
+        make(extensions={"a": Informs(**{name: 1})})
+
+
+def test_two_extensions_may_not_have_the_same_name_in_info(make: Make) -> None:
+    bench = make(extensions={"a": Informs(adapters=1), "b": Informs(stores=2)})
+    bench.loop.handle(Control(1, "info", {}))
+    assert bench.sent[-1].value["adapters"] == 1 and bench.sent[-1].value["stores"] == 2
+    with pytest.raises(ConfigError, match=r"^step-extension 'a' and step-extension 'b' both have 'adapters' in info"):
+        make(extensions={"a": Informs(adapters=1), "b": Informs(adapters=2)})
+
+
 def test_a_request_whose_deadline_has_passed_costs_nothing(make: Make) -> None:
     bench = make(extensions={"deadlines": Deadlines()})
     bench.submit("late", deadline=time.time() - 1.0)

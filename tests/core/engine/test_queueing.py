@@ -9,6 +9,7 @@ import pytest
 
 from sglang_plug import (
     AdmissionPhase,
+    HoldPhase,
     PlanningPhase,
     QueuePhase,
     QueueView,
@@ -93,6 +94,48 @@ def test_a_new_request_with_the_id_of_one_that_is_over_is_not_ended(bench: Bench
     bench.submit("third", params={"max_new_tokens": 2})
     bench.run()
     assert bench.tokens("third") == [5, 5]
+
+
+class RefusesOnce(StepExtension, AdmissionPhase, HoldPhase):
+    """Refuses the first request, in the method that it is told."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+
+    def _refuse(self, method: str) -> None:
+        if self.method == method:
+            self.method = ""
+            raise RequestError("not the first", 503)
+
+    def admit(self, sequence: SequenceView) -> None:
+        self._refuse("admit")
+
+    def hold(self, sequence: SequenceView) -> bool:
+        self._refuse("hold")
+        return False
+
+
+class EndsWaiting(StepExtension, AdmissionPhase, QueuePhase):
+    """Names the first sequence that it has admitted before each step."""
+
+    def __init__(self) -> None:
+        self.admitted: list[SequenceView] = []
+
+    def admit(self, sequence: SequenceView) -> None:
+        self.admitted.append(sequence)
+
+    def end_waiting(self) -> list[tuple[SequenceView, RequestError]]:
+        return [(sequence, RequestError("closing", 503)) for sequence in self.admitted[:1]]
+
+
+@pytest.mark.parametrize("method", ["admit", "hold"])
+def test_a_new_request_with_the_id_of_one_that_was_refused_is_not_ended(method: str) -> None:
+    bench = Bench(extensions={"ends-waiting": EndsWaiting(), "refuses": RefusesOnce(method)})
+    bench.submit("same")
+    bench.loop.step()
+    bench.submit("same", params={"max_new_tokens": 2})
+    bench.run()
+    assert bench.end("same") == ("error", 503, "not the first") and bench.tokens("same") == [5, 5]
 
 
 class Reorders(StepExtension, PlanningPhase):

@@ -119,7 +119,10 @@ class CachePhase:
         """Receive access to the prefix cache and its KV pool; called once, before ``ServicePhase.start``."""
 
     def tensor_store(self) -> TensorStore | None:
-        """Return a store for tensors of other extensions; called once, after ``use_prefixes`` of all extensions."""
+        """Return a store for tensors of other extensions; called once, after ``use_prefixes`` of all extensions.
+
+        Only one extension may have a store.
+        """
         return None
 
     def use_tensor_store(self, store: TensorStore) -> None:

@@ -35,7 +35,8 @@ class AdmissionPhase:
     def finished(self, sequence: SequenceView) -> None:
         """The request is over: finished, aborted, failed, or refused by another extension or the engine.
 
-        Called once for each request that this extension has admitted, that is, whose ``admit`` raised no error.
+        Called once for each request that this extension has admitted, that is, whose ``admit`` raised no error. An
+        error of this method is logged, and ends nothing.
         """
 
 
@@ -115,9 +116,16 @@ class ServicePhase:
         return ()
 
     def controls(self) -> Mapping[str, Callable[..., Any]]:
-        """Control calls by name, which routes can make between two steps."""
+        """Control calls by name, which routes can make between two steps.
+
+        Called at the start and after each weight update, since other weights may have other calls. No other extension
+        may have a call of the same name, nor the engine.
+        """
         return {}
 
     def info(self) -> Mapping[str, Any]:
-        """Plain data for ``/server_info``; also collected once when the engine is ready."""
+        """Plain data for ``/server_info``; also collected once when the engine is ready.
+
+        No other extension may use the same names, nor the engine.
+        """
         return {}

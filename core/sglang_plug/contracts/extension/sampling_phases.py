@@ -20,7 +20,7 @@ class ReadySequence:
 
     sequence: SequenceView
     forced: tuple[int, ...] = ()
-    """Tokens that the output begins with; there must be room for one more."""
+    """Tokens that the output begins with; there must be room for one more, or the request ends with an error."""
     finish: Finish | RequestError | None = None
     """Set if the request ends before anything is computed."""
 
@@ -71,7 +71,7 @@ class TokenDecision:
     error: RequestError | None = None
     """Set if the request ends with an error, without the token."""
     forced: tuple[int, ...] = ()
-    """Tokens that follow it without being sampled; they must fit the limit of the sequence."""
+    """Tokens that follow it without being sampled; the request ends with an error if they exceed its limit."""
     rejected: bool = False
     """True if the token is not taken: unless ``finish`` is set, another one is sampled instead, which depends on
     the seed, the position and the number of rejections there."""
@@ -105,7 +105,8 @@ class SamplingPhase:
     def sampled(self, sequences: Sequence[SequenceView], tokens: Sequence[int]) -> Mapping[int, TokenDecision]:
         """Decide about the token that was sampled for each row, before it is committed; return decisions by row.
 
-        Only rows that this extension constrains may have decisions. A negative number is no token: its row failed.
+        Only rows that this extension constrains may have decisions; a request with another one ends with an error. A
+        negative number is no token: its row failed.
         """
         return {}
 

@@ -16,32 +16,36 @@ from sglang_plug.engine.scheduling.sequence import Sequence
 
 
 class OpenRequests:
-    """The ids of requests, with the number of requests of each caller."""
+    """The sequences of the requests by id, with the number of requests of each caller."""
 
     def __init__(self) -> None:
-        self._callers: dict[str, str] = {}
+        self._sequences: dict[str, Sequence] = {}
         self._counts = Counter[str]()
 
     def __contains__(self, id: str) -> bool:
-        return id in self._callers
+        return id in self._sequences
+
+    def has(self, sequence: Sequence) -> bool:
+        """Report whether the request of ``sequence`` is open, and not another one with the same id."""
+        return self._sequences.get(sequence.request.id) is sequence
 
     def by_caller(self) -> Mapping[str, int]:
         """Return the number of open requests of each caller that has any."""
         return self._counts
 
-    def add(self, request: Request) -> None:
-        """Record that ``request`` has been accepted; no request with its id may be open."""
-        self._callers[request.id] = request.caller
-        self._counts[request.caller] += 1
+    def add(self, sequence: Sequence) -> None:
+        """Record that the request of ``sequence`` has been accepted; no request with its id may be open."""
+        self._sequences[sequence.request.id] = sequence
+        self._counts[sequence.caller] += 1
 
     def end(self, id: str) -> None:
         """Record that the request is finished; an unknown id is ignored."""
-        caller = self._callers.pop(id, None)
-        if caller is None:
+        sequence = self._sequences.pop(id, None)
+        if sequence is None:
             return
-        self._counts[caller] -= 1
-        if not self._counts[caller]:
-            del self._counts[caller]
+        self._counts[sequence.caller] -= 1
+        if not self._counts[sequence.caller]:
+            del self._counts[sequence.caller]
 
 
 def check_token_ids(request: Request, vocab_size: int) -> None:

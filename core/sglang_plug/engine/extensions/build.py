@@ -107,7 +107,8 @@ def build_extensions(
             unless_built.callback(extension.close)
             component.lifecycle.add(component, extension)
             built.append((component, extension))
-        points = extension_points({used.spec.name: extension for used, extension in built}, _refusals(built))
+        labels = {component.spec.name: str(component) for component, _ in built}
+        points = extension_points({used.spec.name: extension for used, extension in built}, _refusals(built), labels)
         if collectives.rank == 0:
             _refuse_unserved_states(resolved, points)
         unless_built.pop_all()

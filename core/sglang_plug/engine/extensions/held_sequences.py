@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
+from sglang_plug.contracts.extension.sampling_phases import HoldPhase, ReadySequence
 from sglang_plug.contracts.request import Finish, RequestError
 from sglang_plug.engine.scheduling.sequence import Sequence
 
 from .points import ExtensionPoints
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +66,29 @@ class HeldSequences:
                 if held is None or held.sequence is not ready.sequence or number not in held.holders:
                     continue
                 held.holders.discard(number)
-                held.sequence.tokens += ready.forced
-                if held.holders and ready.finish is None:
+                finish = self._append(holder, ready, held.sequence)
+                if held.holders and finish is None:
                     continue
                 del self._held[held.sequence.request.id]
-                if ready.finish is not None:
-                    self._end(held.sequence)
-                released.append((held.sequence, ready.finish))
+                if finish is not None:
+                    self._extensions.end_sequence(held.sequence)
+                released.append((held.sequence, finish))
         return released
+
+    def _append(self, holder: HoldPhase, ready: ReadySequence, sequence: Sequence) -> Finish | RequestError | None:
+        """Append the tokens that begin the output; return the reason if the request ends now."""
+        if ready.finish is None and ready.forced:
+            room = sequence.limit - len(sequence.tokens) - 1
+            problem = self._extensions.forced_problem(holder.ready, ready.forced, room)
+            if problem is not None:
+                logger.error("request %r: %s", sequence.request.id, problem)
+                return RequestError(problem, 500)
+        sequence.tokens += ready.forced
+        return ready.finish
 
     def abort(self, id: str) -> bool:
         """Drop a held sequence; return False if there is none."""
         held = self._held.pop(id, None)
         if held is not None:
-            self._end(held.sequence)
+            self._extensions.end_sequence(held.sequence)
         return held is not None
-
-    def _end(self, sequence: Sequence) -> None:
-        sequence.service.ended = True
-        self._extensions.end_sequence(sequence)

@@ -24,7 +24,8 @@ class ExtensionMetrics:
     """
 
     def __init__(self, points: ExtensionPoints, describe: Callable[[BaseException], str] = repr) -> None:
-        self._counters, self._gauges, self._describe = list(points.counters), list(points.gauges), describe
+        self._points, self._describe = points, describe
+        self._counters, self._gauges = list(points.counters), list(points.gauges)
 
     def counters(self) -> tuple[MetricCounter, ...]:
         """Return the counters of all extensions."""
@@ -44,8 +45,9 @@ class ExtensionMetrics:
                 collected += metrics
             except Exception as error:
                 methods.remove(method)
-                owner = f"{type(getattr(method, '__self__', None)).__name__}.{getattr(method, '__name__', '')}()"
-                logger.error("the metrics of %s are left out from now on: %s", owner, self._describe(error))
+                owner, name = self._points.owner(method), getattr(method, "__name__", "")
+                reason = self._describe(error)
+                logger.error("%s: the metrics of %s() are left out from now on: %s", owner, name, reason)
         return tuple(collected)
 
 

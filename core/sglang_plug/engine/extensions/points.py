@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import Output, Request, RequestError, RequestPart
 from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge, StepStats
 from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
+
+logger = logging.getLogger(__name__)
 
 StepContext = AbstractContextManager[None]
 OBJECTS: Mapping[type, str] = {
@@ -131,6 +134,14 @@ class ExtensionPoints:
     """Largest number of rows that are sampled in one step with draft tokens."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Request fields that no extension serves, or that one refuses, with the message of the refusal."""
+    labels: tuple[tuple[StepExtension, str], ...] = ()
+    """All extensions, as errors name them."""
+
+    def owner(self, part: object) -> str:
+        """Return the extension that ``part`` is, or is a method of, as errors name it."""
+        owner = getattr(part, "__self__", part)
+        unknown = f"the step extension {type(owner).__name__}"
+        return next((label for extension, label in self.labels if extension is owner), unknown)
 
     def is_constrained(self, request: Request) -> bool:
         """Report whether an extension constrains the output. Raises ``RequestError`` if two of them do."""
@@ -143,8 +154,8 @@ class ExtensionPoints:
     def admit_sequence(self, sequence: EngineSequence) -> None:
         """Let the extensions admit ``sequence``, lay it out, and separate it in the prefix cache.
 
-        Raises ``RequestError`` if one of them refuses it, and the error of one that fails; those that had admitted it
-        know then that it is over.
+        Raises ``RequestError`` if one of them refuses it, and the error of one that fails; ``finished`` of those that
+        had admitted it is called then.
         """
         for name, message in self.refusals.items():
             if getattr(sequence.request, name) not in (None, ()):
@@ -161,14 +172,20 @@ class ExtensionPoints:
                 key = cache_key(sequence)
                 sequence.salt = f"{len(key)}:{key}{sequence.salt}"  # the length, so that no other two join to the same
         except Exception:
-            for extension in admitted:
-                extension.finished(sequence)
+            self._call_finished([extension.finished for extension in admitted], sequence)
             raise
 
     def end_sequence(self, sequence: EngineSequence) -> None:
         """Tell the extensions that the request of ``sequence``, which was admitted, is over; called once for each."""
-        for finished in self.finished:
-            finished(sequence)
+        self._call_finished(self.finished, sequence)
+
+    def _call_finished(self, methods: Iterable[Callable[[SequenceView], None]], sequence: EngineSequence) -> None:
+        """Call all ``methods``; an error of one is logged, so that the others still release what the request holds."""
+        for finished in methods:
+            try:
+                finished(sequence)
+            except Exception:
+                logger.exception("%s: finished() failed for request %r", self.owner(finished), sequence.request.id)
 
     def sequence_queued(self, sequence: EngineSequence, queue: QueueView) -> None:
         """Tell the extensions that ``sequence`` is queued. Raises ``RequestError`` if one of them refuses it."""
@@ -199,10 +216,47 @@ class ExtensionPoints:
         return {name: step for name, step in steps.items() if step is not None}
 
     def decisions(self, sequences: Sequence[SequenceView], tokens: Sequence[int]) -> Mapping[int, TokenDecision]:
-        """Return the decisions of all extensions about sampled ``tokens``, by row."""
-        if len(self.sampled) == 1:
-            return self.sampled[0](sequences, tokens)
-        return {row: decision for sampled in self.sampled for row, decision in sampled(sequences, tokens).items()}
+        """Return the decisions of all extensions about sampled ``tokens``, by row; a wrong one ends its request."""
+        decisions: dict[int, TokenDecision] = {}
+        deciding: dict[int, Callable[..., Any]] = {}
+        for sampled in self.sampled:
+            for row, decision in sampled(sequences, tokens).items():
+                problem = self._decision_problem(sampled, row, decision, sequences, deciding.get(row))
+                if problem is not None:
+                    logger.error("request %r: %s", sequences[row].request.id, problem)
+                    decision = TokenDecision(error=RequestError(problem, 500))
+                decisions[row], deciding[row] = decision, sampled
+        return decisions
+
+    def _decision_problem(
+        self,
+        sampled: Callable[..., Any],
+        row: int,
+        decision: TokenDecision,
+        sequences: Sequence[SequenceView],
+        other: Callable[..., Any] | None,
+    ) -> str | None:
+        """Return the problem of a decision, if any; ``other`` is the method that has decided about ``row`` too.
+
+        Raises ``RuntimeError`` if there is no such row.
+        """
+        if not 0 <= row < len(sequences):
+            raise RuntimeError(f"{self.owner(sampled)}: sampled() decides about row {row} of {len(sequences)}")
+        sequence = sequences[row]
+        if other is not None:
+            return f"{self.owner(other)} and {self.owner(sampled)} both decide about this token; block one of them"
+        if not sequence.constrained:
+            return f"{self.owner(sampled)}: sampled() decides about an output that it does not constrain"
+        if decision.forced:
+            return self.forced_problem(sampled, decision.forced, sequence.limit - len(sequence.tokens) - 1)
+        return None
+
+    def forced_problem(self, method: Callable[..., Any], forced: Sequence[int], room: int) -> str | None:
+        """Return the problem if ``method`` of an extension forces more tokens than there is ``room`` for."""
+        if len(forced) <= max(0, room):
+            return None
+        name = getattr(method, "__name__", "")
+        return f"{self.owner(method)}: {name}() forces {len(forced)} tokens, and there is room for {max(0, room)}"
 
     def shortest_idle_timeout(self) -> float | None:
         """Return the seconds that an idle engine may wait; ``None``: no extension limits them."""
@@ -210,20 +264,38 @@ class ExtensionPoints:
         return min((max(0.0, timeout) for timeout in timeouts if timeout is not None), default=None)
 
     def share_tensor_store(self) -> None:
-        """Give the first store of tensors to the extensions that use one."""
-        for store in [store for make in self.tensor_store if (store := make()) is not None][:1]:
+        """Give the store of tensors to the extensions that use one. Raises ``ConfigError`` if there are two stores."""
+        stores = {self.owner(make): store for make in self.tensor_store if (store := make()) is not None}
+        if len(stores) > 1:
+            raise ConfigError(f"{' and '.join(stores)} both have a store of tensors; block one of them")
+        for store in stores.values():
             for use in self.use_tensor_store:
                 use(store)
 
-    def all_info(self) -> dict[str, Any]:
-        """Return the plain data of all extensions for ``/server_info``."""
-        return {name: value for info in self.info for name, value in info().items()}
+    def all_info(self, own: Iterable[str] = ()) -> dict[str, Any]:
+        """Return the plain data of all extensions for ``/server_info``.
+
+        Raises ``ConfigError`` if two of them use the same name, or one of ``own``, the engine's names.
+        """
+        owners, collected = dict.fromkeys(own, "the engine"), dict[str, Any]()
+        for info in self.info:
+            for name, value in info().items():
+                if (other := owners.setdefault(name, self.owner(info))) != self.owner(info):
+                    raise ConfigError(f"{other} and {self.owner(info)} both have {name!r} in info(); block one of them")
+                collected[name] = value
+        return collected
 
 
 def extension_points(
-    extensions: Mapping[str, StepExtension], refusals: Mapping[str, str] | None = None
+    extensions: Mapping[str, StepExtension],
+    refusals: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> ExtensionPoints:
-    """Collect the methods that ``extensions``, by name and in their order, override."""
+    """Collect the methods that ``extensions``, by name and in their order, override.
+
+    ``labels``: the extensions as errors name them, by name.
+    """
+    labels = labels or {name: f"step-extension {name!r}" for name in extensions}
     methods: dict[str, Any] = {}
     for base in (StepExtension, *PHASES):
         if base in OBJECTS or base in EXCLUSIVE or base is ExecutionPhase:
@@ -251,6 +323,7 @@ def extension_points(
         **methods,
         max_draft_rows=max(rows, default=0),
         refusals=refusals or {},
+        labels=tuple((extension, labels[name]) for name, extension in extensions.items()),
     )
 
 

@@ -338,7 +338,7 @@ class Scheduler:
             if result.token is None and result.finish is None:
                 continue
             outputs.append(self._append(chunk, result))
-        self.sharing.end_commit(outputs)
+        self.sharing.end_commit(chunks, outputs)
         return outputs
 
     def fail(self, sequence: Sequence, message: str, status: int = 500) -> Output:
@@ -380,7 +380,6 @@ class Scheduler:
         self.allocator.release(sequence, cache_prefix)
 
     def _end_request(self, sequence: Sequence) -> None:
-        sequence.service.ended = True
         self.sharing.ended(sequence)
         self.extensions.end_sequence(sequence)
 

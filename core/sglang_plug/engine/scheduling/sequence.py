@@ -51,8 +51,6 @@ class ServiceState:
     cached: int | None = None
     """Prompt tokens taken from the cache at the first admission."""
     retractions: int = 0
-    ended: bool = False
-    """True once the request is over, whatever its reason."""
     charged: int = 0
     """Leading prompt tokens that the caller was charged for, or that came from the prefix cache."""
 
@@ -156,9 +154,9 @@ class Sequence:
         return self.request.caller
 
     @property
-    def has_not_started(self) -> bool:
-        """True if nothing has been computed for the request yet, and it is still open."""
-        return self.service.cached is None and not self.service.ended
+    def was_admitted(self) -> bool:
+        """True once the sequence has run, even if it waits again."""
+        return self.service.cached is not None
 
     @property
     def deadline(self) -> float | None:

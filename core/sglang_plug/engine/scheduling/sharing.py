@@ -37,8 +37,6 @@ class CallerAccounting:
         weights: Mapping[str, float] | None = None,
     ) -> None:
         self._accounting, self._preemptive, self._weights = accounting, preemptive, dict(weights or {})
-        self._callers: dict[str, str] = {}
-        """Id of an open request -> its caller."""
         self._open, self._queued = Counter[str](), Counter[str]()
         """Open requests of each caller, and those of them that wait for their first admission."""
         self._drained = set[str]()
@@ -55,7 +53,6 @@ class CallerAccounting:
             return
         self._charge(self._accounting)
         caller = sequence.caller
-        self._callers[sequence.request.id] = caller
         self._open[caller] += 1
         self._queued[caller] += 1
         if self._open[caller] == 1:
@@ -76,7 +73,7 @@ class CallerAccounting:
         """Report whether to shorten the step before ``sequence``, for callers whose last waiting request is in it."""
         if not self._drained or sequence.caller in self._drained:
             return False
-        return sequence.service.cached is not None or self._queued[sequence.caller] > 1
+        return sequence.was_admitted or self._queued[sequence.caller] > 1
 
     def ended(self, sequence: Sequence) -> None:
         """Note the end of a request, whatever its reason."""
@@ -87,8 +84,7 @@ class CallerAccounting:
             return
         self._charge(self._accounting)
         caller = sequence.caller
-        del self._callers[sequence.request.id]
-        if sequence.service.cached is None:
+        if not sequence.was_admitted:
             self._leave_queue(self._accounting, caller)
         self._open[caller] -= 1
         if not self._open[caller]:
@@ -157,14 +153,14 @@ class CallerAccounting:
                 sequence.service.charged = end
                 self._computed[sequence.caller] = self._computed.get(sequence.caller, 0) + end - known
 
-    def end_commit(self, outputs: Iterable[Output]) -> None:
-        """Count the output tokens of a step; call it once the results of the step are applied.
+    def end_commit(self, chunks: Iterable[ScheduledChunk], outputs: Iterable[Output]) -> None:
+        """Count the output tokens of ``chunks``; call it once the results of the step are applied.
 
         The policy is charged at once for steps with prompts, and for others before its next order.
         """
         if self._accounting is None:
             return
-        generated, callers = self._generated, self._callers
+        generated, callers = self._generated, {chunk.sequence.request.id: chunk.sequence.caller for chunk in chunks}
         for output in outputs:
             caller = callers[output.id]
             generated[caller] = generated.get(caller, 0) + len(output.tokens)

@@ -76,6 +76,19 @@ def test_one_holder_can_end_a_request_that_another_still_holds() -> None:
     assert first.finished_ids == last.finished_ids == ["a"]
 
 
+def test_more_forced_tokens_than_there_is_room_for_end_the_request_by_name() -> None:
+    first, last = Holder(), Holder()
+    held, seq, fits = held_by(first, last), sequence(), sequence("b")  # of 8 new tokens
+    assert held.hold(seq) and held.hold(fits)
+    first.named += [ReadySequence(seq, (5,) * 8), ReadySequence(fits, (5,) * 7)]
+    last.named.append(ReadySequence(fits))
+    (refused, error), released = held.release()
+    assert refused is seq and seq.tokens == [1] and released == (fits, None)
+    assert isinstance(error, RequestError) and error.status == 500
+    assert "step-extension '0': ready() forces 8 tokens, and there is room for 7" in str(error)
+    assert first.finished_ids == last.finished_ids == ["a"] and len(held) == 0
+
+
 def test_a_sequence_that_was_aborted_is_not_released_even_if_its_id_is_used_again() -> None:
     holder = Holder()
     held, seq, again = held_by(holder), sequence(), sequence()

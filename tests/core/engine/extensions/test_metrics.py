@@ -46,7 +46,7 @@ def test_metrics_that_cannot_be_sent_are_left_out_with_a_log_line(
         assert metrics.counters() == (GOOD,)
         assert [fact.name for fact in metrics.gauges()] == ["b_info"]
     assert faulty.calls == 1 and other.calls == 3
-    assert f"Reports.counters() are left out from now on: {message}" in caplog.text
+    assert f"'faulty': the metrics of counters() are left out from now on: {message}" in caplog.text
 
 
 def test_a_method_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

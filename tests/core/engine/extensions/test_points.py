@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from sglang_plug import (
     AdmissionPhase,
+    CachePhase,
     ChunkView,
     ConfigError,
     Constraint,
@@ -20,6 +22,7 @@ from sglang_plug import (
     RankStep,
     Request,
     RequestError,
+    SamplingParams,
     SamplingPhase,
     SequenceView,
     ServicePhase,
@@ -186,14 +189,85 @@ class Constrains(StepExtension, SamplingPhase):
         return {} if self.decision is None else {tokens[0]: self.decision}
 
 
+def constrained_sequence(*, constrained: bool = True, max_new_tokens: int = 4) -> EngineSequence:
+    params = SamplingParams(max_new_tokens=max_new_tokens)
+    return EngineSequence.of(Request(id="1", tokens=(1,), params=params), 9, constrained=constrained)
+
+
 def test_one_extension_at_most_constrains_a_sequence() -> None:
     request = Request(id="1", tokens=(1,))
     decision = TokenDecision(rejected=True)
     assert not ExtensionPoints().is_constrained(request)
     points = extension_points({"idle": Constrains(), "one": Constrains(decision)})
-    assert points.is_constrained(request) and points.decisions([EngineSequence.of(request, 9)], [3]) == {3: decision}
+    assert points.is_constrained(request) and points.decisions([constrained_sequence()], [0]) == {0: decision}
     with pytest.raises(RequestError, match="'one' and 'two' both constrain this output"):
         extension_points({"one": Constrains(decision), "two": Constrains(decision)}).is_constrained(request)
+
+
+@pytest.mark.parametrize(
+    ("decisions", "sequence", "message"),
+    [
+        (
+            [TokenDecision(rejected=True), TokenDecision()],
+            constrained_sequence(),
+            "'0' and step-extension '1' both decide",
+        ),
+        ([TokenDecision()], constrained_sequence(constrained=False), "'0': .* an output that it does not constrain"),
+        ([TokenDecision(forced=(5,) * 4)], constrained_sequence(), r"'0': sampled\(\) forces 4 tokens, .* room for 3"),
+    ],
+)
+def test_a_wrong_decision_ends_the_request_with_an_error_that_names_the_extensions(
+    decisions: list[TokenDecision], sequence: EngineSequence, message: str
+) -> None:
+    points = extension_points({str(number): Constrains(decision) for number, decision in enumerate(decisions)})
+    error = points.decisions([sequence], [0])[0].error
+    assert error is not None and error.status == 500 and re.search(message, str(error))
+
+
+def test_forced_tokens_up_to_the_limit_are_no_error() -> None:
+    decision = TokenDecision(forced=(5,) * 3)
+    assert extension_points({"one": Constrains(decision)}).decisions([constrained_sequence()], [0]) == {0: decision}
+
+
+def test_a_decision_about_another_row_is_an_error_that_names_the_extension() -> None:
+    points = extension_points({"one": Constrains(TokenDecision())}, labels={"one": "step-extension 'one' from there"})
+    with pytest.raises(RuntimeError, match=r"^step-extension 'one' from there: sampled\(\) decides about row 3 of 1"):
+        points.decisions([constrained_sequence()], [3])
+
+
+class Stores(StepExtension, CachePhase):
+    def __init__(self, store: Any = None) -> None:
+        self.store, self.received = store, list[Any]()
+
+    def tensor_store(self) -> Any:
+        return self.store
+
+    def use_tensor_store(self, store: Any) -> None:
+        self.received.append(store)
+
+
+def test_two_stores_of_tensors_are_an_error_that_names_both() -> None:
+    uses = Stores()
+    extension_points({"one": Stores("a store"), "uses": uses}).share_tensor_store()
+    assert uses.received == ["a store"]
+    with pytest.raises(ConfigError, match="'one' and step-extension 'two' both have a store of tensors"):
+        extension_points({"one": Stores("a"), "uses": uses, "two": Stores("b")}).share_tensor_store()
+
+
+class Fails(Counts):
+    def finished(self, sequence: SequenceView) -> None:
+        super().finished(sequence)
+        raise KeyError("a fault in finished")
+
+
+def test_finished_is_called_for_each_extension_even_if_one_of_them_fails(caplog: pytest.LogCaptureFixture) -> None:
+    fails, last, refuses = Fails(), Counts(), Counts(refuses=True)
+    with pytest.raises(RequestError, match="no"):
+        admitted(extension_points({"fails": fails, "last": last, "refuses": refuses}))
+    assert fails.open == last.open == 0 and "step-extension 'fails': finished() failed" in caplog.text
+    accepting = extension_points({"fails": fails, "last": last})
+    accepting.end_sequence(admitted(accepting))
+    assert fails.open == last.open == 0
 
 
 def test_a_refusal_names_the_part_of_the_request() -> None:

@@ -1,12 +1,36 @@
-"""Outputs in the conformance test of step extensions; see ``check_step_extension``."""
+"""Outputs and ends of requests in the conformance test of step extensions; see ``check_step_extension``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from sglang_plug.contracts.extension.views import SequenceView
 from sglang_plug.contracts.request import Output
 from sglang_plug.engine.processes.messages import check_sendable
+
+
+class CheckedEnds:
+    """Passes ends of requests on to an extension, and keeps its errors, which an engine only logs.
+
+    Args:
+        finished: the method of the extension.
+    """
+
+    def __init__(self, finished: Callable[[SequenceView], None]) -> None:
+        self._finished = finished
+        self.errors: list[Exception] = []
+
+    def __call__(self, sequence: SequenceView) -> None:
+        try:
+            self._finished(sequence)
+        except Exception as error:
+            self.errors.append(error)
+
+
+def raise_errors(ends: Iterable[CheckedEnds]) -> None:
+    """Raise the first error of ``finished``, if there was one."""
+    for error in (error for end in ends for error in end.errors):
+        raise error
 
 
 class CheckedOutputs:

@@ -33,7 +33,7 @@ from sglang_plug.testing.scheduler_parts import REFUSED, Counter, FirstCome, New
 from sglang_plug.testing.service_phase import ServiceReports
 
 from .held_requests import CheckedHolder
-from .outputs import CheckedOutputs
+from .outputs import CheckedEnds, CheckedOutputs, raise_errors
 from .preemption import CheckedPreemption
 from .queueing import CheckedQueueing
 from .step_budgets import CheckedStepBudget, check_prompts_advance, observe_step
@@ -153,11 +153,11 @@ class _Run:
         self._holders = [CheckedHolder(holder) for holder in points.holders]
         forgets = tuple(holder.forget for holder in self._holders)
         self._states = tuple(map(CheckedStates, points.states))
-        self._outputs = tuple(map(CheckedOutputs, points.output))
+        self._outputs, self._ends = tuple(map(CheckedOutputs, points.output)), tuple(map(CheckedEnds, points.finished))
         self._points = points = replace(
             points,
             holders=tuple(self._holders),
-            finished=(*points.finished, *forgets),
+            finished=(*self._ends, *forgets),
             states=(*self._states, SometimesFull()) if self._states else (),
             step_budget=CheckedStepBudget(points.step_budget),
             preemption=CheckedPreemption(points.preemption),
@@ -221,6 +221,7 @@ class _Run:
             if waiting and steps % 3 == 0:
                 self._submit(waiting.pop(0))
             self._abort(aborts, outputs)
+            raise_errors(self._ends)
             self._release(outputs)
             self._act_between_steps()
             if scheduler.busy:
@@ -268,7 +269,9 @@ class _Run:
         for between_steps in self._points.between_steps:
             between_steps()
         for sequence, error in self._points.end_waiting():
-            assert not sequence.has_not_started, f"request {sequence.request.id} was ended while it waited: {error}"
+            id = sequence.request.id
+            is_over = self.finished.get(id) != 0
+            assert sequence.was_admitted or is_over, f"request {id} was ended while it waited: {error}"
 
     def _queue(self, sequence: EngineSequence) -> None:
         self._scheduler.add(sequence)
