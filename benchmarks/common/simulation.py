@@ -15,12 +15,12 @@ from sglang_plug import Request, SamplingParams, SchedulePolicy
 from sglang_plug.contracts.serving.scheduling import AccountingPolicy, PreemptivePolicy
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.scheduling.caller_accounting import CallerAccounting
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
 from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.engine.scheduling.sharing import CallerAccounting
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.time_slices import TimeSlices
@@ -112,7 +112,7 @@ class Simulation:
             chunk_size=engine.chunk_size,
             max_running=engine.max_running,
             preemption=Preemption(self._clock, preemptive, extension=TimeSlices(self._clock)),
-            sharing=CallerAccounting(accounting, preemptive, engine.weights),
+            accounting=CallerAccounting(accounting, preemptive, engine.weights),
             extensions=extension_points({"step-time": StepTime(engine.target)} if engine.target != 0 else {}),
         )
 

@@ -107,7 +107,13 @@ class EngineLoop:
         self._checks = RequestChecks(info, self.longest, max_queued)
         self._load_weights = update_weights
         self.pipeline = Pipeline(
-            scheduler, runner, overlap=overlap, shortage=shortage, describe=describe, shared=ranks is not None
+            scheduler,
+            runner,
+            overlap=overlap,
+            shortage=shortage,
+            describe=describe,
+            shared=ranks is not None,
+            step_budget=self.extensions.step_budget,
         )
         self.ranks, self._queue_view = ranks, Queue(scheduler)
         self.requests, self.held = OpenRequests(), HeldSequences(self.extensions)
@@ -226,8 +232,8 @@ class EngineLoop:
 
     def _queue(self, sequence: Sequence) -> None:
         """Queue a sequence, unless a step extension refuses it."""
-        self.scheduler.add(sequence)
         try:
+            self.scheduler.add(sequence)
             self.extensions.sequence_queued(sequence, self._queue_view)
         except Exception as error:
             self._refuse_waiting(sequence, self._refusal(sequence.request.id, error))

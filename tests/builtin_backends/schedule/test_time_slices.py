@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.scheduling.caller_accounting import CallerAccounting
 from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sharing import CallerAccounting
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.caller_limits import CallerLimits
@@ -62,7 +62,7 @@ def test_a_request_that_a_limit_keeps_out_preempts_a_sequence_whose_end_lets_it_
         chunk_size=200,
         policy=lambda: served,
         preemption=Preemption(clock, shares, extension=TimeSlices(clock)),
-        sharing=CallerAccounting(shares, shares),
+        accounting=CallerAccounting(shares, shares),
         extensions=ExtensionPoints(order=(CallerLimits(max_running=1).order,)),
     )
     *long, short = callers

@@ -35,6 +35,7 @@ from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.processes.messages import Abort, Close, Control, FromEngine, Reply, StepOutputs, Submit
 from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
@@ -73,7 +74,16 @@ class Bench:
         self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
         cache = RadixCache(1, LeastRecentlyUsed(), lambda: 0.0)
         points = extension_points(extensions or {}, {"constraint": "nobody serves it"})
-        self.scheduler = Scheduler(SlotPool(64, 1), cache, FirstCome(), chunk_size=32, max_running=2, extensions=points)
+        preemption = Preemption(extension=points.preemption)
+        self.scheduler = Scheduler(
+            SlotPool(64, 1),
+            cache,
+            FirstCome(),
+            chunk_size=32,
+            max_running=2,
+            extensions=points,
+            preemption=preemption,
+        )
         info = {"vocab_size": 100, "context_length": 50, "tasks": ["generate"], **info}
         self.loop = EngineLoop(
             self.scheduler,

@@ -16,6 +16,7 @@ be able to prepare and compute such a step, and to provide its graph inputs.
 
 An extension keeps what it knows of a sequence in ``sequence.extras[self]``. An exception while a request is admitted,
 held or queued ends that request: a ``RequestError`` is sent to the client, and any other one is an internal error
-that names the extension. An exception while a step is planned or computed fails the step; any other one ends the
-engine.
+that names the extension. An exception while a step is computed ends the requests of the step. One while a step is
+planned ends all requests that wait or run, since any of them may be the reason. Three such steps in a row end the
+engine. An exception of ``finished`` is logged. Any other one, for instance while a step is committed, ends the engine.
 """

@@ -2,7 +2,7 @@
 
 ::
 
-    host    plan 1, launch 1, plan 2, launch 2, read 1, commit 1, tell, plan 3, launch 3, read 2, commit 2, ...
+    host    plan 1, launch 1, plan 2, launch 2, read 1, commit 1, send, plan 3, launch 3, read 2, commit 2, ...
     device                   [ step 1 ............. ][ step 2 ......................... ][ step 3 ...
 
 A step that is launched ahead takes its input tokens from the previous step, on the device. Rows of sequences that turn
@@ -17,7 +17,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sglang_plug.contracts.extension.step_budget import StepBudgetPhase
 from sglang_plug.contracts.request import Output
+from sglang_plug.engine.extensions.points import DEFAULT_STEP_BUDGET
 from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 
@@ -32,10 +34,10 @@ MAX_CONSECUTIVE_FAILURES = 3
 
 @dataclass(frozen=True, slots=True)
 class InFlightStep:
-    """A step on the device."""
+    """A step on the device, sampling included."""
 
     chunks: list[ScheduledChunk]
-    launched: LaunchedStep | DeferredSampling | Exception
+    launched: LaunchedStep | Exception
     """The launched step, or the error that occurred while it was queued."""
     began: float
     """``time.perf_counter()`` when it was queued."""
@@ -49,8 +51,28 @@ class InFlightStep:
         """Wait for the step and return one result for each chunk. Raises the error of the step, if it failed."""
         if isinstance(self.launched, Exception):
             raise self.launched
-        assert isinstance(self.launched, LaunchedStep)
         return self.launched.results()
+
+
+@dataclass(frozen=True, slots=True)
+class StepAhead:
+    """A step that was queued before the previous one is committed."""
+
+    chunks: list[ScheduledChunk]
+    launched: LaunchedStep | DeferredSampling | Exception
+    """The launched step without its sampling, where that depends on the previous step."""
+    began: float
+
+    def after_commit(self) -> InFlightStep | None:
+        """Queue what was deferred, as the previous step is committed; ``None`` if no result is needed any more."""
+        if all(chunk.dropped for chunk in self.chunks):
+            return None
+        chunks, launched = [chunk.committed for chunk in self.chunks], self.launched
+        try:
+            sampled = launched.sample(chunks) if isinstance(launched, DeferredSampling) else launched
+            return InFlightStep(chunks, sampled, self.began)
+        except Exception as error:
+            return InFlightStep(chunks, error, self.began)
 
 
 class Pipeline:
@@ -63,6 +85,7 @@ class Pipeline:
         shortage: returns the message for an error that says that memory did not suffice for a step.
         describe: returns any other error in one line.
         shared: True if other ranks compute the same steps.
+        step_budget: learns the durations of steps.
     """
 
     def __init__(
@@ -74,9 +97,11 @@ class Pipeline:
         shortage: Callable[[Exception], str | None] = lambda error: None,
         describe: Callable[[BaseException], str] = repr,
         shared: bool = False,
+        step_budget: StepBudgetPhase = DEFAULT_STEP_BUDGET,
     ) -> None:
         self.scheduler, self.runner, self.overlap = scheduler, runner, overlap
         self._shortage, self._describe, self._shared = shortage, describe, shared
+        self._step_budget = step_budget
         self._ahead: InFlightStep | None = None
         self._failures = 0
         self._ended = 0.0
@@ -92,16 +117,15 @@ class Pipeline:
 
         Raises the error of a step if several steps fail in a row.
         """
-        flight = self._current()
-        if flight is None:
+        try:
+            step = self._current()
+            next_step = self._launch_ahead(step) if ahead and self.overlap and step is not None else None
+        except Exception as error:
+            return self._end_all(error)
+        if step is None:
             return []
-        if ahead and self.overlap and isinstance(flight.launched, LaunchedStep):
-            chunks = self.scheduler.plan_ahead(flight.chunks)
-            self._ahead = self._launch(chunks, flight.launched) if chunks else None
-        outputs = self.scheduler.commit(flight.chunks, self._results(flight))
-        self.forget_dropped()
-        if self._ahead is not None:
-            self._ahead = self._follow(self._ahead)
+        outputs = self.scheduler.commit(step.chunks, self._results(step))
+        self._ahead = None if next_step is None else next_step.after_commit()
         return outputs
 
     def forget_dropped(self) -> None:
@@ -115,52 +139,64 @@ class Pipeline:
 
     def _current(self) -> InFlightStep | None:
         """Return the step that is on the device already, or else a new one; ``None`` if there is nothing to do."""
-        flight, self._ahead = self._ahead, None
-        if flight is not None:
-            self.scheduler.start_planned_step(flight.chunks)
-            return flight
+        step, self._ahead = self._ahead, None
+        if step is not None:
+            self.scheduler.start_planned_step(step.chunks)
+            return step
         chunks = self.scheduler.plan()
-        return self._launch(chunks) if chunks else None
-
-    @staticmethod
-    def _follow(flight: InFlightStep) -> InFlightStep:
-        """Return ``flight`` after the previous step has been committed; deferred sampling is queued now."""
-        chunks, launched = [chunk.committed for chunk in flight.chunks], flight.launched
-        try:
-            chosen = launched.sample(chunks) if isinstance(launched, DeferredSampling) else launched
-            return InFlightStep(chunks, chosen, flight.began)
-        except Exception as error:
-            return InFlightStep(chunks, error, flight.began)
-
-    def _launch(self, chunks: list[ScheduledChunk], before: LaunchedStep | None = None) -> InFlightStep:
+        if not chunks:
+            return None
         began = time.perf_counter()
         try:
-            return InFlightStep(chunks, self.runner.launch(chunks, before), began)
+            return InFlightStep(chunks, self.runner.launch(chunks), began)
         except Exception as error:
             return InFlightStep(chunks, error, began)
 
-    def _results(self, flight: InFlightStep) -> list[StepResult]:
+    def _launch_ahead(self, step: InFlightStep) -> StepAhead | None:
+        """Plan and queue the step after ``step``; ``None`` if the results of ``step`` must be known first."""
+        if isinstance(step.launched, Exception):
+            return None
+        chunks = self.scheduler.plan_ahead(step.chunks)
+        if not chunks:
+            return None
+        began = time.perf_counter()
+        try:
+            return StepAhead(chunks, self.runner.launch(chunks, step.launched), began)
+        except Exception as error:
+            return StepAhead(chunks, error, began)
+
+    def _end_all(self, error: Exception) -> list[Output]:
+        """End all requests that wait or run, since a step could not be planned because of any of them.
+
+        Raises ``error`` if steps fail several times in a row.
+        """
+        self._failures += 1
+        if self._failures >= MAX_CONSECUTIVE_FAILURES:
+            raise error
+        logger.error("a step could not be planned", exc_info=error)
+        return self.scheduler.fail_all(f"the step could not be planned: {self._describe(error)}")
+
+    def _results(self, step: InFlightStep) -> list[StepResult]:
         """Return the results of a step; turn an error into failed results, so that it does not end the engine.
 
         The error is raised if steps fail several times in a row, or if there are other ranks: these are still computing
         the step, or wait for this rank's part of it.
         """
         try:
-            results = flight.results()
+            results = step.results()
         except Exception as error:
             if self._shared:
                 raise
             if (shortage := self._shortage(error)) is not None:  # smaller steps will fit
-                logger.error("a step of %d sequences failed: %s", len(flight.chunks), shortage)
-                return [StepResult(error=shortage)] * len(flight.chunks)
+                logger.error("a step of %d sequences failed: %s", len(step.chunks), shortage)
+                return [StepResult(error=shortage)] * len(step.chunks)
             self._failures += 1
             if self._failures >= MAX_CONSECUTIVE_FAILURES:
                 raise
-            logger.exception("a step of %d sequences failed", len(flight.chunks))
-            return [StepResult(error=f"the step failed: {self._describe(error)}")] * len(flight.chunks)
+            logger.exception("a step of %d sequences failed", len(step.chunks))
+            return [StepResult(error=f"the step failed: {self._describe(error)}")] * len(step.chunks)
         self._failures = 0
-        began, self._ended = max(flight.began, self._ended), time.perf_counter()
-        has_prompts = self.scheduler.counters.prefill_sequences > 0
-        step_budget = self.scheduler.extensions.step_budget
-        step_budget.step_computed(flight.chunks, self._ended - began, has_prompts=has_prompts)
+        began, self._ended = max(step.began, self._ended), time.perf_counter()
+        has_prompts = self.scheduler.counters.has_prompts
+        self._step_budget.step_computed(step.chunks, self._ended - began, has_prompts=has_prompts)
         return results

@@ -55,8 +55,9 @@ def intersection(first: AllowedTokens, second: AllowedTokens) -> AllowedTokens:
     rows = sorted({*first.rows, *second.rows})
     words = max(first.mask.shape[1], second.mask.shape[1])
     mask = torch.full((len(rows), words), -1, dtype=torch.int32)
+    index_by_row = {row: index for index, row in enumerate(rows)}
     for allowed in (first, second):
-        indices = torch.tensor([rows.index(row) for row in allowed.rows], dtype=torch.int64)
+        indices = torch.tensor([index_by_row[row] for row in allowed.rows], dtype=torch.int64)
         mask[indices] &= pad(allowed.mask, (0, words - allowed.mask.shape[1]))
     errors: Mapping[int, RequestError] = {**second.errors, **first.errors}
     empty = [row for row, any_token in zip(rows, mask.any(1).tolist(), strict=True) if not any_token]

@@ -1,11 +1,13 @@
-"""Reasons to admit a waiting sequence later: running ones need room to grow, or compute the same prefix."""
+"""Rules of admission: the limits of step extensions, room to grow for running sequences, and shared prefixes."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
 from sglang_plug.contracts.serving.cache import Match
+from sglang_plug.engine.extensions.points import ExtensionPoints
 
 from .sequence import Sequence
 
@@ -52,3 +54,26 @@ def prefixes_being_computed(running: Iterable[Sequence]) -> set[Hashable]:
     """Return the keys of the prefixes that sequences in ``running`` compute."""
     prefilling = (sequence for sequence in running if sequence.computes_prompt)
     return {key for sequence in prefilling if (key := continuation(sequence, sequence.match)) is not None}
+
+
+def apply_order(
+    extensions: ExtensionPoints, order: list[Sequence], running: list[Sequence], keep: Ordered[Sequence] = ()
+) -> list[Sequence]:
+    """Return the sequences of ``order`` that step extensions let run together with ``running`` ones, in their order.
+
+    ``keep`` are running sequences that are in ``order``, and are never left out. Raises ``RuntimeError`` if an
+    extension returns other sequences than it was given.
+    """
+    for change in extensions.order:
+        answer = change(order, running)
+        known, ids = set(map(id, order)), set(map(id, answer))
+        if len(ids) != len(answer) or not ids <= known:
+            raise RuntimeError(
+                f"{extensions.owner(change)}: order() must return a subset of the {len(order)} given sequences without "
+                f"repetition; it returned {len(answer)} sequences, {len(ids & known)} of them given"
+            )
+        order = answer
+    if keep and extensions.order:
+        present = set(map(id, order))
+        order = [*order, *(sequence for sequence in keep if id(sequence) not in present)]
+    return order

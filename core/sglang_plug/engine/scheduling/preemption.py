@@ -39,6 +39,7 @@ class Preemption:
         policy: the schedule policy, if it is preemptive.
         name: the policy as errors name it.
         extension: the step extension that preempts running sequences.
+        extension_name: the extension as errors name it.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class Preemption:
         policy: PreemptivePolicy | None = None,
         name: str = "the schedule policy",
         extension: PreemptionPhase | None = None,
+        extension_name: str = "the step extension",
     ) -> None:
-        self._now, self._policy, self._name, self._extension = now, policy, name, extension or PreemptionPhase()
+        self._now, self._policy, self._name = now, policy, name
+        self._extension, self._extension_name = extension or PreemptionPhase(), extension_name
         self._next_retry = self._next_limited = 0.0
         self._searched = 0
         """Number of limited sequences that were considered, which says with which one the next search begins."""
@@ -133,7 +136,7 @@ class Preemption:
         if not self.lacks_slots:
             running = [sequence for sequence in running if sequence.computes_prompt]
         chosen = self._extension.preempt(running, waiting, within_callers=can_preempt)
-        return _checked(chosen, running, waiting, type(self._extension).__name__)
+        return _checked(chosen, running, waiting, self._extension_name)
 
     def _preempt_for_limited(
         self, running: list[Sequence], limited: list[Sequence], admissible: Admissible
@@ -149,7 +152,7 @@ class Preemption:
             victims = [other for other, rest in zip(running, others, strict=True) if admissible([sequence], rest)]
             if victims:
                 answer = self._extension.preempt(victims, [sequence], within_callers=self.can_preempt)
-                ended, first = _checked(answer, victims, [sequence], type(self._extension).__name__)
+                ended, first = _checked(answer, victims, [sequence], self._extension_name)
                 if ended:
                     return ended, first
         return [], []
@@ -169,10 +172,7 @@ def _checked(
     queued = {id(sequence): sequence for sequence in waiting}
     leaving, leading = dict.fromkeys(map(id, ended)), dict.fromkeys(map(id, first))
     if not (leaving.keys() <= known.keys() and leading.keys() <= queued.keys()):
-        raise RuntimeError(
-            f"{name}: preempt() must return some of the running sequences and some of the waiting ones that it was "
-            "given, in this order"
-        )
+        raise RuntimeError(f"{name}: preempt() must return some of the given running sequences, then some waiting ones")
     return [known[number] for number in leaving], [queued[number] for number in leading]
 
 

@@ -130,6 +130,11 @@ class StepCounters:
     accepted_tokens: int = 0
     queue_seconds: list[float] = field(default_factory=list)
 
+    @property
+    def has_prompts(self) -> bool:
+        """True if the step computes tokens of prompts."""
+        return self.prefill_sequences > 0
+
     def add(self, chunks: Iterable[ScheduledChunk]) -> None:
         """Count the sequences and tokens of ``chunks``."""
         for chunk in chunks:
@@ -138,6 +143,17 @@ class StepCounters:
                 self.prefill_tokens += chunk.count
             else:
                 self.decode_sequences += 1
+
+
+def failed_output(sequence: Sequence, message: str, status: int = 500) -> Output:
+    """Return the last output of a request that ends with an error."""
+    return Output(id=sequence.request.id, finish=Finish("error", message=message, status=status))
+
+
+def pooled_output(sequence: Sequence, values: tuple[float, ...]) -> Output:
+    """Return the only output of a pooling task."""
+    cached = sequence.service.cached or 0
+    return Output(id=sequence.request.id, finish=Finish("stop"), cached_tokens=cached, values=values)
 
 
 def append(chunk: ScheduledChunk, result: StepResult, counters: StepCounters) -> Output:

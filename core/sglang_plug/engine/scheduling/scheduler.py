@@ -13,18 +13,18 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from sglang_plug.contracts.request import Finish, Output
+from sglang_plug.contracts.request import Output
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
 
-from .admission_rules import GrowthReserve, continuation, prefixes_being_computed
+from .admission_rules import GrowthReserve, apply_order, continuation, prefixes_being_computed
+from .caller_accounting import SHORT_STEP_DIVISOR, CallerAccounting
 from .checked_policy import CheckedPolicy
 from .planned_step import PlannedStep, TokenBudget, continued
 from .preemption import Preemption, moved_to_front
-from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult, append
+from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult, append, failed_output, pooled_output
 from .sequence import Sequence
-from .sharing import SHORT_STEP_DIVISOR, CallerAccounting
 
 MAX_STEPS_AHEAD_OF_QUEUE = 8
 """Largest number of steps planned ahead before waiting sequences that found no room are considered again."""
@@ -44,7 +44,7 @@ class Scheduler:
         owners: the prefix cache and its eviction policy, as error messages name them.
         preemption: decides which running sequences are preempted in favour of waiting ones.
         reserve: slots kept free for the growth of running sequences.
-        sharing: tells the policy what callers use, and which running prompts it orders.
+        accounting: tells the policy what callers use, and which running prompts it orders.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Scheduler:
         owners: str = "the prefix cache",
         preemption: Preemption | None = None,
         reserve: GrowthReserve | None = None,
-        sharing: CallerAccounting | None = None,
+        accounting: CallerAccounting | None = None,
     ) -> None:
         self.extensions = extensions or ExtensionPoints()
         self.allocator = KVAllocator(pool, cache, self.extensions, owners)
         self.pool, self.cache, self.policy, self.states = pool, cache, policy, self.extensions.states
         self.chunk_size, self.max_running, self.whole = chunk_size, max_running, whole
-        self.preemption, self.sharing = preemption or Preemption(), sharing or CallerAccounting()
+        self.preemption, self.accounting = preemption or Preemption(), accounting or CallerAccounting()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.paused: dict[str, Sequence] = {}
@@ -82,10 +82,10 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
-        self.preemption.note_started(sequence)
-        self.sharing.queued(sequence)
         self.waiting.append(sequence)
         self._ahead_left = 0
+        self.accounting.queued(sequence)
+        self.preemption.note_started(sequence)
 
     def pause(self, id: str) -> None:
         """Stop scheduling a request until ``resume``; an unknown id is ignored. No step may be in flight."""
@@ -118,8 +118,6 @@ class Scheduler:
             self._ahead_left = 0
         return sequence
 
-    # -- planning -----------------------------------------------------------------------------------------------
-
     def plan(self) -> list[ScheduledChunk]:
         """Plan the next step: sequences that decode first, then running prompts, then as many waiting ones as fit."""
         self.counters = StepCounters()
@@ -129,9 +127,7 @@ class Scheduler:
         for sequence in list(self.running):
             if remaining <= 0:
                 break
-            if self.counters.retracted and sequence not in self.running:  # retracted for an earlier one
-                continue
-            if sequence.computes_prompt:
+            if sequence.computes_prompt:  # or it was retracted for an earlier one, and has no slots
                 prompts.append(sequence)
             elif self._make_room(sequence):
                 count = sequence.count(sequence.computed, remaining, self.states)
@@ -139,17 +135,17 @@ class Scheduler:
                 chunks.append(self._plan_chunk(sequence, count))
         if prompts or self.waiting:
             budget = TokenBudget(remaining, self.extensions.step_budget.prompt_budget(chunks))
-            prompts, reordered = self.sharing.split(prompts)
+            prompts, reordered = self.accounting.split(prompts)
             self._plan_prompts(prompts, chunks, budget)
             self._admit(chunks, budget, preferred, [prompt for prompt in reordered if prompt.slots])
         if self.counters.retracted:
-            chunks = [chunk for chunk in chunks if chunk.sequence in self.running]
+            chunks = [chunk for chunk in chunks if not chunk.dropped]
         if self.extensions.plan:
             step = PlannedStep(chunks, self.pool, self.chunk_size, budget)
             for plan in self.extensions.plan:
                 plan(step)
         self.counters.add(chunks)
-        self._ahead_left = 0 if self.counters.prefill_sequences or self.counters.retracted else MAX_STEPS_AHEAD_OF_QUEUE
+        self._ahead_left = 0 if self.counters.has_prompts or self.counters.retracted else MAX_STEPS_AHEAD_OF_QUEUE
         return chunks
 
     def plan_ahead(self, chunks: list[ScheduledChunk]) -> list[ScheduledChunk]:
@@ -168,8 +164,7 @@ class Scheduler:
             return []
         if any(waits_for(continuing) for waits_for in self.extensions.waits_for):
             return []
-        has_prompts = self.counters.prefill_sequences > 0
-        planned = continued(continuing, self.chunk_size, self._plan_chunk, self.extensions, has_prompts)
+        planned = continued(continuing, self.chunk_size, self._plan_chunk, self.extensions, self.counters.has_prompts)
         if sum(self.pool.missing(len(chunk.sequence.slots), chunk.end) for chunk in planned) > self.pool.free:
             return []
         for chunk in planned:
@@ -186,12 +181,10 @@ class Scheduler:
     def _plan_prompts(self, prompts: list[Sequence], chunks: list[ScheduledChunk], budget: TokenBudget) -> None:
         """Plan tokens of running sequences whose prompts are not computed to the end."""
         for sequence in prompts:
-            if self.counters.retracted and sequence not in self.running:
-                continue
             start = sequence.computed
             if (max_tokens := budget.tokens(start)) <= 0:
                 break
-            if self._make_room(sequence):
+            if sequence.slots and self._make_room(sequence):
                 count = sequence.count(start, max_tokens, self.states)
                 budget.add(start, count)
                 chunks.append(self._plan_chunk(sequence, count))
@@ -229,8 +222,8 @@ class Scheduler:
         rejected restarts too: only that removes the token from recurrent states, and from a step launched ahead.
         """
         self._stop_running(sequence)
-        self.preemption.note_started(sequence)
         self.waiting.insert(0, sequence)
+        self.preemption.note_started(sequence)
 
     def _preempt(self) -> list[Sequence]:
         """Queue the preempted sequences; return the waiting ones that are admitted first.
@@ -238,16 +231,16 @@ class Scheduler:
         The computed tokens of preempted sequences stay in the prefix cache until they are evicted.
         """
         if self.waiting:
-            self.sharing.charge()
+            self.accounting.charge()
         if not self.waiting or not self.preemption.is_due:
             return []
-        admissible = partial(self.sharing.filtered, filters=self.extensions.order)
+        admissible = partial(apply_order, self.extensions)
         room = self.max_running - len(self.running)
         ended, preferred = self.preemption.preempt(self.running, self.waiting, room, admissible)
         for sequence in ended:
             self._stop_running(sequence)
+            self.waiting.append(sequence)
             self.preemption.note_started(sequence)
-        self.waiting.extend(ended)
         return preferred if ended else []
 
     def _admit(
@@ -262,8 +255,8 @@ class Scheduler:
         unused = max(0, budget.remaining - self.chunk_size // SHORT_STEP_DIVISOR)
         order = self.policy.order([*self.waiting, *prompts] if not closed else prompts, self.allocator.match)
         order = moved_to_front(preferred, order) if preferred else order
-        for waiting in self.sharing.filtered(order, self.running, self.extensions.order, keep=prompts):
-            if self.sharing.should_shorten_step(waiting):
+        for waiting in apply_order(self.extensions, order, self.running, keep=prompts):
+            if self.accounting.should_shorten_step(waiting):
                 budget.remaining, unused = budget.remaining - unused, 0
             if (closed and not prompts) or budget.tokens(0) <= 0:
                 break
@@ -302,7 +295,7 @@ class Scheduler:
             return False
         if sequence.service.cached is None:
             sequence.service.cached = sequence.computed
-            self.sharing.admitted(sequence)
+            self.accounting.admitted(sequence)
             self.counters.cached_tokens += sequence.computed
             self.counters.queue_seconds.append(max(0.0, time.time() - sequence.arrived))
         self.preemption.note_started(sequence)
@@ -315,7 +308,7 @@ class Scheduler:
         Dropped chunks have no output.
         """
         outputs = []
-        self.sharing.begin_commit(chunks, has_prompts=self.counters.prefill_sequences > 0)
+        self.accounting.begin_commit(chunks, has_prompts=self.counters.has_prompts)
         for chunk, result in zip(chunks, results, strict=True):
             sequence = chunk.sequence
             if chunk.dropped:
@@ -329,7 +322,8 @@ class Scheduler:
             sequence.output.forced_logprobs.extend(result.forced_logprobs)
             self.allocator.committed(sequence, prefilling=prefilling)
             if result.values is not None:
-                outputs.append(self._pooled(sequence, result.values))
+                self._finish(sequence)
+                outputs.append(pooled_output(sequence, result.values))
                 continue
             if result.rejected and result.finish is None:
                 sequence.sampling.rejections += 1
@@ -338,19 +332,24 @@ class Scheduler:
             if result.token is None and result.finish is None:
                 continue
             outputs.append(self._append(chunk, result))
-        self.sharing.end_commit(chunks, outputs)
+        self.accounting.end_commit(chunks, outputs)
         return outputs
 
     def fail(self, sequence: Sequence, message: str, status: int = 500) -> Output:
         """End a running sequence with an error; none of its tokens is put into the prefix cache."""
         self._finish(sequence, cache_prefix=False)
-        return Output(id=sequence.request.id, finish=Finish("error", message=message, status=status))
+        return failed_output(sequence, message, status)
 
-    def _pooled(self, sequence: Sequence, values: tuple[float, ...]) -> Output:
-        """End a pooling task, whose prompt is complete, with its result."""
-        self._finish(sequence)
-        id, cached = sequence.request.id, sequence.service.cached or 0
-        return Output(id=id, finish=Finish("stop"), cached_tokens=cached, values=values)
+    def fail_all(self, message: str) -> list[Output]:
+        """End all running and waiting requests with an error, after planning that may have been cut short."""
+        outputs = [self.fail(sequence, message) for sequence in [*self.running]]
+        waiting, self.waiting = self.waiting, []
+        ended = {output.id for output in outputs}
+        for sequence in waiting:
+            if sequence.request.id not in ended:  # not admitted by that planning
+                self._end_request(sequence)
+                outputs.append(failed_output(sequence, message))
+        return outputs
 
     def _append(self, chunk: ScheduledChunk, result: StepResult) -> Output:
         """Return the output of a complete chunk; slots of rejected drafts are freed."""
@@ -375,12 +374,12 @@ class Scheduler:
 
     def _stop_running(self, sequence: Sequence, cache_prefix: bool = True) -> None:
         """Remove a running sequence and release its slots; ``cache_prefix``: keep its prefix in the cache."""
+        self.allocator.release(sequence, cache_prefix)
         self.running.remove(sequence)
         self._ahead_left = 0
-        self.allocator.release(sequence, cache_prefix)
 
     def _end_request(self, sequence: Sequence) -> None:
-        self.sharing.ended(sequence)
+        self.accounting.ended(sequence)
         self.extensions.end_sequence(sequence)
 
     def accounts(self) -> dict[str, int]:

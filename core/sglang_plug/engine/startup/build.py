@@ -61,7 +61,7 @@ def build_engine(
     memory_of: Callable[[torch.device], DeviceMemory | None] = device_memory,
     lost: Callable[[str], None] = logger.critical,
 ) -> EngineLoop:
-    """Build an engine that is ready to run. Afterwards no plugin hook is called and no pluggy object is held.
+    """Build an engine that is ready to run. Afterwards no plugin hook is called.
 
     ``memory_of`` returns the memory of a device, if it can be accounted for; ``lost`` is called, from another thread,
     when a rank has ended. Raises ``ConfigError`` if the configuration cannot be served.
@@ -176,9 +176,12 @@ def _scheduler(
         extensions=extensions,
         owners=scheduling.owners,
         preemption=Preemption(
-            policy=scheduling.preemptive, name=scheduling.policy_name, extension=extensions.preemption
+            policy=scheduling.preemptive,
+            name=scheduling.policy_name,
+            extension=extensions.preemption,
+            extension_name=extensions.owner(extensions.preemption),
         ),
-        sharing=scheduling.sharing,
+        accounting=scheduling.accounting,
     )
 
 

@@ -10,8 +10,8 @@ from sglang_plug.contracts.serving.cache import EvictionPolicy, NodeStats, Prefi
 from sglang_plug.contracts.serving.scheduling import AccountingPolicy, PreemptivePolicy, SchedulePolicy
 from sglang_plug.deprecation import warn_deprecated
 from sglang_plug.engine.memory.kv_sizing import check_pool_options
+from sglang_plug.engine.scheduling.caller_accounting import CallerAccounting
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
-from sglang_plug.engine.scheduling.sharing import CallerAccounting
 from sglang_plug.plugins.attribution import check_contract, make_with_settings
 
 from .resolve import Resolved
@@ -27,7 +27,7 @@ class SchedulingComponents:
     """The policy, if it is preemptive."""
     policy_name: str
     """The policy as errors name it."""
-    sharing: CallerAccounting
+    accounting: CallerAccounting
     owners: str
     """The components that an error about lost slots names."""
 

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.whole_engine
 
 PLUGIN = """
 from sglang_plug import (
-    AdmissionPhase, ForwardPhase, LogitsBatch, LogitsProcessor, LogitsProcessorSpec, OutputPhase, ServicePhase,
-    StepExtension, StepExtensionSpec, hookimpl,
+    AdmissionPhase, ForwardPhase, LogitsBatch, LogitsProcessor, LogitsProcessorSpec, OutputPhase, PlanningPhase,
+    ServicePhase, StepExtension, StepExtensionSpec, hookimpl,
 )
 
 FAILS = "METHOD"
@@ -33,12 +33,19 @@ def fail(method):
     if method == FAILS:
         raise KeyError(f"a fault in {method}")
 
-class Faulty(StepExtension, AdmissionPhase, ForwardPhase, OutputPhase, ServicePhase):
+class Faulty(StepExtension, AdmissionPhase, ForwardPhase, OutputPhase, PlanningPhase, ServicePhase):
     def start(self):
         fail("start")
 
     def admit(self, sequence):
         fail("admit")
+
+    def order(self, waiting, running):
+        fail("order")
+        return [*waiting, *waiting] if FAILS == "wrong order" else waiting
+
+    def plan(self, step):
+        fail("plan")
 
     def before_forward(self, chunks):
         fail("before_forward")
@@ -93,13 +100,20 @@ def test_an_extension_that_does_not_start_is_named(engine: Callable[[str], Any])
         engine("start")
 
 
-@pytest.mark.parametrize("method", ["admit", "before_forward"])
+@pytest.mark.parametrize("method", ["admit", "order", "plan", "before_forward"])
 def test_a_request_that_fails_names_the_extension(method: str, engine: Callable[[str], Any]) -> None:
     served = engine(method)
     with pytest.raises(RequestError) as failed:
         served.outputs([REQUEST])
     assert failed.value.status == 500
     assert OWNER in str(failed.value) and f"a fault in {method}" in str(failed.value)
+
+
+def test_a_wrong_answer_names_the_extension(engine: Callable[[str], Any]) -> None:
+    served = engine("wrong order")
+    for _ in range(2):  # the engine goes on
+        with pytest.raises(RequestError, match=rf"{OWNER}.*: order\(\) must return a subset of the 1 given sequences"):
+            served.outputs([REQUEST])
 
 
 def test_an_engine_that_ends_names_the_extension(engine: Callable[[str], Any]) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sglang_plug import PreemptionPhase, SequenceView, StepExtension
+from sglang_plug.engine.scheduling.caller_accounting import CallerAccounting
 from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sharing import CallerAccounting
 from sglang_plug_backends.schedule.callers import FairShare
 from sglang_plug_backends.schedule.policies import FirstCome
 
@@ -53,8 +53,11 @@ class Wrong(NewestFirst):
 def full(extension: PreemptionPhase | None, policy: Any = None, callers: str = "aaaa") -> tuple[Scheduler, Device]:
     """Return a scheduler with two running sequences and two waiting ones."""
     chosen = FirstCome() if policy is None else policy
-    preemption, sharing = Preemption(policy=policy, extension=extension), CallerAccounting(policy, policy)
-    scheduler = make(policy=lambda: chosen, preemption=preemption, sharing=sharing, max_running=2)
+    preemption, accounting = (
+        Preemption(policy=policy, extension=extension, extension_name="NAME"),
+        CallerAccounting(policy, policy),
+    )
+    scheduler = make(policy=lambda: chosen, preemption=preemption, accounting=accounting, max_running=2)
     device = Device()
     for number, caller in enumerate(callers):
         submit(scheduler, str(number), [10 + number], params=LONG, caller=caller, arrived=float(number))
@@ -111,5 +114,5 @@ def test_another_answer_is_an_error_that_names_the_extension() -> None:
     extension = Wrong()
     scheduler, device = full(extension)
     extension.is_due = True
-    with pytest.raises(RuntimeError, match=r"^Wrong: preempt\(\) must return some of the running sequences"):
+    with pytest.raises(RuntimeError, match=r"^NAME: preempt\(\) must return some of the given running sequences"):
         step(scheduler, device)

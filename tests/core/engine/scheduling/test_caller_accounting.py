@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from sglang_plug import PlanningPhase, SequenceView, StepExtension, TokenUsage, Waiting
 from sglang_plug.engine.extensions.points import extension_points
+from sglang_plug.engine.scheduling.caller_accounting import SHORT_STEP_DIVISOR, CallerAccounting
 from sglang_plug.engine.scheduling.preemption import RETRY_SECONDS, RETRY_STEPS, Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sharing import SHORT_STEP_DIVISOR, CallerAccounting
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.callers import FairShare
@@ -59,7 +59,7 @@ def shared(policy: Any = None, clock: Clock | None = None, **options: Any) -> Sc
     return make(
         policy=lambda: policy,
         preemption=Preemption(clock, policy, extension=TimeSlices(clock)),
-        sharing=CallerAccounting(accounting, policy, options.pop("weights", None)),
+        accounting=CallerAccounting(accounting, policy, options.pop("weights", None)),
         **options,
     )
 
@@ -247,7 +247,7 @@ def test_a_request_that_lacked_kv_slots_and_was_aborted_preempts_nothing() -> No
     clock, policy = Clock(), FairShare()
     preemption = Preemption(clock, policy)
     scheduler = make(
-        policy=lambda: policy, preemption=preemption, sharing=CallerAccounting(policy, policy), capacity=4000
+        policy=lambda: policy, preemption=preemption, accounting=CallerAccounting(policy, policy), capacity=4000
     )
     device = Device()
     for number in range(4):

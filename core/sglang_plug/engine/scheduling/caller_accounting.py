@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Sequence as Ordered
+from collections.abc import Iterable, Mapping
 
 from sglang_plug.contracts.request import Output
 from sglang_plug.contracts.serving.scheduling import AccountingPolicy, PreemptivePolicy, TokenUsage
@@ -16,9 +15,6 @@ DEFAULT_WEIGHT = 1.0
 SHORT_STEP_DIVISOR = 8
 """A step that admits the last waiting request of a caller is filled up to one part in so many of its budget with
 prompts of callers that have more, so that the step is short."""
-
-Filter = Callable[[list[Sequence], Ordered[Sequence]], list[Sequence]]
-"""Returns the waiting sequences that may be admitted while others run."""
 
 
 class CallerAccounting:
@@ -111,28 +107,6 @@ class CallerAccounting:
         ordered = [sequence for sequence in prompts if len(sequence.slots) >= len(sequence.tokens)]
         return [sequence for sequence in prompts if len(sequence.slots) < len(sequence.tokens)], ordered
 
-    def filtered(
-        self,
-        order: list[Sequence],
-        running: list[Sequence],
-        filters: Ordered[Filter],
-        keep: Ordered[Sequence] = (),
-    ) -> list[Sequence]:
-        """Return the sequences of ``order`` that may be admitted while ``running`` run.
-
-        Args:
-            order: the first to admit first.
-            running: all running sequences.
-            filters: those of step extensions.
-            keep: running sequences that are in ``order``, and are never left out.
-        """
-        for change in filters:
-            order = _checked(change, order, running)
-        if keep and filters:
-            present = set(map(id, order))
-            order = [*order, *(sequence for sequence in keep if id(sequence) not in present)]
-        return order
-
     def begin_commit(self, chunks: Iterable[ScheduledChunk], *, has_prompts: bool) -> None:
         """Count the input tokens of a step; call it before the results of the step are applied.
 
@@ -186,18 +160,3 @@ class CallerAccounting:
         generated.clear()
         if usage:
             accounting.charge(usage)
-
-
-def _checked(change: Filter, order: list[Sequence], running: list[Sequence]) -> list[Sequence]:
-    """Return the answer of a step extension. Raises ``RuntimeError`` unless it has some of ``order``, each once."""
-    count = len(order)
-    known = set(map(id, order))
-    answer = change(order, running)
-    ids = set(map(id, answer))
-    if len(ids) != len(answer) or not ids <= known:
-        name = getattr(change, "__qualname__", repr(change))
-        raise RuntimeError(
-            f"{name}() must return some of the {count} sequences that it was given, each once; it returned "
-            f"{len(answer)}, of which {len(ids & known)} are among them"
-        )
-    return answer
