@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from sglang_plug import ConfigError, PluginError, Plugins, StepExtensionSpec
-from sglang_plug.engine.extensions.order import ordered_extensions
+from sglang_plug.engine.extensions.order import declared_names, ordered_extensions, unknown_names
 from sglang_plug.plugins.declaration import hook_names
 from sglang_plug.plugins.discovery import DISTRIBUTION, GROUP, DiscoveredPlugin
 from sglang_plug.plugins.registry import Component, Failure
@@ -148,7 +148,8 @@ def _show_component(component: Component, plugins: Plugins) -> None:
     for item in dataclasses.fields(spec):
         fields[item.name] = _text(getattr(spec, item.name))
     if isinstance(spec, StepExtensionSpec):
-        fields["order"] = ", ".join(f"[{name}]" if name == spec.name else name for name in _extension_order(plugins))
+        order = _extension_order(plugins)
+        fields["order"] = "\n".join(f"[{name}]" if name == spec.name else name for name in order)
     _print_fields(f"{spec.kind}:{spec.name}", fields)
     try:
         for name, kind, default in settings_of(component):
@@ -193,6 +194,7 @@ def _check(options: argparse.Namespace, plugins: Plugins) -> int:
             problems += violations
         else:
             print(f"ok       {component}")
+    problems += _unknown_order([item for item in plugins.all(StepExtensionSpec.kind) if item.plugin in chosen], plugins)
     return _report(problems)
 
 
@@ -217,9 +219,19 @@ def _doctor(options: argparse.Namespace, plugins: Plugins) -> int:
             print(f"note     {component} is {status}: {reason}")
     for plugin in plugins.blocked:
         print(f"note     plugin {plugin.name!r} of {plugin.origin} is blocked")
+    problems += _unknown_order(plugins.all(StepExtensionSpec.kind), plugins)
     for line in (*_costly(plugins.loaded), *slow_plugins(plugins)):
         print(f"warning  {line}")
     return _report(problems)
+
+
+def _unknown_order(components: Iterable[Component], plugins: Plugins) -> list[str]:
+    """Return the probably misspelt names in ``before`` and ``after``; print a note about other unknown ones."""
+    unknown = list(unknown_names(components, declared_names(plugins)))
+    for name in unknown:
+        if not name.suggestion:
+            print(f"note     {name}")
+    return [str(name) for name in unknown if name.suggestion]
 
 
 def _clash(component: Component, plugins: Plugins) -> list[str]:
@@ -281,7 +293,8 @@ def _print_columns(rows: Sequence[Sequence[str]]) -> None:
 def _print_fields(title: str, fields: dict[str, Any]) -> None:
     print(title)
     for name, value in fields.items():
-        print(f"  {name:<13} {value}".rstrip())
+        for number, line in enumerate(str(value).splitlines()):
+            print(f"  {'' if number else name:<13} {line}")
 
 
 def _text(value: Any) -> str:

@@ -102,7 +102,30 @@ def test_the_order_of_step_extensions_is_shown(capsys: pytest.CaptureFixture[str
         assert isinstance(spec, StepExtensionSpec)
         assert all(order.index(other) < order.index(name) for other in spec.after if other in order)
     assert main(["plugins", "show", f"step-extension:{order[0]}"]) == 0
-    assert f"  order         [{order[0]}], {order[1]}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"  order         [{order[0]}]\n                {order[1]}\n" in shown
+    assert all(len(line.split(maxsplit=1)) == 2 for line in shown.partition("  order ")[0].splitlines()[1:]), shown
+
+
+ORDERED = """
+    @hookimpl
+    def register_step_extensions():
+        yield StepExtensionSpec(name="mine", target="builtins:dict", before=("structured_outputs",), after=("qqqqqq",))
+"""
+
+
+def test_unknown_names_in_the_order_of_step_extensions_are_reported(
+    plugin_file: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = plugin_file("ordered", ORDERED)
+    for action in (["check", "ordered"], ["doctor"]):
+        assert main(["plugins", *action, "--plugin", file]) == 1
+        output = capsys.readouterr().out
+        problem = "before= names 'structured_outputs', which no plugin declares; did you mean 'structured-outputs'?"
+        assert f"problem  step-extension 'mine' from {file}" in output and f"(plugin 'ordered'): {problem}\n" in output
+        assert (
+            "note     step-extension 'mine'" in output and "after= names 'qqqqqq', which no plugin declares\n" in output
+        )
 
 
 def test_show_a_plugin(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -23,8 +24,10 @@ from sglang_plug.plugins.registry import Component, PluginError, Plugins
 from sglang_plug.plugins.spec import EXTENSION_FIELDS
 from sglang_plug.plugins.specs import StepExtensionSpec
 
-from .order import ordered_extensions
+from .order import declared_names, ordered_extensions, unknown_names
 from .points import ExtensionPoints, extension_points, overrides
+
+logger = logging.getLogger(__name__)
 
 KIND = StepExtensionSpec.kind
 SendCommand = Callable[[str, bytes], None]
@@ -89,6 +92,9 @@ def build_extensions(
     that no loaded extension serves, and whatever an extension refuses: those that were built are closed then.
     """
     components = ordered_extensions([candidate for candidate in plugins.all(KIND) if not candidate.unavailable()])
+    if collectives.rank == 0:
+        for unknown in unknown_names(components, declared_names(plugins)):
+            logger.log(logging.WARNING if unknown.suggestion else logging.DEBUG, "%s", unknown)
     refuse_unserved_options(resolved.config, {component.spec.name for component in components})
     chosen: dict[str, Choice] = {}
     vocabulary = VocabularyReader(resolved, chosen)

@@ -2,12 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from sglang_plug.config import ConfigError
 from sglang_plug.plugins.component import Component
+from sglang_plug.plugins.registry import Plugins
 from sglang_plug.plugins.specs import StepExtensionSpec
+from sglang_plug.system.hints import did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownName:
+    """A name in ``before`` or ``after`` of a step extension that no plugin declares, so that it has no effect.
+
+    It may be that of an extension which is not installed here, or misspelt.
+    """
+
+    component: Component
+    field: str
+    name: str
+    suggestion: str
+    """Names the declared extension that was probably meant, if any."""
+
+    def __str__(self) -> str:
+        return f"{self.component}: {self.field}= names {self.name!r}, which no plugin declares{self.suggestion}"
+
+
+def declared_names(plugins: Plugins) -> list[str]:
+    """Return the names of all step extensions that plugins declare, also of those that are blocked or unavailable."""
+    kind = StepExtensionSpec.kind
+    return sorted({component.spec.name for component in (*plugins.all(kind), *plugins.hidden(kind))})
+
+
+def unknown_names(components: Iterable[Component], known: Iterable[str]) -> Iterator[UnknownName]:
+    """Yield the names in ``before`` and ``after`` of ``components`` that are none of ``known``, the declared names."""
+    declared = set(known)
+    for component in components:
+        spec = component.spec_as(StepExtensionSpec)
+        for field, names in (("before", spec.before), ("after", spec.after)):
+            for name in names:
+                if name not in declared:
+                    yield UnknownName(component, field, name, did_you_mean(name, sorted(declared)))
 
 
 def ordered_extensions(components: Sequence[Component]) -> list[Component]:

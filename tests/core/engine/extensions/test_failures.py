@@ -23,7 +23,7 @@ FAILS = "METHOD"
 
 @hookimpl
 def register_step_extensions():
-    yield StepExtensionSpec(name="faulty", target=f"{__name__}:build")
+    yield StepExtensionSpec(name="faulty", target=f"{__name__}:build", before=("lorra",))
 
 @hookimpl
 def register_logits_processors():
@@ -107,6 +107,13 @@ def test_a_request_that_fails_names_the_extension(method: str, engine: Callable[
         served.outputs([REQUEST])
     assert failed.value.status == 500
     assert OWNER in str(failed.value) and f"a fault in {method}" in str(failed.value)
+
+
+def test_a_probably_misspelt_name_in_the_order_is_logged_at_the_start(
+    engine: Callable[[str], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    engine("nothing")
+    assert "before= names 'lorra', which no plugin declares; did you mean 'lora'?" in caplog.text
 
 
 def test_a_wrong_answer_names_the_extension(engine: Callable[[str], Any]) -> None:

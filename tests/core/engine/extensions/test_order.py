@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, StepExtensionSpec
-from sglang_plug.engine.extensions.order import ordered_extensions
+from sglang_plug.engine.extensions.order import ordered_extensions, unknown_names
 
 
 def component(name: str, **order: tuple[str, ...]) -> Any:
@@ -30,6 +30,12 @@ def test_before_and_after_are_obeyed() -> None:
 
 def test_names_of_extensions_that_are_not_loaded_are_ignored() -> None:
     assert names(component("a", after=("missing",)), component("b", before=("other",))) == ["a", "b"]
+
+
+def test_only_names_that_no_plugin_declares_are_unknown() -> None:
+    components = [component("a", before=("b", "blocked"), after=("lorra",)), component("b", after=("zzzzzz",))]
+    unknown = {name.name: name.suggestion for name in unknown_names(components, ["a", "b", "blocked", "lora"])}
+    assert unknown == {"lorra": "; did you mean 'lora'?", "zzzzzz": ""}
 
 
 def test_a_contradiction_is_an_error_that_names_the_extensions() -> None:
