@@ -152,6 +152,7 @@ class EngineLoop:
 
     def step(self) -> None:
         """Run one iteration: handle messages, run one step of the model, send its outputs."""
+        self._queue_view.forget_matches()
         timeout = POLL if len(self.held) else self.extensions.shortest_idle_timeout()
         messages = list(self.inbox.take(wait=not self.scheduler.busy, timeout=timeout))
         if self.pipeline.in_flight and any(isinstance(message, Control | Pause) for message in messages):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, takewhile
 from typing import Any
 
 from sglang_plug.contracts.extension.views import SequenceView
 from sglang_plug.contracts.request import Request, RequestError
+from sglang_plug.contracts.serving.cache import Match
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.scheduling.sequence import Sequence
 
@@ -59,9 +60,9 @@ def check_token_ids(request: Request, vocab_size: int) -> None:
         if not all(block.ends):
             raise RequestError("reasoning: an end marker has no tokens; check the reasoning parser")
         named += [*chain.from_iterable(block.ends), *block.opening]
-    for field, ids in (("prompt", request.tokens), ("stop_token_ids, logit_bias, logprob ids or reasoning", named)):
+    for part, ids in (("prompt", request.tokens), ("stop_token_ids, logit_bias, logprob ids or reasoning", named)):
         if ids and not (0 <= min(ids) and max(ids) < vocab_size):
-            raise RequestError(f"a token id in {field} is not in the vocabulary of {vocab_size} tokens")
+            raise RequestError(f"a token id in {part} is not in the vocabulary of {vocab_size} tokens")
 
 
 class RequestChecks:
@@ -119,6 +120,8 @@ class Queue:
     """The waiting and the running sequences of a scheduler. A ``QueueView``."""
 
     scheduler: Scheduler
+    _matches: dict[Sequence, Match] = field(default_factory=dict)
+    """Cached prefixes of waiting sequences as found since the last step, so that many arrivals look them up once."""
 
     @property
     def running(self) -> Ordered[Sequence]:
@@ -132,5 +135,15 @@ class Queue:
 
     def ahead_of(self, sequence: SequenceView) -> Iterator[Sequence]:
         """Yield the waiting sequences that the schedule policy would admit before ``sequence`` now."""
-        order = self.scheduler.policy.order([*self.scheduler.waiting], self.scheduler.allocator.match)
+        order = self.scheduler.policy.order([*self.scheduler.waiting], self._match)
         return takewhile(lambda other: other is not sequence, order)
+
+    def forget_matches(self) -> None:
+        """Look the sequences up again from now on, as the prefix cache may have changed."""
+        self._matches.clear()
+
+    def _match(self, sequence: Sequence) -> Match:
+        match = self._matches.get(sequence)
+        if match is None:
+            match = self._matches[sequence] = self.scheduler.allocator.match(sequence)
+        return match
