@@ -168,13 +168,18 @@ class Pipeline:
     def _end_all(self, error: Exception) -> list[Output]:
         """End all requests that wait or run, since a step could not be planned because of any of them.
 
-        Raises ``error`` if steps fail several times in a row.
+        Raises ``error`` if steps fail several times in a row, or if KV slots or states were lost by it.
         """
         self._failures += 1
         if self._failures >= MAX_CONSECUTIVE_FAILURES:
             raise error
         logger.error("a step could not be planned", exc_info=error)
-        return self.scheduler.fail_all(f"the step could not be planned: {self._describe(error)}")
+        outputs = self.scheduler.fail_all(f"the step could not be planned: {self._describe(error)}")
+        try:
+            self.scheduler.check()
+        except Exception as lost:
+            raise error from lost
+        return outputs
 
     def _results(self, step: InFlightStep) -> list[StepResult]:
         """Return the results of a step; turn an error into failed results, so that it does not end the engine.

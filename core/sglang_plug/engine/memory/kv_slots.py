@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Ordered
 
+from sglang_plug.contracts.extension.memory_phases import StatePhase
 from sglang_plug.contracts.extension.views import SequenceView, WriteSlots
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
 from sglang_plug.engine.extensions.points import ExtensionPoints
@@ -179,10 +180,15 @@ class KVAllocator:
         Returns False if there are not enough slots, or if fewer than ``reserve`` would be left.
         """
         self.cache.lock(match)
-        needed = self.pool.missing(len(match.slots), len(sequence.tokens))
-        fits = self.pool.free + self.cache.evictable >= needed + reserve and self.free_up(needed)
-        if not fits or not self._acquire_states(sequence, match):
-            self.cache.unlock(match)
+        is_allocated = False
+        try:
+            needed = self.pool.missing(len(match.slots), len(sequence.tokens))
+            fits = self.pool.free + self.cache.evictable >= needed + reserve and self.free_up(needed)
+            is_allocated = fits and self._acquire_states(sequence, match)
+        finally:
+            if not is_allocated:
+                self.cache.unlock(match)
+        if not is_allocated:
             return False
         if match.slots:  # a hit, now that the prefix is used
             self.cache.match(sequence.keys(0, len(match.slots)), sequence.salt, sequence.request.priority)
@@ -290,12 +296,17 @@ class KVAllocator:
         cached = -1
         if match.node is not None:
             cached = len(self.match_kv(sequence).slots)
-        for index, state in enumerate(self.states):
-            if not state.acquire(sequence, len(match.slots), cached):
-                for acquired in self.states[:index]:
-                    acquired.release(sequence, False)
-                return False
-        return True
+        acquired: list[StatePhase] = []
+        try:
+            for state in self.states:
+                if not state.acquire(sequence, len(match.slots), cached):
+                    break
+                acquired.append(state)
+        finally:
+            if len(acquired) < len(self.states):
+                for state in acquired:
+                    state.release(sequence, False)
+        return len(acquired) == len(self.states)
 
     def _release_states(self, sequence: Sequence, cache_prefix: bool) -> None:
         """Take the states of ``sequence``; they may include the tokens of a step that is still on the device.

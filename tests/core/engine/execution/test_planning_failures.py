@@ -108,6 +108,27 @@ def test_a_step_that_cannot_be_planned_ends_the_requests_and_not_the_engine(meth
     assert bench.tokens("next") == [5] * 3
 
 
+class FailsToAcquire(StepExtension, StatePhase):
+    """Fails for the request ``fails``."""
+
+    def acquire(self, sequence: SequenceView, start: int, cached: int) -> bool:
+        if sequence.request.id == "fails":
+            raise KeyError("a fault in acquire")
+        return True
+
+
+def test_what_was_allocated_for_a_sequence_that_could_not_be_planned_is_freed() -> None:
+    faulty = Faulty("acquire")
+    bench = Bench(extensions={"first": faulty, "second": FailsToAcquire()})
+    bench.submit("cached")
+    bench.run()
+    cached = bench.scheduler.cache.size
+    bench.submit("fails")
+    bench.run()
+    assert bench.end("fails")[:2] == ("error", 500) and faulty.states == 0
+    assert bench.scheduler.cache.evictable == bench.scheduler.cache.size == cached > 0
+
+
 def test_a_paused_request_continues_after_a_step_that_could_not_be_planned() -> None:
     bench, faulty = with_waiting_requests("plan", overlap=False)
     bench.box.messages.append(Pause(("a",)))
