@@ -55,11 +55,11 @@ class Attention(SelfAttention):
     """Attention with optional normalisation of queries and keys, and optional rotation."""
 
     def __init__(
-        self, config: Any, env: BuildEnv, index: int, *, turned: bool = True, window: int | None = None
+        self, config: Any, env: BuildEnv, index: int, *, use_rope: bool = True, window: int | None = None
     ) -> None:
         bias, normalised = config.attention_bias, getattr(config, "use_qk_norm", False)
         super().__init__(config, env, index, qkv_bias=bias, out_bias=bias, window=window)
-        self.turned = turned
+        self.use_rope = use_rope
         heads, eps = (config.num_attention_heads, config.num_key_value_heads), config.layer_norm_eps
         self.q_norm, self.k_norm = (HeadNorm(count, self.dim, eps, env) if normalised else None for count in heads)
 
@@ -69,7 +69,7 @@ class Attention(SelfAttention):
         q, k, v = qkv.tensor_split((self.heads, self.heads + self.kv_heads), dim=1)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        if not self.turned:
+        if not self.use_rope:
             return self.o_proj(self.attention(q, k, v, batch).flatten(1))
         q, k = split_pairs(q, self.dim), split_pairs(k, self.dim)
         return self.o_proj(self.attention.rotary(q, k, v, *angles, batch).flatten(1))
@@ -118,4 +118,4 @@ class Cohere2(Cohere):
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build attention that is rotated in layers with a window."""
         window = window_of(config, index)
-        return Attention(config, env, index, turned=window is not None, window=window)
+        return Attention(config, env, index, use_rope=window is not None, window=window)

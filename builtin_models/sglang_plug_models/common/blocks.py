@@ -77,14 +77,15 @@ class SelfAttention(nn.Module):
         scale = self.dim**-0.5 if scale is None else scale
         self.attention = Attention(env, index, scale=scale, window=window, softcap=softcap)
         self._rope = env.kernels.apply_rope
-        self._turns_both = not qk_norm and not self.attention.fuses_rope  # queries and keys are contiguous: one call
+        # Queries and keys are contiguous, so that one call can rotate both.
+        self._rotates_q_and_k_together = not qk_norm and not self.attention.fuses_rope
 
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
         """Map ``[T, hidden]`` to ``[T, hidden]``."""
         qkv = self.qkv_proj(x).view(-1, self.heads + 2 * self.kv_heads, self.dim)
-        if self._turns_both:
-            turned, v = qkv.tensor_split((self.heads + self.kv_heads,), dim=1)
-            q, k = self._rope(turned, *angles).tensor_split((self.heads,), dim=1)
+        if self._rotates_q_and_k_together:
+            qk, v = qkv.tensor_split((self.heads + self.kv_heads,), dim=1)
+            q, k = self._rope(qk, *angles).tensor_split((self.heads,), dim=1)
             return self.o_proj(self.attention(q, k, v, batch).flatten(1))
         q, k, v = qkv.tensor_split((self.heads, self.heads + self.kv_heads), dim=1)
         if self.q_norm is not None and self.k_norm is not None:
@@ -224,7 +225,7 @@ class CausalLM(Model):
             for name, tensor in weights
         )
         headless = "generate" not in self.env.tasks
-        super().load_weights(image for image in named if not (headless and image[0].startswith("lm_head.")))
+        super().load_weights((name, tensor) for name, tensor in named if not (headless and name.startswith("lm_head.")))
 
 
 class TransformerLM(Model):

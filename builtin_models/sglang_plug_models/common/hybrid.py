@@ -16,22 +16,22 @@ from .blocks import CausalLM, Decoder, SelfAttention
 
 NO_ATTENTION = AttentionShape(heads=1, kv_heads=1, dim=64, layers=0)
 """Geometry of models without keys and values; its head width is one that every backend supports."""
-UNSTATED_CONTEXT = 2**17
-"""Maximum tokens of a sequence for models without a limit on positions."""
+DEFAULT_CONTEXT_LENGTH = 2**17
+"""Context length of models whose configuration states none."""
 
 
 class Hybrid(CausalLM):
-    """A language model that states for each layer what it caches."""
+    """A language model whose layers cache keys and values, recurrent states, or both."""
 
     @classmethod
-    def attends(cls, config: Any, index: int) -> bool:
-        """Return whether layer ``index`` stores keys and values."""
+    def has_attention(cls, config: Any, index: int) -> bool:
+        """Return True if layer ``index`` stores keys and values."""
         return bool(config.layer_types[index] == "full_attention")
 
     @classmethod
-    def recurs(cls, config: Any, index: int) -> bool:
-        """Return whether layer ``index`` stores recurrent states."""
-        return not cls.attends(config, index)
+    def has_recurrent_state(cls, config: Any, index: int) -> bool:
+        """Return True if layer ``index`` stores recurrent states."""
+        return not cls.has_attention(config, index)
 
     @classmethod
     def layer_states(cls, config: Any) -> tuple[StateShape, ...]:
@@ -48,24 +48,26 @@ class Hybrid(CausalLM):
     def state_shapes(cls, config: Any) -> Sequence[StateShape]:
         """Return the state shapes of all recurrent layers in order."""
         text = cls.text_config(config)
-        return cls.layer_states(text) * sum(cls.recurs(text, index) for index in range(text.num_hidden_layers))
+        return cls.layer_states(text) * sum(
+            cls.has_recurrent_state(text, index) for index in range(text.num_hidden_layers)
+        )
 
     @classmethod
     def kv_layer_index(cls, config: Any, index: int) -> int:
         """Return the index in the KV pool of layer ``index``."""
-        return sum(cls.attends(config, other) for other in range(index))
+        return sum(cls.has_attention(config, other) for other in range(index))
 
     @classmethod
     def state_index(cls, config: Any, index: int) -> int:
         """Return the index in ``state_shapes`` of the first state of layer ``index``."""
-        return len(cls.layer_states(config)) * sum(cls.recurs(config, other) for other in range(index))
+        return len(cls.layer_states(config)) * sum(cls.has_recurrent_state(config, other) for other in range(index))
 
 
 class AttentionFree(Hybrid):
     """A language model without attention."""
 
     @classmethod
-    def attends(cls, config: Any, index: int) -> bool:
+    def has_attention(cls, config: Any, index: int) -> bool:
         """Return False for every layer."""
         return False
 
@@ -77,7 +79,7 @@ class AttentionFree(Hybrid):
     @classmethod
     def context_length(cls, config: Any) -> int | None:
         """Return the configured context length, which is rarely given."""
-        return int(getattr(config, "max_position_embeddings", None) or UNSTATED_CONTEXT)
+        return int(getattr(config, "max_position_embeddings", None) or DEFAULT_CONTEXT_LENGTH)
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
         """Build the decoder without the head."""
@@ -88,19 +90,19 @@ class SingleLayer(nn.Module):
     """A layer of a single mixer on normalised input.
 
     Args:
-        norm: what normalises.
-        mixer: the thing, of states, angles and batch.
-        alone: it works on each token separately, and is given states only.
+        norm: normalises the layer's input.
+        mixer: attention or a recurrence, called with hidden states, angles and batch, or an MLP.
+        per_token: whether ``mixer`` is called with hidden states only, as an MLP is.
     """
 
-    def __init__(self, norm: RMSNorm, mixer: nn.Module, *, alone: bool = False) -> None:
+    def __init__(self, norm: RMSNorm, mixer: nn.Module, *, per_token: bool = False) -> None:
         super().__init__()
-        self.norm, self.mixer, self.alone = norm, mixer, alone
+        self.norm, self.mixer, self.per_token = norm, mixer, per_token
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Any, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """Return the mixer's output and the residual stream to add it to, both ``[T, hidden]``."""
         normed, residual = self.norm.add(x, residual)
-        return self.mixer(normed) if self.alone else self.mixer(normed, angles, batch), residual
+        return self.mixer(normed) if self.per_token else self.mixer(normed, angles, batch), residual
 
 
 class NoRopeAttention(SelfAttention):

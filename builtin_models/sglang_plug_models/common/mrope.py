@@ -95,7 +95,7 @@ class MRopeVL(CausalLM, SupportsImages):
     prefixes: ClassVar[Mapping[str, str]] = PREFIXES
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
-        super().__init__(decoder_config(config), env)
+        super().__init__(self.decoder_config(config), env)
         self.merge = int(config.vision_config.spatial_merge_size)
         self.visual = VisionEncoder(self.vision_encoder(config.vision_config))
 
@@ -103,6 +103,11 @@ class MRopeVL(CausalLM, SupportsImages):
     def text_config(cls, config: Any) -> Any:
         """Return the decoder's configuration."""
         return config.text_config
+
+    @classmethod
+    def decoder_config(cls, config: Any) -> Any:
+        """Return the decoder's configuration, from which the layers are built."""
+        return decoder_config(config)
 
     def decoder(self, config: Any, env: BuildEnv, layers: list[nn.Module]) -> Decoder:
         """Build the decoder without the head."""
@@ -113,13 +118,13 @@ class MRopeVL(CausalLM, SupportsImages):
         weight = self.model.embed_tokens.weight
         patches = torch.cat([upload_array(image.arrays[PATCHES], weight.device) for image in media])
         grids = torch.cat([upload_array(image.arrays[GRID], weight.device) for image in media])
-        result = self.states(self.visual.body(patches.to(weight.dtype), grid_thw=grids))
+        result = self.image_embeddings(self.visual.body(patches.to(weight.dtype), grid_thw=grids))
         return result.split_with_sizes([image.count for image in media])
 
-    def states(self, output: Any) -> Tensor:
+    def image_embeddings(self, output: Any) -> Tensor:
         """Return the vision encoder's output for all positions, concatenated."""
-        states: Tensor = output.pooler_output
-        return states
+        embeddings: Tensor = output.pooler_output
+        return embeddings
 
     def example(self, tokens: int) -> Media | None:
         """Return a square image."""

@@ -112,7 +112,7 @@ class ProjectedVL(Model, SupportsImages):
             (renamed(name, self.prefixes).replace(f"vision_tower.{inner}", "vision_tower.", 1), tensor)
             for name, tensor in weights
         )
-        super().load_weights(image for image in named if not (headless and image[0] == HEAD))
+        super().load_weights((name, tensor) for name, tensor in named if not (headless and name == HEAD))
 
 
 def square(pixels: MediaArray, side: int, tiles: int = 1) -> None:

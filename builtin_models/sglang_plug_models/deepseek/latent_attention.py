@@ -132,8 +132,9 @@ class LatentAttention(nn.Module):
         hidden, bias = config.hidden_size, config.attention_bias
         heads, self.rank = config.num_attention_heads, config.kv_lora_rank
         self.heads = heads // env.ranks.size
-        self.plain, self.turned = config.qk_nope_head_dim, config.qk_rope_head_dim
-        width = heads * (self.plain + self.turned)
+        self.qk_nope_head_dim, self.qk_rope_head_dim = config.qk_nope_head_dim, config.qk_rope_head_dim
+        self.qk_head_dim = self.qk_nope_head_dim + self.qk_rope_head_dim
+        width = heads * self.qk_head_dim
         self.q_lora = config.q_lora_rank is not None
         if self.q_lora:
             self.q_a_proj = Linear(hidden, config.q_lora_rank, env, bias=bias)
@@ -141,9 +142,9 @@ class LatentAttention(nn.Module):
             self.q_b_proj = ColumnParallelLinear(config.q_lora_rank, width, env, heads=heads)
         else:
             self.q_proj = ColumnParallelLinear(hidden, width, env, heads=heads)
-        self.kv_a_proj_with_mqa = Linear(hidden, self.rank + self.turned, env, bias=bias)
+        self.kv_a_proj_with_mqa = Linear(hidden, self.rank + self.qk_rope_head_dim, env, bias=bias)
         self.kv_a_layernorm = RMSNorm(self.rank, EPSILON, env)
-        self.kv_b_proj = Expansion(self.rank, heads, self.plain, config.v_head_dim, env.ranks)
+        self.kv_b_proj = Expansion(self.rank, heads, self.qk_nope_head_dim, config.v_head_dim, env.ranks)
         self.o_proj = RowParallelLinear(heads * config.v_head_dim, hidden, env, bias=bias)
         self.attention = Attention(env, index, scale=softmax_scale(config))
         self.interleaved = getattr(config, "rope_interleave", True)
@@ -152,14 +153,15 @@ class LatentAttention(nn.Module):
     def forward(self, x: Tensor, angles: Angles | None, batch: ForwardBatch) -> Tensor:
         """Map ``[T, hidden]`` to ``[T, hidden]``; without angles, nothing is rotated."""
         q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))) if self.q_lora else self.q_proj(x)
-        q, q_turned = q.view(-1, self.heads, self.plain + self.turned).split((self.plain, self.turned), dim=-1)
-        latent, k_turned = self.kv_a_proj_with_mqa(x).split((self.rank, self.turned), dim=-1)
-        turned = torch.cat((q_turned, k_turned[:, None]), dim=1)
-        if self.interleaved:  # interleaved rope; any order common to queries and keys is right
-            turned = turned.view(-1, self.heads + 1, self.turned // 2, 2).transpose(-1, -2).flatten(-2)
-        turned = turned if angles is None else self._rope(turned, *angles)
-        q_turned, k_turned = turned.tensor_split((self.heads,), dim=1)
-        keys = torch.cat((self.kv_a_layernorm(latent)[:, None], k_turned), dim=-1)
-        queries = torch.cat((self.kv_b_proj.compress(q), q_turned), dim=-1)
+        q = q.view(-1, self.heads, self.qk_head_dim)
+        q_nope, q_rope = q.split((self.qk_nope_head_dim, self.qk_rope_head_dim), dim=-1)
+        latent, k_rope = self.kv_a_proj_with_mqa(x).split((self.rank, self.qk_rope_head_dim), dim=-1)
+        rotated = torch.cat((q_rope, k_rope[:, None]), dim=1)
+        if self.interleaved:  # any order of the dimensions that queries and keys share is right
+            rotated = rotated.view(-1, self.heads + 1, self.qk_rope_head_dim // 2, 2).transpose(-1, -2).flatten(-2)
+        rotated = rotated if angles is None else self._rope(rotated, *angles)
+        q_rope, k_rope = rotated.tensor_split((self.heads,), dim=1)
+        keys = torch.cat((self.kv_a_layernorm(latent)[:, None], k_rope), dim=-1)
+        queries = torch.cat((self.kv_b_proj.compress(q_nope), q_rope), dim=-1)
         result = self.attention(queries, keys, keys[..., : self.rank], batch)
         return self.o_proj(self.kv_b_proj.expand(result).flatten(1))

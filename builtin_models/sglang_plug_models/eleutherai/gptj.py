@@ -25,7 +25,7 @@ class SelfAttention(nn.Module):
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
         width, self.heads = config.hidden_size, config.num_attention_heads
-        self.turned = config.rotary_dim or width // self.heads
+        self.rotary_dim = config.rotary_dim or width // self.heads
         self.qkv_proj = self.projection(width, env)
         self.out_proj = Linear(width, width, env)
         self.attention = Attention(env, index, scale=(width // self.heads) ** -0.5)
@@ -42,7 +42,7 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
         """Map ``[T, hidden]`` to ``[T, hidden]``."""
         q, k, v = self.parts(x)
-        q, k = split_pairs(q, self.turned), split_pairs(k, self.turned)
+        q, k = split_pairs(q, self.rotary_dim), split_pairs(k, self.rotary_dim)
         return self.out_proj(self.attention.rotary(q, k, v, *angles, batch).flatten(1))
 
 
@@ -100,8 +100,8 @@ class Decoder(nn.Module):
         layers = range(config.num_hidden_layers)
         self.h = nn.ModuleList(Layer(config, env, attention(config, env, index)) for index in layers)
         self.ln_f = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
-        turned = config.rotary_dim or config.hidden_size // config.num_attention_heads
-        self.rope = Rope(turned, {"rope_theta": 10000.0}, config.max_position_embeddings)
+        rotary_dim = config.rotary_dim or config.hidden_size // config.num_attention_heads
+        self.rope = Rope(rotary_dim, {"rope_theta": 10000.0}, config.max_position_embeddings)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Return the hidden states of every new token, ``[T, hidden]``."""

@@ -15,9 +15,6 @@ from sglang_plug.layers import Embedding, Linear, Rope, activation
 from sglang_plug_models.common.alibi import Alibi, BiasedAttention, alibi_shape, slopes
 from sglang_plug_models.common.blocks import Angles, TransformerLM
 
-PositionEncoding = Angles | Tensor
-"""What the layers need of positions: rotary angles, or ALiBi's biases."""
-
 
 def key_heads(config: Any) -> int:
     """Return the number of key heads."""
@@ -27,36 +24,46 @@ def key_heads(config: Any) -> int:
 
 
 class SelfAttention(nn.Module):
-    """Attention whose matrix contains queries, key and value of each key head in turn."""
+    """Projections of attention whose matrix contains queries, key and value of each key head in turn."""
+
+    def __init__(self, config: Any, env: BuildEnv) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = config.num_attention_heads, key_heads(config)
+        self.dim, self.group = config.hidden_size // self.heads, self.heads // self.kv_heads
+        rows = self.kv_heads * (self.group + 2) * self.dim
+        self.query_key_value = Linear(config.hidden_size, rows, env, bias=config.bias)
+        self.dense = Linear(config.hidden_size, config.hidden_size, env, bias=config.bias)
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Project ``[T, hidden]`` to queries, keys and values, ``[T, heads, dim]`` each."""
+        parts = self.query_key_value(x).view(-1, self.kv_heads, self.group + 2, self.dim)
+        return parts[:, :, :-2].flatten(1, 2), parts[:, :, -2], parts[:, :, -1]
+
+
+class RotaryAttention(SelfAttention):
+    """Attention with rotary positions."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
-        super().__init__()
-        width, heads, self.kv_heads = config.hidden_size, config.num_attention_heads, key_heads(config)
-        self.dim, self.group = width // heads, heads // self.kv_heads
-        rows = self.kv_heads * (self.group + 2) * self.dim
-        self.query_key_value = Linear(width, rows, env, bias=config.bias)
-        self.dense = Linear(width, width, env, bias=config.bias)
-        scale = self.dim**-0.5
-        self.attention: Attention | BiasedAttention
-        if config.alibi:
-            self.attention = BiasedAttention(env, index, heads=heads, scale=scale)
-        else:
-            self.attention = Attention(env, index, scale=scale)
+        super().__init__(config, env)
+        self.attention = Attention(env, index, scale=self.dim**-0.5)
 
-    def forward(self, x: Tensor, encoding: PositionEncoding, batch: ForwardBatch) -> Tensor:
+    def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
         """Map ``[T, hidden]`` to ``[T, hidden]``."""
-        parts = self.query_key_value(x).view(-1, self.kv_heads, self.group + 2, self.dim)
-        q, k, v = parts[:, :, :-2].flatten(1, 2), parts[:, :, -2], parts[:, :, -1]
-        return self.dense(self._attended(q, k, v, encoding, batch).flatten(1))
+        return self.dense(self.attention.rotary(*self.parts(x), *angles, batch).flatten(1))
 
-    def _attended(self, q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding, batch: ForwardBatch) -> Tensor:
-        if isinstance(self.attention, Attention):
-            cos, sin = encoding
-            return self.attention.rotary(q, k, v, cos, sin, batch)
-        assert isinstance(encoding, Tensor)
+
+class AlibiAttention(SelfAttention):
+    """Attention with ALiBi's biases instead of rotary positions."""
+
+    def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
+        super().__init__(config, env)
+        self.attention = BiasedAttention(env, index, heads=self.heads, scale=self.dim**-0.5)
+
+    def forward(self, x: Tensor, biases: Tensor, batch: ForwardBatch) -> Tensor:
+        """Map ``[T, hidden]`` to ``[T, hidden]``."""
+        q, k, v = self.parts(x)
         k, v = (tensor.repeat_interleave(self.group, dim=1) for tensor in (k, v))  # each head has biases of its own
-        result: Tensor = self.attention(q, k, v, encoding, batch)
-        return result
+        return self.dense(self.attention(q, k, v, biases, batch).flatten(1))
 
 
 class MLP(nn.Module):
@@ -74,33 +81,62 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and MLP, parallel or sequential."""
+    """Attention and an MLP; the kinds of layers differ in their norms."""
 
     def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
         super().__init__()
-
-        def norm() -> nn.LayerNorm:
-            return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
-
-        self.parallel = config.new_decoder_architecture or config.parallel_attn
-        self.self_attention = SelfAttention(config, env, index)
+        self.self_attention = (AlibiAttention if config.alibi else RotaryAttention)(config, env, index)
         self.mlp = MLP(config, env)
-        self.ln_attn = self.ln_mlp = self.input_layernorm = self.post_attention_layernorm = None
-        if config.new_decoder_architecture and config.num_ln_in_parallel_attn in (None, 2):
-            self.ln_attn, self.ln_mlp = norm(), norm()
-        else:
-            self.input_layernorm = norm()
-            self.post_attention_layernorm = None if self.parallel else norm()
 
-    def forward(self, x: Tensor, encoding: PositionEncoding, batch: ForwardBatch) -> Tensor:
-        """Map ``[T, hidden]`` to ``[T, hidden]``."""
-        if self.ln_attn is not None and self.ln_mlp is not None:
-            return x + self.self_attention(self.ln_attn(x), encoding, batch) + self.mlp(self.ln_mlp(x))
-        assert self.input_layernorm is not None
+
+class TwoNormLayer(Layer):
+    """Parallel attention and MLP, each on input that it normalises separately."""
+
+    def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
+        super().__init__(config, env, index)
+        self.ln_attn, self.ln_mlp = norm(config), norm(config)
+
+    def forward(self, x: Tensor, encoding: Angles | Tensor, batch: ForwardBatch) -> Tensor:
+        """Map ``[T, hidden]`` to ``[T, hidden]``; ``encoding`` is rotary angles or ALiBi's biases."""
+        return x + self.self_attention(self.ln_attn(x), encoding, batch) + self.mlp(self.ln_mlp(x))
+
+
+class OneNormLayer(Layer):
+    """Parallel attention and MLP on the same normalised input."""
+
+    def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
+        super().__init__(config, env, index)
+        self.input_layernorm = norm(config)
+
+    def forward(self, x: Tensor, encoding: Angles | Tensor, batch: ForwardBatch) -> Tensor:
+        """Map ``[T, hidden]`` to ``[T, hidden]``; ``encoding`` is rotary angles or ALiBi's biases."""
         normed = self.input_layernorm(x)
-        attended = x + self.self_attention(normed, encoding, batch)
-        after = self.post_attention_layernorm
-        return attended + self.mlp(normed if after is None else after(attended))
+        return x + self.self_attention(normed, encoding, batch) + self.mlp(normed)
+
+
+class SequentialLayer(Layer):
+    """Attention, then the MLP, each on normalised input."""
+
+    def __init__(self, config: Any, env: BuildEnv, index: int) -> None:
+        super().__init__(config, env, index)
+        self.input_layernorm, self.post_attention_layernorm = norm(config), norm(config)
+
+    def forward(self, x: Tensor, encoding: Angles | Tensor, batch: ForwardBatch) -> Tensor:
+        """Map ``[T, hidden]`` to ``[T, hidden]``; ``encoding`` is rotary angles or ALiBi's biases."""
+        x = x + self.self_attention(self.input_layernorm(x), encoding, batch)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+def norm(config: Any) -> nn.LayerNorm:
+    """Build a norm of a layer."""
+    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+
+
+def layer_class(config: Any) -> type[Layer]:
+    """Return the kind of layer that the configuration describes."""
+    if config.new_decoder_architecture:
+        return TwoNormLayer if config.num_ln_in_parallel_attn in (None, 2) else OneNormLayer
+    return OneNormLayer if config.parallel_attn else SequentialLayer
 
 
 class Decoder(nn.Module):
@@ -109,7 +145,7 @@ class Decoder(nn.Module):
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
         self.word_embeddings = Embedding(config.vocab_size, config.hidden_size)
-        self.h = nn.ModuleList(Layer(config, env, index) for index in range(config.num_hidden_layers))
+        self.h = nn.ModuleList(layer_class(config)(config, env, index) for index in range(config.num_hidden_layers))
         self.ln_f = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
         heads = config.num_attention_heads
         self.position_encoding: nn.Module

@@ -34,8 +34,8 @@ class SinkAttention(SelfAttention):
     def forward(self, x: Tensor, angles: Angles, batch: ForwardBatch) -> Tensor:
         """Map ``[T, hidden]`` to ``[T, hidden]``."""
         qkv = self.qkv_proj(x).view(-1, self.heads + 2 * self.kv_heads, self.dim)
-        turned, v = qkv.tensor_split((self.heads + self.kv_heads,), dim=1)
-        q, k = self._rope(turned, *angles).tensor_split((self.heads,), dim=1)
+        qk, v = qkv.tensor_split((self.heads + self.kv_heads,), dim=1)
+        q, k = self._rope(qk, *angles).tensor_split((self.heads,), dim=1)
         return self.o_proj(self.attention.with_sinks(q, k, v, self.sinks, batch).flatten(1))
 
     def whole_shape(self, parameter: Tensor) -> tuple[int, ...]:

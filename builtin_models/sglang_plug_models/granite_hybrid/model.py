@@ -109,7 +109,7 @@ class GraniteHybrid(Hybrid):
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build layer ``index`` of the kind in ``layer_types``."""
-        mixer = self.attention if self.attends(config, index) else self.mamba
+        mixer = self.attention if self.has_attention(config, index) else self.mamba
         return Layer(config, env, index, mixer(config, env, index))
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:

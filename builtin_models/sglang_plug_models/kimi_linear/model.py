@@ -119,7 +119,7 @@ class KimiLinear(Hybrid):
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build latent or delta attention."""
-        if self.attends(config, index):
+        if self.has_attention(config, index):
             return LatentAttention(config, env, self.kv_layer_index(config, index))
         return DeltaAttention(config, env, self.state_index(config, index))
 

@@ -75,8 +75,8 @@ class Layer(nn.Module):
     def __init__(self, config: Any, env: BuildEnv, mixer: nn.Module, mlp: nn.Module) -> None:
         super().__init__()
         self.operator_norm = RMSNorm(config.hidden_size, config.norm_eps, env)
-        self.attends = isinstance(mixer, SelfAttention)
-        if self.attends:
+        self.has_attention = isinstance(mixer, SelfAttention)
+        if self.has_attention:
             self.self_attn = mixer
         else:
             self.conv = mixer
@@ -86,7 +86,7 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
         normed, residual = self.operator_norm.add(x, residual)
-        mixed = (self.self_attn if self.attends else self.conv)(normed, angles, batch)
+        mixed = (self.self_attn if self.has_attention else self.conv)(normed, angles, batch)
         normed, residual = self.ffn_norm.add(mixed, residual)
         return self.feed_forward(normed), residual
 
@@ -112,7 +112,7 @@ class Lfm2(Hybrid):
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build layer ``index`` of the kind in ``layer_types``."""
         mixer: nn.Module
-        if self.attends(config, index):
+        if self.has_attention(config, index):
             mixer = SelfAttention(config, env, self.kv_layer_index(config, index), qk_norm=True)
         else:
             mixer = GatedConv(config, env, self.state_index(config, index))

@@ -57,9 +57,9 @@ class SelfAttention(nn.Module):
         self.qkv_proj = MergedColumnParallelLinear(config.hidden_size, parts, env, bias=bias, heads=heads)
         self.o_proj = RowParallelLinear(parts["q"], config.hidden_size, env, bias=bias)
         self.heads, self.kv_heads = heads["q"] // env.ranks.size, max(1, heads["k"] // env.ranks.size)
-        self.turned, self.eps = bool(config.no_rope_layers[index]), config.rms_norm_eps
-        self.normalised = self.turned and config.use_qk_norm
-        self.grows = config.attn_temperature_tuning and not self.turned
+        self.use_rope, self.eps = bool(config.no_rope_layers[index]), config.rms_norm_eps
+        self.normalised = self.use_rope and config.use_qk_norm
+        self.grows = config.attn_temperature_tuning and not self.use_rope
         self.chunked = config.layer_types[index] == "chunked_attention"
         window = chunk_of(config) if self.chunked else None
         self.attention = Attention(env, index, scale=self.dim**-0.5, window=window)
@@ -70,14 +70,14 @@ class SelfAttention(nn.Module):
         qk, v = qkv.tensor_split((self.heads + self.kv_heads,), dim=1)
         if self.normalised:
             qk = (qk.float() * torch.rsqrt(qk.float().square().mean(-1, keepdim=True) + self.eps)).to(qk.dtype)
-        if self.turned:
+        if self.use_rope:
             qk = split_pairs(qk, self.dim)
         q, k = qk.tensor_split((self.heads,), dim=1)
         q = q * encoding.growth if self.grows else q
         if encoding.parities is not None:
             of_queries, of_keys = encoding.parities if self.chunked else zero_parities(x)
             q, k = append_dims(q, of_queries), append_dims(k, of_keys)
-        if self.turned:
+        if self.use_rope:
             return self.o_proj(self.attention.rotary(q, k, v, encoding.cos, encoding.sin, batch).flatten(1))
         return self.o_proj(self.attention(q, k, v, batch).flatten(1))
 

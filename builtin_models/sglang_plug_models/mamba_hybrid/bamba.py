@@ -44,7 +44,7 @@ class Bamba(Hybrid):
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build attention or a mixer."""
-        if not self.attends(config, index):
+        if not self.has_attention(config, index):
             return mamba2_of(config, env, self.state_index(config, index))
         bias = config.attention_bias
         return SelfAttention(config, env, self.kv_layer_index(config, index), qkv_bias=bias, out_bias=bias)

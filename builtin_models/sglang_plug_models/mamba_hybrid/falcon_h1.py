@@ -117,12 +117,12 @@ class FalconH1(Hybrid):
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {**CausalLM.packed, "final_layernorm": ("norm", None)}
 
     @classmethod
-    def attends(cls, config: Any, index: int) -> bool:
+    def has_attention(cls, config: Any, index: int) -> bool:
         """Return True for every layer."""
         return True
 
     @classmethod
-    def recurs(cls, config: Any, index: int) -> bool:
+    def has_recurrent_state(cls, config: Any, index: int) -> bool:
         """Return True for every layer."""
         return True
 

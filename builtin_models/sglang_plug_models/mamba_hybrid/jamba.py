@@ -44,7 +44,7 @@ class Jamba(Bamba):
 
     def attention(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build attention or a mixer."""
-        if self.attends(config, index):
+        if self.has_attention(config, index):
             return NoRopeAttention(config, env, self.kv_layer_index(config, index))
         return Mamba(
             config.hidden_size,

@@ -191,12 +191,12 @@ class Zamba2(Hybrid):
     }
 
     @classmethod
-    def attends(cls, config: Any, index: int) -> bool:
+    def has_attention(cls, config: Any, index: int) -> bool:
         """Return True for layers with a shared block."""
         return bool(config.layer_types[index] == "hybrid")
 
     @classmethod
-    def recurs(cls, config: Any, index: int) -> bool:
+    def has_recurrent_state(cls, config: Any, index: int) -> bool:
         """Return True for every layer."""
         return True
 
@@ -225,7 +225,7 @@ class Zamba2(Hybrid):
         layers: list[nn.Module] = []
         for index in range(config.num_hidden_layers):
             state, kv_layer = self.state_index(config, index), self.kv_layer_index(config, index)
-            if self.attends(config, index):
+            if self.has_attention(config, index):
                 layers.append(HybridLayer(config, env, state, blocks[kv_layer % count], kv_layer))
             else:
                 layers.append(MambaLayer(config, env, state))

@@ -90,7 +90,7 @@ class MiniMax(Hybrid):
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build layer ``index`` of the kind in ``layer_types``."""
         mixer: nn.Module
-        if self.attends(config, index):
+        if self.has_attention(config, index):
             mixer = SelfAttention(config, env, self.kv_layer_index(config, index), window=config.sliding_window)
         else:
             mixer = LightningAttention(config, env, index, self.state_index(config, index))

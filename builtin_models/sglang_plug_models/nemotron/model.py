@@ -96,7 +96,7 @@ class NemotronH(Hybrid):
     ignored: ClassVar[tuple[str, ...]] = (*CausalLM.ignored, "mtp.")
 
     @classmethod
-    def recurs(cls, config: Any, index: int) -> bool:
+    def has_recurrent_state(cls, config: Any, index: int) -> bool:
         """Return True for layers with a mixer."""
         return bool(config.layer_types[index] == "linear_attention")
 
@@ -118,9 +118,9 @@ class NemotronH(Hybrid):
             case "full_attention":
                 return SingleLayer(before, NoRopeAttention(config, env, self.kv_layer_index(config, index)))
             case "moe":
-                return SingleLayer(before, SparseMLP(config, env, index), alone=True)
+                return SingleLayer(before, SparseMLP(config, env, index), per_token=True)
             case "mlp":
-                return SingleLayer(before, MLP(config, env, config.intermediate_size), alone=True)
+                return SingleLayer(before, MLP(config, env, config.intermediate_size), per_token=True)
         raise ConfigError(f"layer {index} is {kind!r}; known: linear_attention, full_attention, moe, mlp")
 
     def mamba(self, config: Any, env: BuildEnv, index: int) -> nn.Module:

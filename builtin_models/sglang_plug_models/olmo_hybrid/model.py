@@ -122,7 +122,7 @@ class OlmoHybrid(Hybrid):
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build layer ``index`` of the kind in ``layer_types``."""
-        if not self.attends(config, index):
+        if not self.has_attention(config, index):
             net = OlmoDeltaNet(config, env, self.state_index(config, index))
             return RecurrentLayer(config, env, net, self.mlp(config, env, index))
         layer = Layer(config, env, index)

@@ -74,9 +74,8 @@ class DeltaNet(SSMDecay):
         self.keys, self.values = self.key_heads * self.key_dim, self.heads * self.dim
         channels = 2 * self.keys + self.values
         self.in_proj = MergedColumnParallelLinear(config.hidden_size, self.parts(), env)
-        self.rate_proj = MergedColumnParallelLinear(
-            config.hidden_size, self.rate_parts(), env
-        )  # often in more bits than the others
+        # Checkpoints often store this matrix with more bits than the others.
+        self.rate_proj = MergedColumnParallelLinear(config.hidden_size, self.rate_parts(), env)
         self.conv1d = ShortConv(channels, config.linear_conv_kernel_dim, env, state)
         self.dt_bias = nn.Parameter(torch.empty(self.heads))
         self.norm = GatedRMSNorm(self.dim, config.rms_norm_eps)
@@ -161,8 +160,8 @@ class Layer(nn.Module):
     def __init__(self, config: Any, env: BuildEnv, mixer: nn.Module, mlp: nn.Module) -> None:
         super().__init__()
         self.input_layernorm = norm(config.hidden_size, config.rms_norm_eps, env)
-        self.attends = isinstance(mixer, GatedAttention)
-        if self.attends:
+        self.has_attention = isinstance(mixer, GatedAttention)
+        if self.has_attention:
             self.self_attn = mixer
         else:
             self.linear_attn = mixer
@@ -172,7 +171,7 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """Return the MLP's output and the residual stream to add it to, both ``[T, hidden]``."""
         normed, residual = self.input_layernorm.add(x, residual)
-        mixed = (self.self_attn if self.attends else self.linear_attn)(normed, angles, batch)
+        mixed = (self.self_attn if self.has_attention else self.linear_attn)(normed, angles, batch)
         normed, residual = self.post_attention_layernorm.add(mixed, residual)
         return self.mlp(normed), residual
 
@@ -211,7 +210,7 @@ class QwenHybrid(Hybrid):
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build layer ``index`` of the kind in ``layer_types``."""
         mixer: nn.Module
-        if self.attends(config, index):
+        if self.has_attention(config, index):
             mixer = GatedAttention(config, env, self.kv_layer_index(config, index))
         else:
             mixer = self.net(config, env, self.state_index(config, index))

@@ -1,7 +1,7 @@
 """Qwen2-VL (Wang et al., 2024), Qwen2.5-VL (Bai et al., 2025) and Qwen3-VL (Qwen team, 2025).
 
-The decoders are Qwen2's and Qwen3's with M-RoPE. Qwen3-VL adds outputs of earlier layers of its vision encoder to the
-states after the decoder's first layers. The vision encoder is transformers' own.
+The decoders are Qwen2's and Qwen3's with M-RoPE. Qwen3-VL adds outputs of earlier layers of its vision encoder, its
+DeepStack embeddings, to the hidden states after the decoder's first layers. The vision encoder is transformers' own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransforme
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import Qwen3VLMoeVisionModel
 
-from sglang_plug import BuildEnv, ForwardBatch
+from sglang_plug import BuildEnv, ForwardBatch, WeightError
 from sglang_plug_models.common.blocks import Angles, DecoderLayer
 from sglang_plug_models.common.mrope import InterleavedMRopeDecoder, MRopeVL
 from sglang_plug_models.moe.qwen_moe import Qwen3Moe
@@ -37,36 +37,51 @@ class Qwen25VL(Qwen2VL):
 
 
 class DeepstackLayer(DecoderLayer):
-    """A layer that may add further image states to its output."""
+    """A layer that adds DeepStack embeddings of images to its output.
 
-    further: int = 0
-    """Index of the further states; 0: none."""
+    Args:
+        config: the decoder's configuration.
+        env: the surroundings the model is built in.
+        attention: the layer's attention.
+        mlp: the layer's MLP.
+        deepstack_index: index of the DeepStack embeddings that the layer adds, from 1 on.
+    """
+
+    def __init__(
+        self, config: Any, env: BuildEnv, attention: nn.Module, mlp: nn.Module, *, deepstack_index: int
+    ) -> None:
+        super().__init__(config, env, attention, mlp)
+        self.deepstack_index = deepstack_index
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """Run the layer like ``DecoderLayer`` and add the further states."""
+        """Run the layer like ``DecoderLayer`` and add the DeepStack embeddings."""
         x, residual = super().forward(x, residual, angles, batch)
-        if batch.multimodal is not None and self.further:
-            x = batch.multimodal.add_deepstack(x, self.further)
+        if batch.multimodal is not None:
+            x = batch.multimodal.add_deepstack(x, self.deepstack_index)
         return x, residual
 
 
 class DeepstackVL(MRopeVL):
-    """``MRopeVL`` whose vision encoder returns further states for the first layers."""
+    """``MRopeVL`` whose vision encoder also returns DeepStack embeddings, for the first layers of the decoder."""
 
     body = InterleavedMRopeDecoder
 
-    def __init__(self, config: Any, env: BuildEnv) -> None:
-        super().__init__(config, env)
-        layers: Iterable[Any] = self.model.layers
-        for layer, index in zip(layers, range(len(config.vision_config.deepstack_visual_indexes)), strict=False):
-            layer.further = index + 1
+    @classmethod
+    def decoder_config(cls, config: Any) -> Any:
+        """Return the decoder's configuration, with the number of its layers that add DeepStack embeddings."""
+        result = super().decoder_config(config)
+        result.num_deepstack_layers = len(config.vision_config.deepstack_visual_indexes)
+        return result
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build layer ``index``."""
-        return DeepstackLayer(config, env, self.attention(config, env, index), self.mlp(config, env, index))
+        parts = self.attention(config, env, index), self.mlp(config, env, index)
+        if index < config.num_deepstack_layers:
+            return DeepstackLayer(config, env, *parts, deepstack_index=index + 1)
+        return DecoderLayer(config, env, *parts)
 
-    def states(self, output: Any) -> Tensor:
-        """Return the states as ``[tokens, 1 + n, hidden]``."""
+    def image_embeddings(self, output: Any) -> Tensor:
+        """Return the embeddings and the DeepStack embeddings as ``[tokens, 1 + n, hidden]``."""
         return torch.stack([output.pooler_output, *output.deepstack_features], dim=1)
 
 
@@ -83,12 +98,20 @@ class Qwen3VLMoe(DeepstackVL, Qwen3Moe):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load weights like ``MRopeVL``; published checkpoints have the experts' matrices transposed."""
-        super().load_weights((name, self._upright(name, tensor)) for name, tensor in weights)
+        super().load_weights((name, self._in_loaded_layout(name, tensor)) for name, tensor in weights)
 
-    def _upright(self, name: str, tensor: Tensor) -> Tensor:
-        """Transpose an expert's matrices to our layout."""
+    def _in_loaded_layout(self, name: str, tensor: Tensor) -> Tensor:
+        """Return the experts' matrices as ``[experts, outputs, inputs]``, and any other tensor as it is.
+
+        Raises ``WeightError`` for square matrices, which do not show whether they are transposed.
+        """
         if not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
             return tensor
         wide, narrow = self.config.hidden_size, self.config.moe_intermediate_size
-        ours = (2 * narrow, wide) if name.endswith("gate_up_proj") else (wide, narrow)
-        return tensor.transpose(1, 2) if tensor.shape[1:] == ours[::-1] != ours else tensor
+        outputs, inputs = (2 * narrow, wide) if name.endswith("gate_up_proj") else (wide, narrow)
+        if outputs == inputs:
+            raise WeightError(
+                f"{name!r}: the experts' matrices are square ({outputs} x {inputs}), so it is unknown whether the "
+                "checkpoint stores them transposed; Qwen3-VL models of such sizes are not supported"
+            )
+        return tensor.transpose(1, 2) if tensor.shape[1:] == (inputs, outputs) else tensor

@@ -132,7 +132,7 @@ class RecurrentGemma(Hybrid):
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {**CausalLM.packed, "final_norm": ("norm", None)}
 
     @classmethod
-    def attends(cls, config: Any, index: int) -> bool:
+    def has_attention(cls, config: Any, index: int) -> bool:
         """Return True for layers with attention."""
         return bool(config.layer_types[index] == "sliding_attention")
 
@@ -152,7 +152,7 @@ class RecurrentGemma(Hybrid):
 
     def layer(self, config: Any, env: BuildEnv, index: int) -> nn.Module:
         """Build layer ``index`` of the kind in ``layer_types``."""
-        if not self.attends(config, index):
+        if not self.has_attention(config, index):
             return Layer(config, env, RecurrentBlock(config, env, self.state_index(config, index)))
         layer_index, bias = self.kv_layer_index(config, index), config.attention_bias
         window = config.sliding_window

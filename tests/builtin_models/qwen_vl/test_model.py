@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen2_5_VLConfig, Qwen3VLConfig
+from transformers import Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3VLMoeConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRotaryEmbedding
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbedding
 
-from sglang_plug import BuildEnv, ConfigError, Media, MediaArray, RequestError
+from sglang_plug import BuildEnv, ConfigError, Media, MediaArray, RequestError, WeightError
 from sglang_plug_backends.torch_native.attention import TorchAttention
 from sglang_plug_models.common.mrope import InterleavedMRope, MRope
-from sglang_plug_models.qwen_vl.model import Qwen3VL, Qwen25VL
+from sglang_plug_models.qwen_vl.model import Qwen3VL, Qwen3VLMoe, Qwen25VL
 
 TEXT: dict[str, Any] = {
     "vocab_size": 96,
@@ -121,3 +121,16 @@ def test_usual_sections(kind: type[MRope], sections: list[int], theirs: type[Any
 def test_sections_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"mrope_section \[2, 1, 1\] does not fit 8 pairs"):
         MRope.of(CONFIG.text_config, 16)
+
+
+@pytest.mark.parametrize(("width", "matrix"), [(16, "gate_up_proj"), (32, "down_proj")])
+def test_square_matrices_of_experts_are_refused(width: int, matrix: str) -> None:
+    """Checkpoints store the matrices in either layout, and a square one does not show which."""
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": width}
+    vision = {**VISION, "out_hidden_size": 32}
+    config = Qwen3VLMoeConfig(text_config={**TEXT, "head_dim": 8, **experts}, vision_config=vision, **IDS)
+    backend = TorchAttention(Qwen3VLMoe.attention_shape(config), torch.device("cpu"), None)
+    model = Qwen3VLMoe(config, BuildEnv(attention=backend))
+    name = f"model.language_model.layers.0.mlp.experts.{matrix}"
+    with pytest.raises(WeightError, match=f"{matrix}.*square .32 x 32.*transposed"):
+        model.load_weights([(name, torch.zeros(4, 32, 32))])
