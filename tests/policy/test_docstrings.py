@@ -7,10 +7,10 @@ import pytest
 from tests.policy.source_tree import Source, first_line_fault
 
 
-def test_the_first_line_of_a_docstring_stands_alone(sources: list[Source]) -> None:
+def test_the_first_line_of_a_docstring_stands_alone(sources: list[Source], plugin_sources: list[Source]) -> None:
     faults = [
         f"{source.path}:{line} the docstring of {name} {fault}"
-        for source in sources
+        for source in [*sources, *plugin_sources]
         for name, line, text in source.docstrings()
         if (fault := first_line_fault(text)) is not None
     ]

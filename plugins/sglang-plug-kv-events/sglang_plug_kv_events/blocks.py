@@ -1,11 +1,11 @@
-"""Which blocks of tokens are in the prefix cache.
+"""Tracks which blocks of tokens are in the prefix cache.
 
-The prefix cache knows pages and slots, a router knows blocks. A block is in the cache as long as all of its tokens are.
-Its last token has a slot of its own: a slot holds one token of one prefix, while the slots before it may be shared with
-blocks that differ later. The cache evicts the ends of prefixes first, so that slot is the first to go.
+The prefix cache stores pages and slots, whereas a router counts in blocks. A block is in the cache as long as all of its
+tokens are. The slot of its last token belongs to this block only, while the slots of earlier tokens may be shared with
+blocks that differ later. The cache evicts the ends of prefixes first, so this slot is the first of them to be evicted.
 
-Blocks are whole pages: prefixes that part within a page have two copies of what they share of it, so a block that ended
-there could be cached twice.
+Blocks are whole pages: prefixes that diverge within a page have two copies of the tokens that they share in it, so a
+block that ended there could be cached twice.
 """
 
 from __future__ import annotations

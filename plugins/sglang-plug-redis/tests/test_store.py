@@ -29,7 +29,7 @@ def block(number: int, size: int = 1000) -> KVBlock:
 
 
 def loaded(store: RedisStore, *blocks: KVBlock, seconds: float = 60.0) -> list[bool]:
-    """Which of ``blocks`` are returned; none is returned wrongly."""
+    """Return for each of ``blocks`` whether it is loaded, after a check of the loaded contents."""
     results = store.load([block.key for block in blocks], time.monotonic() + seconds)
     for block, result in zip(blocks, results, strict=True):
         assert isinstance(result, KVStoreError) or result == block.data

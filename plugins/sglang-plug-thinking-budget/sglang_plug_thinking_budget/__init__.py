@@ -8,7 +8,7 @@ from sglang_plug import LogitsProcessorSpec, hookimpl
 
 api_version = 1
 LAST = 1000
-"""After all built-in processors: a bias or a penalty must not keep the end of the reasoning from being written."""
+"""After all built-in processors, so that no bias or penalty prevents the end marker."""
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""Writes the end of the reasoning once its budget is spent."""
+"""Forces the end marker of the reasoning once the budget is spent."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from sglang_plug import (
 from .fields import NAME
 from .symbols import TokenSymbols
 from .tables import Tables
-from .transitions import NOTHING
+from .transitions import NO_POSITION
 
-UNTOLD = (
-    f"{NAME}: this server does not tell the reasoning of this output from the answer; it needs --reasoning-parser "
-    "and a tokenizer, and a request that does not continue its last message"
+REASONING_NOT_SEPARATED = (
+    f"{NAME}: the server cannot separate the reasoning of this output from the answer: start it with "
+    "--reasoning-parser and a tokenizer, and do not use continue_final_message"
 )
 
 
@@ -35,12 +35,12 @@ class RowBudget:
     """The budget of one request."""
 
     kind: int
-    """Number of its reasoning in ``Tables``."""
+    """Number of its kind of reasoning in ``Tables``."""
     budget: int
 
 
 class ThinkingBudget(LogitsProcessor):
-    """Follows outputs by their tokens, on the device, and allows only the next token of the end where one is due."""
+    """Tracks outputs on the device and forces the end marker, token by token, where a budget is spent."""
 
     needs_tokens = True
     needs_vocabulary = True
@@ -55,14 +55,14 @@ class ThinkingBudget(LogitsProcessor):
     def prepare(self, request: ProcessorRequest) -> RowBudget | None:
         """Return the request's budget; ``None`` if it has none, does not reason, or cannot generate more tokens.
 
-        Raises ``ValueError`` if reasoning is not separated from the answer, or if a stop token would end the output
-        with it.
+        Raises ``ValueError`` if reasoning is not separated from the answer, or if the end marker of a constrained
+        output contains a stop token.
         """
         budget: int | None = request.fields.thinking_budget
         if budget is None:
             return None
         if request.reasoning is None:
-            raise ValueError(UNTOLD)
+            raise ValueError(REASONING_NOT_SEPARATED)
         if not request.reasoning.ends or budget >= request.params.max_new_tokens:
             return None
         if request.constrained:
@@ -70,7 +70,7 @@ class ThinkingBudget(LogitsProcessor):
         return RowBudget(self._tables.kind(request.reasoning), budget)
 
     def batch(self, rows: Sequence[LogitsRow]) -> LogitsBatch:
-        """Follow the tokens that ``rows`` have so far."""
+        """Return the progress of ``rows`` after the tokens that they have so far."""
         states: list[RowBudget] = [row.state for row in rows]
         columns: list[list[int]] = []
         for row, own in zip(rows, states, strict=True):
@@ -88,9 +88,9 @@ class BudgetBatch(LogitsBatch):
     """Rows and the progress of their outputs.
 
     Args:
-        tables: of the processor.
+        tables: the processor's tables.
         states: the rows' budgets.
-        columns: ``[rows, 5]``: kind of reasoning, budget, state, tokens spent, position in the end.
+        columns: ``[rows, 5]``: kind of reasoning, budget, state, tokens spent, position in the end marker.
     """
 
     def __init__(self, tables: Tables, states: Sequence[RowBudget], columns: Tensor) -> None:
@@ -99,30 +99,30 @@ class BudgetBatch(LogitsBatch):
         self._repeats = any(tables.repeats(state.kind) for state in states)
 
     def apply(self, logits: Tensor, generated: Sequence[int]) -> Tensor:
-        """Allow only the next token of the end in rows whose budget is spent."""
+        """Allow only the next token of the end marker in rows whose budget is spent."""
         if all(count < state.budget for count, state in zip(generated, self._states, strict=True)):
             return logits
         _, budget, state, spent, _ = self._columns.unbind(1)
         if self._repeats:
             logits.masked_fill_(self._tables.opens(state) & (spent >= budget)[:, None], -torch.inf)
         position = self._position()
-        is_due, token = (position != NOTHING)[:, None], self._tables.written(position)[:, None]
+        is_due, token = (position != NO_POSITION)[:, None], self._tables.token_at(position)[:, None]
         logit = torch.where(is_due, 0.0, logits.gather(1, token))
         return logits.masked_fill_(is_due, -torch.inf).scatter_(1, token, logit)
 
     def append(self, tokens: Tensor) -> None:
-        """Follow the outputs by one token each."""
+        """Update the progress of the outputs by one token each."""
         kind, budget, state, spent, _ = self._columns.unbind(1)
         known = tokens.clamp(min=0)
         due = self._position()
-        follows = (due != NOTHING) & (known == self._tables.written(due))
+        is_next = (due != NO_POSITION) & (known == self._tables.token_at(due))
         moved = self._tables.moved(kind, state, known)
         columns = (
             kind,
             budget,
             moved,
             spent + (self._tables.inside(state) & self._tables.inside(moved)),
-            torch.where(follows, self._tables.following(due), NOTHING),
+            torch.where(is_next, self._tables.next_position(due), NO_POSITION),
         )
         self._columns = torch.where((tokens >= 0)[:, None], torch.stack(columns, 1), self._columns)
 
@@ -135,8 +135,8 @@ class BudgetBatch(LogitsBatch):
         return BudgetBatch(self._tables, states, columns)
 
     def _position(self) -> Tensor:
-        """Return for each row the position in the end whose token comes next, ``NOTHING`` where none is due."""
+        """Return for each row the position in the end marker whose token is due; ``NO_POSITION`` where none is due."""
         _, budget, state, spent, position = self._columns.unbind(1)
         begins = self._tables.inside(state) & (spent >= budget)
-        first = torch.where(begins, self._tables.first(state), NOTHING)
-        return torch.where(position != NOTHING, position, first)
+        first = torch.where(begins, self._tables.first(state), NO_POSITION)
+        return torch.where(position != NO_POSITION, position, first)

@@ -1,7 +1,7 @@
-"""The symbols of tokens: the bytes of a token with text, and one symbol of its own for a special token.
+"""The symbols of tokens: the bytes of a token with text, and one symbol for each special token.
 
-Models write a marker that consists of text in any division into tokens (``</``, ``think``, ``>\\n``), so markers are
-compared by symbols and not by tokens.
+Models may generate a marker of text in different tokens (``</``, ``think``, ``>\\n``), so markers are compared by
+symbols and not by tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Symbols = tuple[int, ...]
 
 
 def is_special(symbol: int) -> bool:
-    """Report whether ``symbol`` is that of a special token."""
+    """Return True for the symbol of a special token."""
     return symbol >= BYTES
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from sglang_plug_thinking_budget import register_logits_processors
 from sglang_plug_thinking_budget.fields import ThinkingBudgetFields
-from sglang_plug_thinking_budget.machine import ReasoningMachine
 from sglang_plug_thinking_budget.processor import RowBudget, ThinkingBudget
+from sglang_plug_thinking_budget.reasoning_automaton import ReasoningAutomaton
 from sglang_plug_thinking_budget.symbols import TokenSymbols
 from sglang_plug_thinking_budget.transitions import Transitions
 
@@ -149,23 +149,23 @@ def test_an_output_within_its_budget_is_left_alone() -> None:
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_tokens_lead_where_their_symbols_lead(name: str) -> None:
-    """The tables of tokens agree with the machine of symbols, which is compared to a search of the text below."""
+    """The tables of tokens agree with the automaton of symbols, which is compared to a search of the text below."""
     block = BLOCKS[name]
     transitions = Transitions.of(block, SYMBOLS)
-    machine = ReasoningMachine(SYMBOLS.of_all(block.opening), tuple(map(SYMBOLS.of_all, block.ends)), block.repeats)
-    for state, row in zip(machine.states, transitions.moves, strict=True):
+    automaton = ReasoningAutomaton(SYMBOLS.of_all(block.opening), tuple(map(SYMBOLS.of_all, block.ends)), block.repeats)
+    for state, row in zip(automaton.states, transitions.moves, strict=True):
         for token in range(len(PIECES)):
-            target = machine.follow(state, SYMBOLS.of(token))
-            assert machine.states[row[transitions.classes[token]]] == target, (state, PIECES[token])
+            target = automaton.follow(state, SYMBOLS.of(token))
+            assert automaton.states[row[transitions.classes[token]]] == target, (state, PIECES[token])
 
 
-def test_the_machine_finds_what_a_search_finds() -> None:
+def test_the_automaton_finds_what_a_search_finds() -> None:
     generator = random.Random(4)
-    machine = ReasoningMachine(tuple(b"<t>"), (tuple(b"</t>"), tuple(b"!!")), False)
+    automaton = ReasoningAutomaton(tuple(b"<t>"), (tuple(b"</t>"), tuple(b"!!")), False)
     for _ in range(3000):
         text = "".join(generator.choices("<t>/! a", k=14))
         text = generator.choice(("", " \n", "<t>", " <t>")) + text
-        state, expected = machine.follow(machine.start, text.encode()), "after"
+        state, expected = automaton.follow(automaton.start, text.encode()), "after"
         stripped = text.lstrip(" \n")
         if stripped.startswith("<t>"):
             remainder = stripped.removeprefix("<t>")
@@ -191,7 +191,7 @@ def test_the_same_progress_on_the_host_and_on_the_device() -> None:
         fresh = thinking_budget.batch(
             [LogitsRow(state=state, tokens=output, prompt_len=1) for state, output in zip(states, tokens, strict=True)]
         )
-        logits, counts = torch.randn(len(rows), len(PIECES)), [len(token_id) - 1 for token_id in tokens]
+        logits, counts = torch.randn(len(rows), len(PIECES)), [len(output) - 1 for output in tokens]
         assert torch.equal(batch.apply(logits.clone(), counts), fresh.apply(logits.clone(), counts)), step
 
 
@@ -220,7 +220,7 @@ def test_requests_that_have_nothing_to_limit_do_not_use_it() -> None:
     assert prepared(thinking_budget, None, None) is None
     assert prepared(thinking_budget, ReasoningBlock(()), 3) is None, "the output has no reasoning"
     assert prepared(thinking_budget, OPEN, 99) is None, "the output is not longer"
-    with pytest.raises(ValueError, match="^thinking_budget: .* needs --reasoning-parser"):
+    with pytest.raises(ValueError, match="^thinking_budget: .* --reasoning-parser"):
         prepared(thinking_budget, None, 3)
     with pytest.raises(ValueError, match="^thinking_budget: .* ends with the stop token"):
         prepared(thinking_budget, OPEN, 3, stops=[CLOSING[1]])

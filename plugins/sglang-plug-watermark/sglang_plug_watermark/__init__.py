@@ -1,4 +1,4 @@
-"""A watermark in generated text (Kirchenbauer et al. 2023), and a command that detects it. Declares only."""
+"""Declarations of a watermark for generated text (Kirchenbauer et al. 2023), and of a command that detects it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ def register_logits_processors() -> Iterator[LogitsProcessorSpec]:
         settings=f"{__name__}.fields:WatermarkSettings",
         request_fields=f"{__name__}.fields:WatermarkFields",
         example=f"{__name__}.example:requests",
-        summary="makes a part of the vocabulary likelier that depends on a key and the token before",
+        summary="adds delta to the logits of a pseudo-random set of green tokens (Kirchenbauer et al., 2023)",
     )
 
 
 @hookimpl
 def register_commands() -> Iterator[CommandSpec]:
     yield CommandSpec(
-        name="detect-watermark", target=f"{__name__}.command:command", summary="say how likely a text is watermarked"
+        name="detect-watermark",
+        target=f"{__name__}.command:command",
+        summary="test whether a text carries the watermark (z-score and p-value)",
     )

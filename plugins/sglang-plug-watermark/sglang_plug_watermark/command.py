@@ -14,27 +14,38 @@ from .fields import GAMMA, KEY
 from .greenlist import detect
 
 THRESHOLD = 4.0
-"""The paper's: three of 100,000 texts without a watermark have a higher score."""
+"""The paper's threshold: three of 100,000 texts without a watermark have a higher z-score."""
 
 
 class DetectWatermark:
-    """Reads a text, or tokens, and says how many are green. The status is 0 if there is a watermark, else 1."""
+    """Tests a text, or a list of tokens, for the watermark. The exit status is 0 if there is one, else 1."""
 
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
-        """The flags."""
-        parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="the text; '-': the standard input")
+        """Add the flags."""
         parser.add_argument(
-            "--model-path", metavar="FOLDER", default=AUTO, help="whose tokenizer the text was written with"
+            "file", metavar="FILE", nargs="?", default="-", help="file with the text; '-': standard input"
         )
-        parser.add_argument("--tokenizer-mode", metavar="NAME", default=AUTO, help="as of the server")
+        parser.add_argument(
+            "--model-path", metavar="FOLDER", default=AUTO, help="model whose tokenizer produced the text"
+        )
+        parser.add_argument("--tokenizer-mode", metavar="NAME", default=AUTO, help="tokenizer mode of the server")
         parser.add_argument("--tokens", action="store_true", help="the file is a JSON list of token ids")
-        parser.add_argument("--key", type=int, default=KEY, help="as of the server, or of the request")
-        parser.add_argument("--gamma", type=float, default=GAMMA, help="as of the request")
-        parser.add_argument("--threshold", type=float, default=THRESHOLD, help="score above which there is a watermark")
-        parser.add_argument("--json", action="store_true", help="as JSON")
+        parser.add_argument(
+            "--key",
+            type=int,
+            default=KEY,
+            help="watermark key: the server's setting watermark.key, or the key of the request",
+        )
+        parser.add_argument(
+            "--gamma", type=float, default=GAMMA, help="fraction of green tokens; the gamma of the request"
+        )
+        parser.add_argument(
+            "--threshold", type=float, default=THRESHOLD, help="z-score above which a text counts as watermarked"
+        )
+        parser.add_argument("--json", action="store_true", help="print JSON")
 
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
-        """Print the score. Raises ``ConfigError`` for what cannot be read."""
+        """Print the result. Raises ``ConfigError`` for an invalid ``--gamma`` or an unreadable file."""
         if not 0.0 < options.gamma < 1.0:
             raise ConfigError(f"--gamma must be between 0 and 1, got {options.gamma}")
         detection = detect(_tokens(options, plugins), options.key, options.gamma)

@@ -5,27 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 KEY = 15485863
-"""The default key; who wants nobody else to detect or remove the watermark chooses another one and keeps it secret."""
+"""The default key. Anybody who knows the key can detect and remove the watermark, so deployments keep theirs secret."""
 GAMMA = 0.25
 LARGEST_DELTA = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarkSettings:
-    """``--set watermark.key=N``."""
+    """Settings of the server: ``--set watermark.key=N``."""
 
     key: int = KEY
-    """Used for requests that name none."""
+    """Key of requests without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarkOptions:
-    """How a request is watermarked."""
+    """Watermark of a request."""
 
     gamma: float = GAMMA
     """Share of the vocabulary that is green, between 0 and 1."""
     delta: float = 2.0
-    """What is added to the logits of green tokens."""
+    """Added to the logits of green tokens."""
     key: int | None = None
     """Decides which tokens are green; by default the server's key."""
 

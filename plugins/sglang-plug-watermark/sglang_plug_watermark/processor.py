@@ -14,7 +14,7 @@ from .greenlist import FIRST, GOLDEN, MASK, SECOND, key_hash, threshold
 
 
 def mixed(numbers: Tensor) -> Tensor:
-    """``greenlist.mixed`` of int64 numbers, whose products wrap around without harm to the lowest 32 bits."""
+    """Compute ``greenlist.mixed`` of int64 numbers; overflow of the products does not affect the lowest 32 bits."""
     numbers = numbers & MASK
     numbers = ((numbers ^ (numbers >> 16)) * FIRST) & MASK
     numbers = ((numbers ^ (numbers >> 13)) * SECOND) & MASK
@@ -22,7 +22,7 @@ def mixed(numbers: Tensor) -> Tensor:
 
 
 class Watermark(LogitsProcessor):
-    """Needs the token before each one; which tokens are green behind it is worked out on the device."""
+    """Adds ``delta`` to the logits of the tokens that are green after the last token, computed on the device."""
 
     needs_tokens = True
 
@@ -46,14 +46,14 @@ class Watermark(LogitsProcessor):
 
 
 class WatermarkBatch(LogitsBatch):
-    """Rows, and the last token of each.
+    """Rows with a watermark and their last tokens.
 
     Args:
-        hashes: ``[vocabulary]`` of all tokens.
-        key: ``[rows]`` hash of each row's key; the others have as many entries.
-        limit: a token with a hash below is green.
-        delta: is added to green tokens.
-        last: the token before the next one.
+        hashes: ``[vocabulary]``: the hash of each token.
+        key: ``[rows]``: the hash of each row's key; the next arguments have one entry per row, too.
+        limit: hash below which a token is green.
+        delta: added to the logits of green tokens.
+        last: the last token of the sequence.
     """
 
     def __init__(self, hashes: Tensor, key: Tensor, limit: Tensor, delta: Tensor, last: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""A finite-state machine that follows an output, symbol by symbol: before, inside and after reasoning."""
+"""A finite automaton that reads an output symbol by symbol: before, inside and after reasoning."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ BLANKS = frozenset(b" \t\r\n")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state: where the output is, and the part of a marker that it ends with."""
+    """A state: where the output is, and the incomplete marker that it ends with."""
 
     where: Literal["before", "inside", "after"]
-    """``before`` reasoning that may still begin, ``inside`` it, or ``after`` all of it."""
+    """``before`` reasoning, which may still begin, ``inside`` it, or ``after`` it."""
     begun: Symbols = ()
-    """The longest end of the output that begins a marker: the opening before reasoning, one of its ends inside."""
+    """The longest suffix of the output that begins a marker: the opening before reasoning, an end marker inside it."""
 
 
 AFTER = State("after")
@@ -28,13 +28,13 @@ BEFORE = State("before")
 
 
 @dataclass(frozen=True)
-class ReasoningMachine:
-    """The states of outputs whose reasoning has certain markers."""
+class ReasoningAutomaton:
+    """The automaton of outputs whose reasoning has certain markers."""
 
     opening: Symbols
     """Empty: outputs begin inside reasoning."""
     ends: tuple[Symbols, ...]
-    """The first one that occurs ends the reasoning; none is empty."""
+    """Markers that end the reasoning; none is empty."""
     repeats: bool
     """True if reasoning may begin anywhere and more than once."""
 
@@ -59,7 +59,7 @@ class ReasoningMachine:
             return self._before(text)
         if any(text[-len(end) :] == end for end in self.ends):
             return self._outside
-        return State("inside", _longest_end(text, self.ends))
+        return State("inside", _longest_partial_marker(text, self.ends))
 
     def follow(self, state: State, symbols: Sequence[int]) -> State:
         """Return the state after ``symbols``."""
@@ -69,25 +69,25 @@ class ReasoningMachine:
             state = self.step(state, symbol)
         return state
 
-    def idle(self, state: State) -> State:
-        """Return the state after a symbol that is in no marker, from ``state``."""
+    def reset(self, state: State) -> State:
+        """Return the state after ``state`` and a symbol that is in no marker."""
         if state.where == "inside":
             return INSIDE
         return AFTER if state.where == "after" else self._outside
 
-    def firsts(self, state: State) -> frozenset[int]:
-        """Return the symbols by which an output leaves the idle ``state``."""
+    def marker_starts(self, state: State) -> frozenset[int]:
+        """Return the symbols that begin a marker in ``state``, where no marker has begun."""
         if state.where == "inside":
             return frozenset(end[0] for end in self.ends)
         return frozenset(self.opening[:1]) if state is BEFORE else frozenset()
 
     def alphabet(self) -> frozenset[int]:
-        """Return the symbols that lead anywhere else than to an idle state, from some state."""
+        """Return the symbols that occur in a marker or may come before an opening."""
         return frozenset((*self.opening, *(symbol for end in self.ends for symbol in end), *BLANKS))
 
     @property
     def _outside(self) -> State:
-        """The state after reasoning, and after the first symbols of an output that begins otherwise."""
+        """The state after reasoning, and of an output that has not begun with reasoning."""
         return BEFORE if self.repeats and self.opening else AFTER
 
     def _before(self, text: Symbols) -> State:
@@ -96,16 +96,16 @@ class ReasoningMachine:
         if self.repeats:
             if text[-len(self.opening) :] == self.opening:
                 return INSIDE
-            return State("before", _longest_end(text, (self.opening,)))
+            return State("before", _longest_partial_marker(text, (self.opening,)))
         if len(text) == 1 and text[0] in BLANKS:
             return BEFORE
         return State("before", text) if text == self.opening[: len(text)] else AFTER
 
 
-def _longest_end(text: Symbols, markers: Sequence[Symbols]) -> Symbols:
-    """Return the longest end of ``text`` that a marker begins with and is longer than."""
+def _longest_partial_marker(text: Symbols, markers: Sequence[Symbols]) -> Symbols:
+    """Return the longest suffix of ``text`` that is a prefix of a marker, but not the whole marker."""
     for start in range(len(text)):
-        end = text[start:]
-        if any(len(end) < len(marker) and marker[: len(end)] == end for marker in markers):
-            return end
+        suffix = text[start:]
+        if any(len(suffix) < len(marker) and marker[: len(suffix)] == suffix for marker in markers):
+            return suffix
     return ()
