@@ -1,4 +1,4 @@
-"""Prints how the tree is built, as numbers: ``python -m tests.policy.measure [--list]``. It prints no timings."""
+"""Print measurements of the source tree, no timings: ``python -m tests.policy.measure [--list]``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,11 @@ PACKAGES = frozenset({"tensor_parallel"})
 REPRESENTATIONS = (
     "ChatBody ChatRequest Job Request Sequence ScheduledChunk ForwardBatch StepResult Output JobOutput"
 ).split()
-"""Classes that stand for one request, or for its part in a step, on its way; the chunk at the end has no class."""
+"""Classes that represent one request, or its part in a step, on its way from HTTP to the answer; a list kept by hand.
+
+The trace constructs more classes that hold a request or its tokens for a moment, such as calls and options: it is a
+matter of judgement which of them represent the request. The chunk of the answer has no class.
+"""
 PATCHES = frozenset("setattr setitem setenv delattr delitem delenv syspath_prepend chdir context".split())
 NO_CODE = frozenset(
     (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
@@ -134,7 +138,7 @@ def _request(trace: RequestTrace) -> Iterator[Row]:
 def _representations(sources: Sequence[Source]) -> Iterator[Row]:
     classes = {node.name for source in sources for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef)}
     known = [*(name for name in REPRESENTATIONS if name in classes), "chunk"]
-    yield "representations of one request", len(known), [" -> ".join(known)]
+    yield "representations of one request (a list kept by hand)", len(known), [" -> ".join(known)]
     for source in sources:
         if source.folder.startswith(ENGINE):
             for node in ast.walk(source.tree):
@@ -186,7 +190,7 @@ def _objects(sources: Sequence[Source]) -> Iterator[Row]:
         if isinstance(node, ast.Assert) and "isinstance(" in ast.unparse(node.test)
     ]
     waiting = [text for text, is_sequence in asserted if is_sequence]
-    yield "isinstance assertions behind the protocol of waiting sequences", len(waiting), waiting
+    yield "isinstance assertions about the protocol of waiting sequences", len(waiting), waiting
     yield "isinstance assertions in engine", len(asserted), [text for text, _ in asserted]
 
 

@@ -173,17 +173,17 @@ def _embeds_prompt(embeds: Any) -> MediaPrompt:
     """Return a prompt of input embeddings. Raises ``ApiError`` if they are not equally wide."""
     width = len(embeds[0])
     numbers = array("f")
-    for index, state in enumerate(embeds):
-        if len(state) != width:
+    for index, embedding in enumerate(embeds):
+        if len(embedding) != width:
             raise ApiError(
-                f"input_embeds must all have one width; entry {index} has {len(state)}, the first has {width}",
+                f"input_embeds must all have one width; entry {index} has {len(embedding)}, the first has {width}",
                 param="input_embeds",
             )
-        numbers.extend(state)
+        numbers.extend(embedding)
     if max(numbers) == math.inf or min(numbers) == -math.inf:
         raise ApiError("input_embeds has numbers beyond those of float32", param="input_embeds")
-    states = MediaArray("float32", (len(embeds), width), numbers.tobytes())
-    return MediaPrompt([PLACEHOLDER_TOKEN] * len(embeds), (Media.of_states(0, states),))
+    embeddings = MediaArray("float32", (len(embeds), width), numbers.tobytes())
+    return MediaPrompt([PLACEHOLDER_TOKEN] * len(embeds), (Media.of_input_embeds(0, embeddings),))
 
 
 Prompted = TypeVar("Prompted", bound=PromptsBody)

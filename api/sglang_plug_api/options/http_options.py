@@ -82,7 +82,7 @@ HTTP = Group(
             dict,
             metavar="JSON",
         ),
-        option("--max-request-bytes", "max_request_bytes", "largest body that is read", int, minimum=1),
+        option("--max-request-bytes", "max_request_bytes", "maximum size of a request body in bytes", int, minimum=1),
         option(
             "--max-sequences-per-request",
             "max_sequences_per_request",
@@ -94,10 +94,8 @@ HTTP = Group(
         option(
             "--max-image-tokens", "media.tokens", "maximum number of tokens of all images of one prompt", int, minimum=1
         ),
-        option("--max-image-bytes", "media.bytes", "largest image that is read", int, minimum=1),
-        option(
-            "--max-image-pixels", "media.pixels", "largest image that is decoded, width times height", int, minimum=1
-        ),
+        option("--max-image-bytes", "media.bytes", "maximum size of an image file in bytes", int, minimum=1),
+        option("--max-image-pixels", "media.pixels", "maximum number of pixels of an image", int, minimum=1),
         option(
             "--max-request-image-pixels",
             "media.request_pixels",

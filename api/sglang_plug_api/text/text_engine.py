@@ -387,7 +387,7 @@ def _refusal(job: Job, error: RequestError, text: str) -> ApiError | None:
         case "constraint" if job.constraint is not None:
             field = job.constraint_field or job.constraint.kind
             return constraint_refusal(job.constraint, field, text, error.status)
-        case "states":
+        case "input_embeds":
             return ApiError(text, error.status, param="input_embeds")
         case "processor_fields":
             return ApiError(text, error.status, param=re.split(r"[\s:]", text, maxsplit=1)[0])

@@ -1,4 +1,4 @@
-"""Images, and states that a caller computed, in prompts: the step extension that lays out and encodes them."""
+"""The step extension of images and input embeddings in prompts, which lays them out and encodes images."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ MAX_BYTES = 8 << 30
 class Multimodal(
     StepExtension, AdmissionPhase, HoldPhase, ModelPhase, InputPhase, RankPhase, CachePhase, ProfilingPhase
 ):
-    """Serves prompts with images, and prompts of given states.
+    """Serves prompts with images, and prompts given as input embeddings.
 
     If another extension has a store for tensors, the embeddings of images are put into it, and requests are held while
     those of their images are loaded.
@@ -64,7 +64,7 @@ class Multimodal(
         self._model = model
 
     def use_prefixes(self, prefixes: PrefixPool) -> None:
-        """Images in cached prefixes need not be loaded."""
+        """Use ``prefixes`` to skip loading images in cached prefixes."""
         self._prefixes = prefixes
 
     def use_tensor_store(self, store: TensorStore) -> None:
@@ -119,14 +119,14 @@ class Multimodal(
             self._open_requests -= 1
 
     def prepare(self, chunks: Ordered[ChunkView], batch: ForwardBatch) -> None:
-        """Set the states of the images in the step, which are encoded if they are not yet."""
+        """Set the embeddings of the images in the step, which are encoded if they are not yet."""
         if self._open_requests and any(
             chunk.sequence.layout is not None and chunk.start < chunk.sequence.prompt_len for chunk in chunks
         ):
             batch.multimodal = multimodal_inputs(self._served, chunks, batch.input_ids.device, self._store)
 
     def rank_step(self, chunks: Ordered[ChunkView], batch: ForwardBatch) -> RankStep | None:
-        """Return the states of the images in the step, which only rank 0 encodes."""
+        """Return the embeddings of the images in the step, which only rank 0 encodes."""
         return None if batch.multimodal is None else encode_inputs(batch.multimodal)
 
     def largest_request(self, tokens: int) -> Request | None:

@@ -57,16 +57,17 @@ def layout_of(model: Model, request: Request) -> MediaLayout:
 
 
 def _check_precomputed(model: Model, request: Request) -> None:
-    """Raise ``RequestError`` if precomputed states do not fit the model, or if the prompt also has other media."""
-    if isinstance(model, SupportsImages) or model.states_width is None:
-        raise RequestError("this model does not support input_embeds", about="states")
+    """Raise ``RequestError`` if input embeddings do not fit the model, or if the prompt also has other media."""
+    if isinstance(model, SupportsImages) or model.input_embeds_width is None:
+        raise RequestError("this model does not support input_embeds", about="input_embeds")
     for media in request.media:
         shape = [part.shape for part in media.arrays.values()]
-        if not media.is_encoded or shape != [(media.count, model.states_width)]:
+        if not media.is_encoded or shape != [(media.count, model.input_embeds_width)]:
             width = shape[0][-1] if shape and shape[0] else 0
             raise RequestError(
-                f"input_embeds have {width} numbers per position; the model's hidden size is {model.states_width}",
-                about="states",
+                f"input_embeds have {width} numbers per position; "
+                f"the model's hidden size is {model.input_embeds_width}",
+                about="input_embeds",
             )
 
 
@@ -78,10 +79,10 @@ def multimodal_inputs(
     *,
     max_encoder_tokens: int = MAX_ENCODER_TOKENS,
 ) -> MultimodalInputs | None:
-    """Build the states that replace embeddings in the step of ``chunks``; ``None`` if the step has no images.
+    """Build the inputs that replace token embeddings in the step of ``chunks``; ``None`` if the step has no images.
 
-    Images that the step reaches for the first time are encoded, unless their states were loaded; states that a later
-    chunk needs are kept. What is encoded is put into ``store``. One call of the encoder gets at most
+    Images that the step reaches for the first time are encoded, unless their embeddings were loaded; embeddings that a
+    later chunk needs are kept. Newly encoded images are put into ``store``. One call of the encoder gets at most
     ``max_encoder_tokens`` tokens, or a single image.
     """
     in_step = _images_in_step(chunks)
@@ -147,7 +148,7 @@ def _whole(chunks: Ordered[ChunkView], in_step: Ordered[tuple[ChunkView, int, in
 def _encode_missing(
     model: Model, in_step: Ordered[tuple[ChunkView, int, int]], store: TensorStore | None, max_encoder_tokens: int
 ) -> None:
-    """Encode all images whose states are not kept yet, in as few calls as possible, and put them into ``store``."""
+    """Encode all images whose embeddings are missing, in as few calls as possible, and put them into ``store``."""
     missing = [(chunk, index) for chunk, _, index in in_step if index not in _layout(chunk).states]
     if not missing:
         return
@@ -166,7 +167,7 @@ def _encode_missing(
 
 
 def begin_loads(sequence: SequenceView, store: TensorStore, start: int) -> bool:
-    """Begin to load the states of the images that end after token ``start``; return False if none can be loaded."""
+    """Begin to load the embeddings of the images that end after token ``start``; return False if none can be loaded."""
     layout, media = sequence.layout, sequence.request.media
     assert isinstance(layout, MediaLayout)
     for index, image in enumerate(media):
@@ -177,12 +178,12 @@ def begin_loads(sequence: SequenceView, store: TensorStore, start: int) -> bool:
 
 
 def are_loaded(sequence: SequenceView) -> bool:
-    """Report whether no load of the images of a prompt has to be waited for."""
+    """Return True if the images of a prompt have no unfinished load."""
     return isinstance(sequence.layout, MediaLayout) and all(load.done for load in sequence.layout.loads.values())
 
 
 def _take_loaded(in_step: Ordered[tuple[ChunkView, int, int]], device: torch.device) -> None:
-    """Send states that were loaded to the device."""
+    """Send loaded embeddings to the device."""
     for chunk, _, index in in_step:
         media, layout = chunk.sequence.request.media[index], _layout(chunk)
         load = layout.loads.pop(index, None)
@@ -192,7 +193,7 @@ def _take_loaded(in_step: Ordered[tuple[ChunkView, int, int]], device: torch.dev
 
 
 def _take_precomputed(in_step: Ordered[tuple[ChunkView, int, int]], device: torch.device) -> None:
-    """Copy the precomputed states of requests, which need no encoding, to the device."""
+    """Copy the input embeddings of requests, which need no encoding, to the device."""
     for chunk, _, index in in_step:
         media, layout = chunk.sequence.request.media[index], _layout(chunk)
         if media.is_encoded and index not in layout.states:

@@ -1,4 +1,4 @@
-"""The layout of one prompt with images or given states: positions, cache tokens, and encoded images."""
+"""The layout of one prompt with images or input embeddings: positions, cache tokens, and encoded images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sglang_plug import PendingTensor, Request
 
 @dataclass(slots=True)
 class MediaLayout:
-    """Positions of the tokens of one sequence, and the states of its encoded images. A ``PromptLayout``."""
+    """Positions of the tokens of one sequence, and the embeddings of its encoded images. A ``PromptLayout``."""
 
     cache_tokens: list[int]
     """The prompt's tokens, with numbers outside the vocabulary that identify the content of images."""

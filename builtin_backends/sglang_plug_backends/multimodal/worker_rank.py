@@ -11,7 +11,7 @@ class WorkerRankMultimodal(StepExtension, RankPhase):
     """Sets the multimodal inputs that rank 0 has computed for a step."""
 
     def prepare_step(self, step: RankStep, batch: ForwardBatch) -> None:
-        """Set the states of the images in the step."""
+        """Set the embeddings of the images in the step."""
         batch.multimodal = decode_inputs(step)
 
 

@@ -185,7 +185,7 @@ class CausalLM(Model):
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__(config, env)
         self.model = self.decoder(config, env, self.layers(config, env))
-        self.states_width = config.hidden_size
+        self.input_embeds_width = config.hidden_size
         tied = self.model.embed_tokens if config.tie_word_embeddings else None
         if "generate" in env.tasks:
             self.lm_head = ParallelLMHead(config.hidden_size, config.vocab_size, env, tied=tied)

@@ -19,15 +19,15 @@ from .sampling_params import SamplingParams
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
-RequestPart = Literal["", "constraint", "states", "processor_fields"]
+RequestPart = Literal["", "constraint", "input_embeds", "processor_fields"]
 
 
 class RequestError(ValueError):
     """The engine refuses a request.
 
     ``status`` is the HTTP status a server should answer with, ``about`` the part of the request that is wrong, if it is
-    one alone: ``constraint``, the ``states`` that its prompt has instead of tokens, or ``processor_fields``, where the
-    message begins with the field.
+    a single one: ``constraint``, ``input_embeds`` (the input embeddings that its prompt has instead of tokens), or
+    ``processor_fields``, where the message begins with the field.
     """
 
     def __init__(self, message: str, status: int = 400, about: RequestPart = "") -> None:

@@ -177,8 +177,8 @@ class LogitsProcessorSpec(Spec):
     ``frequency_penalty``, ``presence_penalty`` and ``repetition_penalty``. Where nobody applies one, requests that set
     it are refused. A processor that declares parameters or request fields is asked only by requests that set one."""
     order: int = 500
-    """Processors run in ascending order, then by name. The built-in ones have 100 (``logit-bias``), 200
-    (``penalties``) and 900 (``min-new-tokens``)."""
+    """Processors run in ascending order, then by name. The built-in ones have 50 (``allowed-tokens``), 100
+    (``logit-bias``), 200 (``penalties``) and 900 (``min-new-tokens``)."""
 
     def __post_init__(self) -> None:
         """Check the fields like ``Spec.__post_init__``; also raise ``ValueError`` for an unknown parameter."""

@@ -1,8 +1,8 @@
 """Tracks which blocks of tokens are in the prefix cache.
 
-The prefix cache stores pages and slots, whereas a router counts in blocks. A block is in the cache as long as all of its
-tokens are. The slot of its last token belongs to this block only, while the slots of earlier tokens may be shared with
-blocks that differ later. The cache evicts the ends of prefixes first, so this slot is the first of them to be evicted.
+The prefix cache stores pages and slots, whereas a router counts in blocks. A block is in the cache as long as all of
+its tokens are. The slot of its last token belongs to this block only, while the slots of earlier tokens may be shared
+with blocks that differ later. The cache evicts the ends of prefixes first, so this slot is evicted first.
 
 Blocks are whole pages: prefixes that diverge within a page have two copies of the tokens that they share in it, so a
 block that ended there could be cached twice.

@@ -1,4 +1,4 @@
-"""Without the extension, requests with images or given states are refused by name, and all others are served."""
+"""Without the extension, requests with images or input embeddings are refused by name, and all others are served."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def test_requests_with_media_are_refused_by_name(serve: Callable[..., Any], tmp_
         )
     )
     prompt = model.prompt(f"what? {FAMILIES[FAMILY].in_text}", [png(16, 16)])
-    media = Media.of_states(0, MediaArray("float32", (1, 2), bytes(8)))
+    media = Media.of_input_embeds(0, MediaArray("float32", (1, 2), bytes(8)))
     params = SamplingParams(max_new_tokens=3, temperature=0.0)
     (text,) = engine.outputs([Request(id="text", tokens=(5, 6, 7), params=params)])
     assert len(text.tokens) == 3
     image = Request(id="image", tokens=tuple(prompt.tokens), media=prompt.media, params=params)
-    states = Request(id="states", tokens=(0,), media=(media,), params=params)
-    for request in (image, states):
+    embeddings = Request(id="embeddings", tokens=(0,), media=(media,), params=params)
+    for request in (image, embeddings):
         with pytest.raises(RequestError, match="media: no step extension that serves this field") as refused:
             engine.outputs([request])
         assert refused.value.status == 400

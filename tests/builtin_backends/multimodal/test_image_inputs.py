@@ -57,19 +57,19 @@ def test_chunks_share_what_was_seen_once() -> None:
 
 
 class Reader(Model):
-    """Of text, whose prompts may have states."""
+    """A text model whose prompts may be input embeddings."""
 
     def __init__(self, width: int | None = 2) -> None:
         torch.nn.Module.__init__(self)
-        self.states_width = width
+        self.input_embeds_width = width
 
 
-def media_of(start: int, *states: float) -> Media:
-    numbers = torch.tensor(states, dtype=torch.float32)
-    return Media.of_states(start, MediaArray("float32", (len(states) // 2, 2), numbers.numpy().tobytes()))
+def media_of(start: int, *numbers: float) -> Media:
+    data = torch.tensor(numbers, dtype=torch.float32).numpy().tobytes()
+    return Media.of_input_embeds(start, MediaArray("float32", (len(numbers) // 2, 2), data))
 
 
-def test_given_states_are_taken_as_they_are_and_in_chunks() -> None:
+def test_input_embeddings_are_used_unchanged_and_in_chunks() -> None:
     media = media_of(0, 1, 2, 3, 4, 5, 6)
     sequence = Sequence.of(Request(id="a", tokens=(0, 0, 0), media=(media,)), 100)
     sequence.layout = layout_of(Reader(), sequence.request)
@@ -92,10 +92,10 @@ def test_given_states_are_taken_as_they_are_and_in_chunks() -> None:
         (Reader(), (media_of(0, 1, 2), Media.of(1, 1, {"a": ARRAY}))),
     ],
 )
-def test_given_states_that_do_not_fit_are_refused(model: Any, media: tuple[Media, ...]) -> None:
+def test_input_embeddings_that_do_not_fit_are_refused(model: Any, media: tuple[Media, ...]) -> None:
     with pytest.raises(RequestError, match="input_embeds") as refused:
         layout_of(model, Request(id="a", tokens=(0, 0), media=media))
-    assert refused.value.about == "states"
+    assert refused.value.about == "input_embeds"
 
 
 def test_what_was_retracted_is_seen_again() -> None:

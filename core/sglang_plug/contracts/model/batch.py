@@ -150,13 +150,13 @@ class BidirectionalImage:
 
 @dataclass(frozen=True, slots=True)
 class MultimodalInputs:
-    """The states that replace token embeddings in a step that computes tokens of images."""
+    """The embeddings that replace those of tokens in a step that computes tokens of images, or input embeddings."""
 
     rows: Tensor
     """``[S]`` int64: the indices of these tokens in the step."""
     states: Tensor
-    """``[S, hidden]`` in the model's dtype, or float32 for states that a caller sent; ``[S, n, hidden]`` for models
-    that add further states between layers."""
+    """The embeddings: ``[S, hidden]`` in the model's dtype, or float32 for input embeddings of a request;
+    ``[S, 1 + n, hidden]`` for models with ``n`` DeepStack embeddings."""
     mrope_positions: Tensor | None = None
     """``[R, T]`` int64: M-RoPE position ids of all the step's tokens, from ``SupportsImages.mrope_positions``; ``None``
     for models without M-RoPE."""
@@ -164,12 +164,12 @@ class MultimodalInputs:
     """Images whose tokens attend to each other."""
 
     def merge_embeddings(self, embedded: Tensor) -> Tensor:
-        """Return ``embedded`` ``[T, hidden]`` with these states in their rows; the first of several per row."""
+        """Return ``embedded`` ``[T, hidden]`` with the embeddings in their rows, without DeepStack embeddings."""
         states = self.states if self.states.dim() == 2 else self.states[:, 0]
         return embedded.index_copy(0, self.rows, states.to(embedded.dtype))
 
     def add_deepstack(self, hidden: Tensor, index: int) -> Tensor:
-        """Return ``hidden`` ``[T, hidden]`` with the further states ``index``, from 1 on, added to their rows."""
+        """Return ``hidden`` ``[T, hidden]`` with the DeepStack embeddings ``index``, from 1 on, added to their rows."""
         return hidden.index_add(0, self.rows, self.states[:, index])
 
 

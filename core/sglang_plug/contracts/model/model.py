@@ -15,6 +15,7 @@ from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.pooling import Pooling
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
 from sglang_plug.contracts.text.media import Media
+from sglang_plug.deprecation import warn_deprecated
 from sglang_plug.ops.pooling import pooled
 from sglang_plug.plugins.spec import Task
 
@@ -73,15 +74,26 @@ class Model(nn.Module):
     """The component's settings, if it declares any."""
     default_pooling: ClassVar[Pooling] = Pooling()
     """The pooling of checkpoints that do not define one."""
+    input_embeds_width: int | None = None
+    """Width of the input embeddings that a prompt may have instead of tokens. They are inputs of the first layer and
+    arrive in ``ForwardBatch.multimodal``. ``None``: prompts may have no input embeddings."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__()
         self.config, self.env = config, env
-        self.states_width: int | None = None
-        """Width of the states that a prompt may have instead of tokens. They are inputs of the first layer and arrive
-        in ``ForwardBatch.multimodal``. ``None``: prompts may have no such states."""
         self.kv_scales: Mapping[int, KVScale] = {}
         """Scales of an FP8 KV pool by layer; set after loading, if the checkpoint has any."""
+
+    @property
+    def states_width(self) -> int | None:
+        """Deprecated name of ``input_embeds_width``."""
+        warn_deprecated("Model.states_width is now Model.input_embeds_width")
+        return self.input_embeds_width
+
+    @states_width.setter
+    def states_width(self, width: int | None) -> None:
+        warn_deprecated("Model.states_width is now Model.input_embeds_width")
+        self.input_embeds_width = width
 
     @classmethod
     def text_config(cls, config: Any) -> Any:

@@ -69,7 +69,7 @@ class LogitsRow:
 
 
 class LogitsBatch(ABC):
-    """The rows of a step that use one processor, and what the processor keeps of them on the device."""
+    """The rows of a step that use one processor, and their state on the device."""
 
     @abstractmethod
     def apply(self, logits: Tensor, generated: Sequence[int]) -> Tensor:
@@ -122,7 +122,7 @@ class LogitsProcessor(ABC):
 
     @abstractmethod
     def prepare(self, request: ProcessorRequest) -> Any | None:
-        """Return what is to be known of a request, or ``None`` if it does not use the processor.
+        """Return the state of a request, or ``None`` if it does not use the processor.
 
         Called once when a request arrives, between two steps: it should take microseconds. Raises ``ValueError`` to
         refuse the request with status 400; the text should begin with the field that is wrong.

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from sglang_plug.deprecation import warn_deprecated
+
 KEY_BYTES = 8
-STATES = "states"
+INPUT_EMBEDS = "input_embeds"
+"""Name of the array of input embeddings."""
 
 
 class MediaError(ValueError):
@@ -50,10 +53,16 @@ class Media:
     """True if no encoder runs: the only array, ``[count, hidden]``, replaces the embeddings."""
 
     @classmethod
-    def of_states(cls, start: int, states: MediaArray) -> Media:
-        """Make media of states that the caller computed, for a model with ``Model.states_width``."""
-        media = cls.of(start, states.shape[0], {STATES: states})
+    def of_input_embeds(cls, start: int, embeds: MediaArray) -> Media:
+        """Make media of input embeddings ``[count, hidden]``, for a model with ``Model.input_embeds_width``."""
+        media = cls.of(start, embeds.shape[0], {INPUT_EMBEDS: embeds})
         return cls(start=start, count=media.count, digest=media.digest, arrays=media.arrays, is_encoded=True)
+
+    @classmethod
+    def of_states(cls, start: int, states: MediaArray) -> Media:
+        """Deprecated name of ``of_input_embeds``."""
+        warn_deprecated("Media.of_states is now Media.of_input_embeds")
+        return cls.of_input_embeds(start, states)
 
     @classmethod
     def of(cls, start: int, count: int, arrays: Mapping[str, MediaArray]) -> Media:

@@ -3,8 +3,8 @@
 Eight steps, each skipped when no row needs it:
 
 1. log-probabilities of the model's own distribution, for rows that report them
-2. logits processors in their order; the built-in ones are biases, then penalties, then stop tokens forbidden before
-   ``min_new_tokens``
+2. logits processors in their order; the built-in ones are allowed tokens, biases, penalties, and stop tokens
+   forbidden before ``min_new_tokens``
 3. tokens that step extensions do not allow in a row are forbidden; a mask takes ``min_new_tokens`` into account
 4. greedy rows take the most likely token; a batch of only these ends here
 5. temperature

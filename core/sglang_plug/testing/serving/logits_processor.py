@@ -57,23 +57,23 @@ def check_logits_processor(
         AssertionError: says what is wrong, and for which case.
         PluginError: no plugin, or more than one, declares the name.
     """
-    kit = _Kit(processor, settings, request_fields, vocabulary, reasoning)
-    on_cpu = kit.make(CPU)
-    if kit.fields is None:
+    processor_case = _ProcessorCase(processor, settings, request_fields, vocabulary, reasoning)
+    on_cpu = processor_case.make(CPU)
+    if processor_case.fields is None:
         unused = on_cpu.prepare(_request(SamplingParams(), None, (1, 2)))
         assert unused is None, "prepare() returned something for a request without any of its parameters, not None"
-    rows = kit.rows(on_cpu, cases)
+    rows = processor_case.rows(on_cpu, cases)
     _check_rows_alone(on_cpu, rows, vocabulary)
     _check_done(on_cpu, rows, vocabulary)
     _check_rows_of_one_sequence(on_cpu, rows, vocabulary)
-    _check_kept(kit, on_cpu, cases)
+    _check_kept(processor_case, on_cpu, cases)
     if on_cpu.needs_tokens:
         _check_steps(on_cpu, rows, vocabulary)
         _check_regrouping(on_cpu, rows, vocabulary)
         _check_growing_tokens(on_cpu, rows, vocabulary)
     else:
         _check_long_batch(on_cpu, rows, vocabulary)
-    _check_waiting(kit, cases)
+    _check_waiting(processor_case, cases)
 
 
 @dataclass(slots=True)
@@ -93,7 +93,9 @@ class _Row:
         return LogitsRow(state=self.state, tokens=self.tokens + self.more[:steps], prompt_len=self.prompt_len)
 
 
-class _Kit:
+class _ProcessorCase:
+    """A logits processor to be tested, and the rows that it is tested with."""
+
     def __init__(
         self,
         processor: str | type[LogitsProcessor],
@@ -219,12 +221,12 @@ def _check_growing_tokens(processor: LogitsProcessor, rows: list[_Row], width: i
     _check_batch(processor, batch, rows, [1] * len(rows), width, "when the sequence's own list of tokens has grown,")
 
 
-def _check_kept(kit: _Kit, processor: LogitsProcessor, cases: Sequence[SamplingParams]) -> None:
+def _check_kept(processor_case: _ProcessorCase, processor: LogitsProcessor, cases: Sequence[SamplingParams]) -> None:
     """Check that memory does not grow with the number of requests."""
 
     def serve(number: int) -> None:
         params = cases[number % len(cases)]
-        processor.prepare(_request(params, kit.request_fields(params), (1, 2, 3), kit.reasoning))
+        processor.prepare(_request(params, processor_case.request_fields(params), (1, 2, 3), processor_case.reasoning))
 
     check_kept(serve, type(processor).__name__, requests=1000)
 
@@ -290,20 +292,20 @@ def _check_batch(
         )
 
 
-def _check_waiting(kit: _Kit, cases: Sequence[SamplingParams]) -> None:
+def _check_waiting(processor_case: _ProcessorCase, cases: Sequence[SamplingParams]) -> None:
     """On a device that has no values, and with copies that would be waited for refused."""
-    processor = kit.make(META)
-    rows = kit.rows(processor, cases)
+    processor = processor_case.make(META)
+    rows = processor_case.rows(processor, cases)
     tokens = torch.empty(len(rows), dtype=torch.int64, device=META)
     try:
         with asynchronous():
             batch = processor.batch([row_data.after(0) for row_data in rows])
             for step in range(2):
-                _apply(batch, rows, kit.vocabulary, [step] * len(rows), META)
+                _apply(batch, rows, processor_case.vocabulary, [step] * len(rows), META)
                 if processor.needs_tokens:
                     batch.append(tokens)
             regrouped = batch.regroup([0], processor.batch([rows[0].after(0)])) if processor.needs_tokens else None
             if regrouped is not None:
-                _apply(regrouped, rows[:1] * 2, kit.vocabulary, [1, 1], META)
+                _apply(regrouped, rows[:1] * 2, processor_case.vocabulary, [1, 1], META)
     except Exception as error:
         raise AssertionError(f"it waits for the device: {type(error).__name__}: {error}") from error

@@ -52,19 +52,23 @@ def check_media_processor(
     load: MediaProcessorLoader
     load = processor if callable(processor) else Plugins.discover().get("media-processor", processor).factory()
     _check_empty_folder(load)
-    kit = _Kit(load, Path(path), placeholder)
-    made = kit.made(MediaLimits())
-    _check_texts(kit, made)
+    media_case = _MediaCase(load, Path(path), placeholder)
+    made = media_case.made(MediaLimits())
+    _check_texts(media_case, made)
     for number, image in enumerate(images):
-        _check_one(kit, made, image, f"image {number}")
-    _check_digests(kit, made, images)
-    _check_several(kit, made, images)
-    _check_refusals(kit, made, images[0])
-    _check_limits(kit, images)
-    check_threads({f"image {number}": _prompt_of(kit, made, image) for number, image in enumerate(images)}, "prompt()")
+        _check_one(media_case, made, image, f"image {number}")
+    _check_digests(media_case, made, images)
+    _check_several(media_case, made, images)
+    _check_refusals(media_case, made, images[0])
+    _check_limits(media_case, images)
+    check_threads(
+        {f"image {number}": _prompt_of(media_case, made, image) for number, image in enumerate(images)}, "prompt()"
+    )
 
 
-class _Kit:
+class _MediaCase:
+    """A media processor to be tested, and prompts for it."""
+
     def __init__(self, load: MediaProcessorLoader, path: Path, placeholder: int) -> None:
         assert placeholder not in (*BEFORE, *BETWEEN, *AFTER), "the placeholder is one of the tokens of the test's text"
         self._load, self._path, self.placeholder = load, path, placeholder
@@ -97,9 +101,9 @@ class _Kit:
         return [*BEFORE, *middle, *AFTER]
 
 
-def _prompt_of(kit: _Kit, processor: MediaProcessor, image: bytes) -> Callable[[], object]:
+def _prompt_of(media_case: _MediaCase, processor: MediaProcessor, image: bytes) -> Callable[[], object]:
     def call() -> object:
-        result = kit.prompt(processor, [image])
+        result = media_case.prompt(processor, [image])
         return result.tokens, [(media.start, media.count, media.digest) for media in result.media]
 
     return call
@@ -111,13 +115,13 @@ def _check_empty_folder(load: MediaProcessorLoader) -> None:
     assert error is not None, "an empty folder must be refused with ConfigError; a processor was made of it"
 
 
-def _check_texts(kit: _Kit, processor: MediaProcessor) -> None:
-    result = kit.prompt(processor, [], [*BEFORE, *AFTER])
+def _check_texts(media_case: _MediaCase, processor: MediaProcessor) -> None:
+    result = media_case.prompt(processor, [], [*BEFORE, *AFTER])
     assert result.tokens == [*BEFORE, *AFTER] and not result.media, "a prompt without images must be kept as it is"
 
 
-def _check_one(kit: _Kit, processor: MediaProcessor, image: bytes, case: str) -> None:
-    result, again = kit.prompt(processor, [image]), kit.prompt(processor, [image])
+def _check_one(media_case: _MediaCase, processor: MediaProcessor, image: bytes, case: str) -> None:
+    result, again = media_case.prompt(processor, [image]), media_case.prompt(processor, [image])
     assert len(result.media) == 1, f"{case}: a prompt with one image has {len(result.media)} media"
     media = result.media[0]
     assert 0 < media.count and 0 <= media.start and media.end <= len(result.tokens), (
@@ -142,9 +146,9 @@ def _check_one(kit: _Kit, processor: MediaProcessor, image: bytes, case: str) ->
         )
 
 
-def _check_digests(kit: _Kit, processor: MediaProcessor, images: Sequence[bytes]) -> None:
+def _check_digests(media_case: _MediaCase, processor: MediaProcessor, images: Sequence[bytes]) -> None:
     """Images whose arrays differ, in their numbers, shape or dtype, have different digests."""
-    every = [kit.prompt(processor, [image]).media[0] for image in images]
+    every = [media_case.prompt(processor, [image]).media[0] for image in images]
     for (number, media), (other_number, other) in combinations(enumerate(every), 2):
         assert media.digest != other.digest or media.arrays == other.arrays, (
             f"different images have the same digest, so that one gets the cached prefix of the other: {number} and "
@@ -167,9 +171,9 @@ def _check_placement(result: MediaPrompt, case: str) -> None:
         assert joined == kept, f"{case}: the text before image {number} is {text}, and must have {kept}"
 
 
-def _check_several(kit: _Kit, processor: MediaProcessor, images: Sequence[bytes]) -> None:
+def _check_several(media_case: _MediaCase, processor: MediaProcessor, images: Sequence[bytes]) -> None:
     prompt_images = [images[0], images[1], images[0]]
-    result = kit.prompt(processor, prompt_images)
+    result = media_case.prompt(processor, prompt_images)
     assert len(result.media) == len(prompt_images), (
         f"a prompt with {len(prompt_images)} images has {len(result.media)} media"
     )
@@ -180,31 +184,33 @@ def _check_several(kit: _Kit, processor: MediaProcessor, images: Sequence[bytes]
     _check_placement(result, f"a prompt with {len(prompt_images)} images")
     kinds: tuple[Callable[[list[int]], Sequence[int]], ...] = (tuple, lambda tokens: array("q", tokens))
     for kind in kinds:
-        other = kit.prompt(processor, prompt_images, kind(kit.tokens(len(prompt_images))))
+        other = media_case.prompt(processor, prompt_images, kind(media_case.tokens(len(prompt_images))))
         assert list(other.tokens) == list(result.tokens), "prompt() depends on the kind of sequence that tokens are"
     first, second, again = (media.digest for media in result.media)
     assert first == again, "an image that appears twice in a prompt has two digests"
     assert first != second, "different images of one prompt have the same digest"
 
 
-def _check_refusals(kit: _Kit, processor: MediaProcessor, image: bytes) -> None:
+def _check_refusals(media_case: _MediaCase, processor: MediaProcessor, image: bytes) -> None:
     text = [*BEFORE, *AFTER]
-    _check_refused(kit, processor, [image], text, "an image without a placeholder")
-    _check_refused(kit, processor, [], [*BEFORE, kit.placeholder, *AFTER], "a placeholder without an image")
-    _check_refused(kit, processor, [image], kit.tokens(2), "two placeholders and one image")
+    _check_refused(media_case, processor, [image], text, "an image without a placeholder")
+    _check_refused(
+        media_case, processor, [], [*BEFORE, media_case.placeholder, *AFTER], "a placeholder without an image"
+    )
+    _check_refused(media_case, processor, [image], media_case.tokens(2), "two placeholders and one image")
     for damage, data in {
         "empty": b"",
         "text": b"no image at all",
         "cut off": image[: len(image) // 2],
         "zeros": bytes(100),
     }.items():
-        _check_refused(kit, processor, [data], None, f"an unreadable image ({damage})")
-    error = _check_refused(kit, processor, [image, b"broken"], None, "a readable image and an unreadable one")
+        _check_refused(media_case, processor, [data], None, f"an unreadable image ({damage})")
+    error = _check_refused(media_case, processor, [image, b"broken"], None, "a readable image and an unreadable one")
     assert error.index in (None, 1), f"the unreadable image is number 1, and the error names {error.index}"
 
 
-def _check_limits(kit: _Kit, images: Sequence[bytes]) -> None:
-    whole = kit.prompt(kit.made(MediaLimits()), [images[0]]).media[0]
+def _check_limits(media_case: _MediaCase, images: Sequence[bytes]) -> None:
+    whole = media_case.prompt(media_case.made(MediaLimits()), [images[0]]).media[0]
     for limit, limits, prompt_images in (
         ("count=1", MediaLimits(count=1), list(images[:2])),
         ("bytes", MediaLimits(bytes=len(images[0]) - 1), [images[0]]),
@@ -212,25 +218,27 @@ def _check_limits(kit: _Kit, images: Sequence[bytes]) -> None:
         ("request_pixels=1", MediaLimits(request_pixels=1), [images[0]]),
         ("tokens", MediaLimits(tokens=whole.count - 1), [images[0]]),
     ):
-        _check_refused(kit, kit.made(limits), prompt_images, None, f"images beyond the limit {limit}")
+        _check_refused(media_case, media_case.made(limits), prompt_images, None, f"images beyond the limit {limit}")
     both = list(images[:2])
-    count = sum(media.count for media in kit.prompt(kit.made(MediaLimits()), both).media)
+    count = sum(media.count for media in media_case.prompt(media_case.made(MediaLimits()), both).media)
     exact = MediaLimits(count=2, bytes=max(map(len, both)), tokens=count)
-    error = refusal_of(lambda: kit.ask(kit.made(exact), both, None), MediaError, "two images")
+    error = refusal_of(lambda: media_case.ask(media_case.made(exact), both, None), MediaError, "two images")
     assert error is None, f"two images that are as many and as large as count, bytes and tokens allow: {error}"
-    short = kit.made(MediaLimits(tokens=count - 1))
-    _check_refused(kit, short, both, None, "two images that only together are beyond the limit tokens")
-    min_pixels = [_min_pixels(kit, [image]) for image in images[:2]]
-    together = kit.made(MediaLimits(request_pixels=sum(min_pixels) - 1))
-    _check_refused(kit, together, images[:2], None, "two images that only together are beyond the limit request_pixels")
+    short = media_case.made(MediaLimits(tokens=count - 1))
+    _check_refused(media_case, short, both, None, "two images that only together are beyond the limit tokens")
+    min_pixels = [_min_pixels(media_case, [image]) for image in images[:2]]
+    together = media_case.made(MediaLimits(request_pixels=sum(min_pixels) - 1))
+    _check_refused(
+        media_case, together, images[:2], None, "two images that only together are beyond the limit request_pixels"
+    )
 
 
-def _min_pixels(kit: _Kit, images: Sequence[bytes]) -> int:
+def _min_pixels(media_case: _MediaCase, images: Sequence[bytes]) -> int:
     """Return the minimum ``request_pixels`` under which ``images`` are accepted."""
 
     def accepts(pixels: int) -> bool:
         try:
-            kit.made(MediaLimits(request_pixels=pixels)).prompt(kit.tokens(len(images)), images)
+            media_case.made(MediaLimits(request_pixels=pixels)).prompt(media_case.tokens(len(images)), images)
         except MediaError:
             return False
         return True
@@ -245,8 +253,8 @@ def _min_pixels(kit: _Kit, images: Sequence[bytes]) -> int:
 
 
 def _check_refused(
-    kit: _Kit, processor: MediaProcessor, images: Sequence[bytes], tokens: list[int] | None, case: str
+    media_case: _MediaCase, processor: MediaProcessor, images: Sequence[bytes], tokens: list[int] | None, case: str
 ) -> MediaError:
-    error = refusal_of(lambda: kit.ask(processor, images, tokens), MediaError, case)
+    error = refusal_of(lambda: media_case.ask(processor, images, tokens), MediaError, case)
     assert error is not None, f"{case} must be refused with MediaError"
     return error

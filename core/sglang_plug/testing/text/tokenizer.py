@@ -53,23 +53,25 @@ def check_tokenizer(
     """
     load: TokenizerLoader = tokenizer if callable(tokenizer) else _declared(tokenizer)
     _check_empty_folder(load)
-    kit = _Kit(load(TokenizerSource(path=Path(path))), [*ANY_TEXT, SENTENCE, *texts], lossless)
-    _check_vocabulary(kit)
-    for text in kit.texts:
-        _check_text(kit, text)
-        check_stream_decoder(kit.tokenizer, kit.encode(text), repr(text[:40]))
-    _check_special(kit)
-    _check_pair(kit)
-    _check_chats(kit.tokenizer)
-    _check_continued(kit.tokenizer)
-    _check_progress(kit)
-    _check_without_chats(load, Path(path), kit)
-    _check_threads(kit)
-    _check_growth(kit.tokenizer)
+    case = _TokenizerCase(load(TokenizerSource(path=Path(path))), [*ANY_TEXT, SENTENCE, *texts], lossless)
+    _check_vocabulary(case)
+    for text in case.texts:
+        _check_text(case, text)
+        check_stream_decoder(case.tokenizer, case.encode(text), repr(text[:40]))
+    _check_special(case)
+    _check_pair(case)
+    _check_chats(case.tokenizer)
+    _check_continued(case.tokenizer)
+    _check_progress(case)
+    _check_without_chats(load, Path(path), case)
+    _check_threads(case)
+    _check_growth(case.tokenizer)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kit:
+class _TokenizerCase:
+    """A tokenizer and the texts that it is tested with."""
+
     tokenizer: Tokenizer
     texts: Sequence[str]
     lossless: bool
@@ -99,8 +101,8 @@ def _check_empty_folder(load: TokenizerLoader) -> None:
     assert error is not None, "an empty folder must be refused with ConfigError; a tokenizer was made of it"
 
 
-def _check_vocabulary(kit: _Kit) -> None:
-    tokenizer = kit.tokenizer
+def _check_vocabulary(case: _TokenizerCase) -> None:
+    tokenizer = case.tokenizer
     size = tokenizer.vocab_size
     assert isinstance(size, int) and size > 0, f"vocab_size is {size!r}"
     for name in ("eos_token_ids", "special_token_ids"):
@@ -120,22 +122,22 @@ def _check_vocabulary(kit: _Kit) -> None:
         )
 
 
-def _check_text(kit: _Kit, text: str) -> None:
+def _check_text(case: _TokenizerCase, text: str) -> None:
     name = f"encode({_short(text)})"
-    tokens = kit.encode(text)
+    tokens = case.encode(text)
     assert isinstance(tokens, list), f"{name} returned {type(tokens).__name__}, not a list"
-    size = kit.tokenizer.vocab_size
+    size = case.tokenizer.vocab_size
     outside = [token for token in tokens if not (isinstance(token, int) and 0 <= token < size)]
     assert not outside, f"{name} returned {outside[0]!r}, which is no token of a vocabulary of {size}"
     copy = list(tokens)
     tokens += [0]
-    again = kit.encode(text)
+    again = case.encode(text)
     assert again == copy, f"{name} gives other tokens the second time: {again[:12]} instead of {copy[:12]}"
-    _check_decoded(kit, text, copy)
+    _check_decoded(case, text, copy)
 
 
-def _check_decoded(kit: _Kit, text: str, tokens: list[int]) -> None:
-    decode = kit.tokenizer.decode
+def _check_decoded(case: _TokenizerCase, text: str, tokens: list[int]) -> None:
+    decode = case.tokenizer.decode
     passed = list(tokens)
     decoded = _call(f"decode() of {_short(text)}", lambda: decode(passed))
     assert isinstance(decoded, str), f"decode() of {_short(text)} returned {type(decoded).__name__}, not a str"
@@ -143,22 +145,22 @@ def _check_decoded(kit: _Kit, text: str, tokens: list[int]) -> None:
     for kind in (tuple, lambda tokens: array("q", tokens)):
         other = _call(f"decode() of {_short(text)} as {type(kind([])).__name__}", lambda: decode(kind(tokens)))  # noqa: B023
         assert other == decoded, f"decode() of {_short(text)} depends on the kind of sequence"
-    if set(tokens) & kit.tokenizer.special_token_ids:
+    if set(tokens) & case.tokenizer.special_token_ids:
         return  # the text spells a special token, which is not part of the text that it gives
-    if kit.lossless:
+    if case.lossless:
         expected = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         assert decoded == expected, f"decode() of the tokens of {_short(text)} gives {_short(decoded)}"
-        octets = b"".join(map(kit.tokenizer.piece_bytes, tokens))
+        octets = b"".join(map(case.tokenizer.piece_bytes, tokens))
         assert octets.strip() == expected.encode().strip(), (
             f"the bytes of the tokens of {_short(text)} are {octets[:60]!r}"
         )
 
 
-def _check_special(kit: _Kit) -> None:
+def _check_special(case: _TokenizerCase) -> None:
     """``special`` adds special tokens around the text, and ``skip_special`` leaves them out of it."""
-    tokenizer = kit.tokenizer
-    plain, full = kit.encode(SENTENCE), kit.encode(SENTENCE, special=True)
-    unrequested = set(plain) & tokenizer.special_token_ids if kit.lossless else set()
+    tokenizer = case.tokenizer
+    plain, full = case.encode(SENTENCE), case.encode(SENTENCE, special=True)
+    unrequested = set(plain) & tokenizer.special_token_ids if case.lossless else set()
     assert not unrequested, f"encode(special=False) adds special token {min(unrequested)} to {_short(SENTENCE)}"
     start = next((start for start in range(len(full)) if full[start : start + len(plain)] == plain), None)
     assert start is not None, (
@@ -179,13 +181,13 @@ def _check_special(kit: _Kit) -> None:
         )
 
 
-def _check_pair(kit: _Kit) -> None:
-    pair = _call("encode_pair()", lambda: kit.tokenizer.encode_pair("the dog", "the fox"))
+def _check_pair(case: _TokenizerCase) -> None:
+    pair = _call("encode_pair()", lambda: case.tokenizer.encode_pair("the dog", "the fox"))
     assert isinstance(pair, list) and pair, f"encode_pair() returned {pair!r}, not a list of tokens"
-    size = kit.tokenizer.vocab_size
+    size = case.tokenizer.vocab_size
     assert all(isinstance(token, int) and 0 <= token < size for token in pair), "encode_pair() returned no tokens"
     for other in (("the fox", "the dog"), ("the dog", ""), ("", "the fox")):
-        assert kit.tokenizer.encode_pair(*other) != pair, f"encode_pair() gives the same for {other}"
+        assert case.tokenizer.encode_pair(*other) != pair, f"encode_pair() gives the same for {other}"
 
 
 def _check_chats(tokenizer: Tokenizer) -> None:
@@ -248,13 +250,13 @@ def _check_continued(tokenizer: Tokenizer) -> None:
     )
 
 
-def _check_progress(kit: _Kit) -> None:
+def _check_progress(case: _TokenizerCase) -> None:
     """A decoder gives text as it becomes complete; it may hold back some tokens."""
-    tokens, decoder = kit.encode(SENTENCE * 4), kit.tokenizer.decoder()
-    whole, emitted = kit.tokenizer.decode(tokens), 0
+    tokens, decoder = case.encode(SENTENCE * 4), case.tokenizer.decoder()
+    whole, emitted = case.tokenizer.decode(tokens), 0
     for number, token in enumerate(tokens):
         emitted += len(decoder.feed([token]))
-        complete = len(kit.tokenizer.decode(tokens[: max(0, number + 1 - HELD_BACK)]))
+        complete = len(case.tokenizer.decode(tokens[: max(0, number + 1 - HELD_BACK)]))
         assert emitted >= min(complete, len(whole)) - HELD_BACK, (
             f"feed() of {number + 1} tokens of {_short(SENTENCE)} returned {emitted} characters, and the text "
             "before the "
@@ -262,16 +264,16 @@ def _check_progress(kit: _Kit) -> None:
         )
 
 
-def _check_without_chats(load: TokenizerLoader, path: Path, kit: _Kit) -> None:
+def _check_without_chats(load: TokenizerLoader, path: Path, case: _TokenizerCase) -> None:
     """A tokenizer that renders no chats, as in the engine, must be the same otherwise."""
     other = load(TokenizerSource(path=path, chats=False))
-    assert other.encode(SENTENCE) == kit.tokenizer.encode(SENTENCE), "with chats=False the tokens of a text differ"
+    assert other.encode(SENTENCE) == case.tokenizer.encode(SENTENCE), "with chats=False the tokens of a text differ"
 
 
-def _check_threads(kit: _Kit) -> None:
-    tokenizer, calls = kit.tokenizer, dict[str, Callable[[], object]]()
-    for text in kit.texts:
-        tokens = kit.encode(text)
+def _check_threads(case: _TokenizerCase) -> None:
+    tokenizer, calls = case.tokenizer, dict[str, Callable[[], object]]()
+    for text in case.texts:
+        tokens = case.encode(text)
         calls[f"encode({_short(text)})"] = lambda text=text: tokenizer.encode(text)  # type: ignore[misc]
         calls[f"decode() of {_short(text)}"] = lambda tokens=tokens: tokenizer.decode(tokens)  # type: ignore[misc]
         calls[f"decoder() of {_short(text)}"] = lambda tokens=tokens: _streamed(tokenizer, tokens)  # type: ignore[misc]

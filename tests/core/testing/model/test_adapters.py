@@ -1,4 +1,4 @@
-"""The kit for formats of adapters finds what is wrong with one."""
+"""The conformance test of adapter formats finds faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit for quantizations finds what is wrong with one."""
+"""The conformance test of quantizations finds faults."""
 
 from __future__ import annotations
 

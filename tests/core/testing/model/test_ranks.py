@@ -1,4 +1,4 @@
-"""The kit for executors and models that ranks share finds what is wrong with them."""
+"""The conformance tests of executors and of tensor-parallel models find faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit for recurrent kernels passes the definitions, and finds what is wrong."""
+"""The conformance test of recurrent kernels passes the definitions, and finds faults."""
 
 from __future__ import annotations
 

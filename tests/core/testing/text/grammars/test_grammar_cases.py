@@ -1,4 +1,4 @@
-"""The kit's cases against other judges than its own."""
+"""The cases of the conformance test agree with independent checkers."""
 
 from __future__ import annotations
 
