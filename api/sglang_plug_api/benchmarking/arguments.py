@@ -46,7 +46,7 @@ def request_arguments(group: argparse._ArgumentGroup) -> None:
         help="API: openai (also vllm, sglang-oai) is /v1/completions, openai-chat (also vllm-chat, sglang-oai-chat) is "
         "/v1/chat/completions, sglang is /generate; default: openai",
     )
-    group.add_argument("--endpoint", metavar="PATH", help="path of the API, if it is another one")
+    group.add_argument("--endpoint", metavar="PATH", help="path of the API; default: the path of --backend")
     group.add_argument("--header", nargs="*", default=[], metavar="KEY=VALUE", help="headers of each request")
 
 
@@ -91,7 +91,7 @@ def data_arguments(parser: argparse.ArgumentParser, *, prompts: int) -> None:
         help="tokenizer that counts the tokens of recorded answers and makes the random prompts of chats; default: "
         "four characters are a token, and a word of a random prompt is one",
     )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of prompts and arrivals; default: 0")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of prompts and arrival times; default: 0")
 
 
 def sampling_arguments(parser: argparse.ArgumentParser) -> None:
@@ -134,9 +134,9 @@ def metric_arguments(
 def output_arguments(group: argparse._ArgumentGroup) -> None:
     """Add the files that are written, and the switch for the progress."""
     group.add_argument(
-        "--output-file", "--output-json", type=Path, metavar="FILE", help="write the figures there as JSON"
+        "--output-file", "--output-json", type=Path, metavar="FILE", help="write the figures to this file as JSON"
     )
-    group.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots there, one HTML file")
+    group.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots to this HTML file")
     group.add_argument(
         "--metadata", nargs="*", default=[], metavar="KEY=VALUE", help="notes that are written into the JSON file"
     )

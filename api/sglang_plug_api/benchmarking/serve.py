@@ -41,7 +41,7 @@ class ServeAction:
             type=rate,
             default=math.inf,
             metavar="NUMBER",
-            help="mean per second; default: inf, all at once",
+            help="mean requests per second; default: inf, all at once",
         )
         group.add_argument("--burstiness", type=rate, default=1.0, metavar="NUMBER", help="1: Poisson; smaller: bursts")
         group.add_argument("--max-concurrency", type=positive, metavar="N", help="maximum number of requests in flight")

@@ -50,7 +50,7 @@ class SweepAction:
             nargs="+",
             default=[math.inf],
             metavar="NUMBER",
-            help="means per second; default: inf",
+            help="mean requests per second, several values; default: inf",
         )
         group.add_argument("--burstiness", type=rate, default=1.0, metavar="NUMBER", help="1: Poisson; smaller: bursts")
         group.add_argument(

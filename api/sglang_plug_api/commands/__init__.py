@@ -23,4 +23,4 @@ def register_commands() -> Iterator[CommandSpec]:
     )
     yield CommandSpec(name="download", target=f"{COMMANDS}.download:command", summary="fetch a model's files")
     yield CommandSpec(name="env", target=f"{COMMANDS}.env:command", summary="report versions, hardware and plugins")
-    yield CommandSpec(name="version", target=f"{COMMANDS}.version:command", summary="versions of what is installed")
+    yield CommandSpec(name="version", target=f"{COMMANDS}.version:command", summary="print installed versions")

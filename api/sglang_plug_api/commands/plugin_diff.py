@@ -26,7 +26,7 @@ def add_diff_action(actions: Any) -> None:
         "diff", help="what changed between two versions of the contract; status 1 if something breaks"
     )
     parser.add_argument("old", metavar="OLD", help="a version of the contract, such as 1.0, or a file with one")
-    parser.add_argument("new", metavar="NEW", help="likewise")
+    parser.add_argument("new", metavar="NEW", help="the other version, or a file with one")
     parser.add_argument(
         "--for", dest="user", metavar="DIST", help="only what affects this distribution, plugin, folder or file"
     )

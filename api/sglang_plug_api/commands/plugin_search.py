@@ -15,9 +15,11 @@ from sglang_plug_api.plugin_index.index import IndexEntry, read_index
 def add_search_action(actions: Any) -> None:
     """Add the action ``search`` to the subparsers of ``sglang-plug plugins``."""
     parser = actions.add_parser("search", help="find distributions in an index; status 1 if nothing matches")
-    parser.add_argument("words", metavar="WORD", nargs="*", help="all must occur in the name, kinds or summary")
+    parser.add_argument(
+        "words", metavar="WORD", nargs="*", help="words that must all occur in the name, kinds or summary"
+    )
     parser.add_argument("--kind", help="only distributions with components of this kind")
-    parser.add_argument("--index", metavar="FILE|URL", help="another index than the one in this package")
+    parser.add_argument("--index", metavar="FILE|URL", help="index to search instead of the one in this package")
     parser.set_defaults(act=print_matches)
 
 

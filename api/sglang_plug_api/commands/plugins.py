@@ -40,8 +40,8 @@ class PluginsCommand:
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
         """Add one subparser for each action."""
         actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-        listing = actions.add_parser("list", help="everything that is declared, and by whom")
-        listing.add_argument("--json", action="store_true", help="as JSON")
+        listing = actions.add_parser("list", help="all components, and the plugins that declare them")
+        listing.add_argument("--json", action="store_true", help="print JSON")
         listing.add_argument("--kind", help=f"only this kind: {', '.join(plugins.kinds())}")
         listing.set_defaults(act=_list)
         show = actions.add_parser("show", help="one plugin or component in full")

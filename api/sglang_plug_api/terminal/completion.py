@@ -52,9 +52,11 @@ class CompletionCommand:
 
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
         """Add the shell, and the words before the one to complete."""
-        parser.add_argument("shell", choices=(*SCRIPTS, WORDS), help=f"the shell; {WORDS}: what may follow WORD …")
-        parser.add_argument("--current", default="", metavar="TEXT", help="start of the word that is completed")
-        parser.add_argument("typed", nargs="*", metavar="WORD", help="words after sglang-plug, behind --")
+        parser.add_argument(
+            "shell", choices=(*SCRIPTS, WORDS), help=f"the shell; {WORDS}: print the words that may follow WORD …"
+        )
+        parser.add_argument("--current", default="", metavar="TEXT", help="beginning of the word to complete")
+        parser.add_argument("typed", nargs="*", metavar="WORD", help="words after sglang-plug, given after --")
 
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
         """Print the script, or one word per line."""

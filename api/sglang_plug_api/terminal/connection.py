@@ -32,7 +32,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the sampling parameters of a request."""
     group = parser.add_argument_group("sampling")
     group.add_argument("--max-tokens", type=int, metavar="N", help="maximum number of tokens of an answer")
-    group.add_argument("--temperature", type=float, metavar="NUMBER", help="0 always takes the likeliest token")
+    group.add_argument("--temperature", type=float, metavar="NUMBER", help="0 always selects the most likely token")
     group.add_argument(
         "--top-p",
         type=float,

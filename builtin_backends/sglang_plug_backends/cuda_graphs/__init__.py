@@ -23,5 +23,5 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
     yield StepExtensionSpec(
         name="recorded-steps",
         target=f"{__name__}.recorded_steps:build_recorded_steps",
-        summary="steps of some hundred tokens, recorded once by the attention backend and replayed",
+        summary="steps of a few hundred tokens, recorded once by the attention backend and replayed",
     )

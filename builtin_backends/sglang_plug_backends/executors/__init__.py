@@ -12,7 +12,7 @@ def register_executors() -> Iterator[ExecutorSpec]:
     yield ExecutorSpec(
         name="processes",
         target=f"{__name__}.processes:ProcessExecutor",
-        summary="a process of this machine for each rank, brought together by torch.distributed (NCCL, gloo)",
+        summary="a process of this machine for each rank, connected by torch.distributed (NCCL, gloo)",
         settings=f"{__name__}.processes:ProcessSettings",
         needs=("zmq",),
         devices=frozenset({"cpu", "cuda"}),

@@ -17,5 +17,5 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
     yield StepExtensionSpec(
         name="expert-recorder",
         target=f"{__name__}.extension:build",
-        summary="the experts that a mixture of experts chooses are recorded on request",
+        summary="records the experts that tokens choose, on request",
     )

@@ -25,8 +25,10 @@ class ExpertsCommand:
         """Add one subparser for each action."""
         actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
         plot = actions.add_parser("plot", help="a heat map of layers and experts")
-        plot.add_argument("file", metavar="FILE", type=Path, help="the .csv or .pt of /dump_expert_distribution_record")
-        plot.add_argument("--out", metavar="PNG", type=Path, help="the picture; default: next to FILE")
+        plot.add_argument(
+            "file", metavar="FILE", type=Path, help="a .csv or .pt file of /dump_expert_distribution_record"
+        )
+        plot.add_argument("--out", metavar="PNG", type=Path, help="image file to write; default: next to FILE")
         plot.set_defaults(act=_plot)
 
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:

@@ -14,5 +14,5 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
         target=f"{__name__}.build:build",
         before=("lora",),  # the digest of the weights leaves out adapters
         settings=f"{__name__}.settings:KVTiersSettings",
-        summary="tiers below the prefix cache: computed prefixes are kept in the stores of --kv-store",
+        summary="keeps computed prefixes in the stores of --kv-store",
     )

@@ -13,6 +13,6 @@ def register_grammar_backends() -> Iterator[GrammarSpec]:
         name="llguidance",
         target="sglang_plug_backends.llguidance.grammar:LLGuidanceBackend",
         settings="sglang_plug_backends.llguidance.settings:LLGuidanceSettings",
-        summary="JSON schemas with more of their keywords, regular expressions, EBNF, structural tags and choices",
+        summary="JSON schemas with additional keywords, regular expressions, EBNF, structural tags and choices",
         needs=("llguidance",),
     )

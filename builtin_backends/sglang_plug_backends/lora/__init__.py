@@ -22,7 +22,7 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
     yield StepExtensionSpec(
         name="lora",
         target=f"{__name__}.build:build",
-        summary="adapters: requests are computed with the adapter that they name, of any format",
+        summary="LoRA and other adapters, chosen per request",
         serves=("adapter",),
         worker_ranks=True,
     )

@@ -12,10 +12,10 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
     yield StepExtensionSpec(
         name="memory-relief",
         target=f"{__name__}.relief:build",
-        summary="cached prefixes of a KV pool in the host's memory are evicted when that memory runs out",
+        summary="evicts cached prefixes when the host's memory runs out, if it holds the KV pool",
     )
     yield StepExtensionSpec(
         name="page-allocation",
         target=f"{__name__}.page_allocation:build",
-        summary="memory of KV slots in the host's memory is allocated before the step that uses them first",
+        summary="allocates the host memory of KV slots shortly before they are used first",
     )

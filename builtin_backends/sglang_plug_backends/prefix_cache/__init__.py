@@ -17,7 +17,7 @@ def register_cache_policies() -> Iterator[PrefixCacheSpec]:
     yield PrefixCacheSpec(
         name="none",
         target="sglang_plug_backends.prefix_cache.none:NoCache",
-        summary="shares nothing: every prompt is computed anew",
+        summary="no prefix cache: every prompt is computed in full",
     )
 
 

@@ -12,5 +12,5 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
     yield StepExtensionSpec(
         name="recurrent-state",
         target=f"{__name__}.extension:build",
-        summary="states of models with recurrent layers, such as Mamba and linear attention",
+        summary="recurrent states of layers such as Mamba and linear attention",
     )

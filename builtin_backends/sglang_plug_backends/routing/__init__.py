@@ -21,7 +21,7 @@ def register_routing_policies() -> Iterator[RoutingSpec]:
         name="prefix-affinity",
         target=f"{__name__}.prefix_affinity:PrefixAffinity",
         settings=f"{__name__}.prefix_affinity:AffinitySettings",
-        summary="the replica that computed the longest prefix of the prompt, unless it has far more to do than another",
+        summary="the replica that computed the longest prefix of the prompt, unless it has far more load",
     )
 
 

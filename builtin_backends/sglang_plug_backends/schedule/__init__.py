@@ -42,7 +42,7 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
     yield StepExtensionSpec(
         name="time-slices",
         target="sglang_plug_backends.schedule.time_slices:build",
-        summary="sequences that run for long are preempted in favour of requests that wait for long",
+        summary="preempts long-running sequences in favour of requests that have waited for long",
     )
     yield StepExtensionSpec(
         name="caller-limits",
@@ -52,7 +52,7 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
     yield StepExtensionSpec(
         name="deadlines",
         target="sglang_plug_backends.schedule.deadlines:build",
-        summary="requests that would miss their deadlines are refused before anything is computed for them",
+        summary="refuses requests that would miss their deadlines before they are computed",
         serves=("deadline",),
     )
 

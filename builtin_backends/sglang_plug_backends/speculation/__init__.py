@@ -12,5 +12,5 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
     yield StepExtensionSpec(
         name="speculation",
         target=f"{__name__}.choice:build",
-        summary="speculative decoding: draft tokens of --speculative-algorithm are verified",
+        summary="speculative decoding: verifies the draft tokens of --speculative-algorithm",
     )

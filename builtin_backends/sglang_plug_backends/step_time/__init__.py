@@ -12,5 +12,5 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
     yield StepExtensionSpec(
         name="step-time",
         target=f"{__name__}.extension:build",
-        summary="steps with prompts and decoding sequences take no longer than --target-itl-ms",
+        summary="limits the prompt tokens of steps that also decode, by --target-itl-ms",
     )

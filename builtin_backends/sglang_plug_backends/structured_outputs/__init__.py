@@ -12,6 +12,6 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
     yield StepExtensionSpec(
         name="structured-outputs",
         target=f"{__name__}.build:build",
-        summary="structured outputs: grammar backends enforce the constraints of requests",
+        summary="structured outputs: enforces the constraints of requests with grammar backends",
         serves=("constraint", "reasoning_prefix"),
     )

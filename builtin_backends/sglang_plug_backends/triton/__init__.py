@@ -28,7 +28,7 @@ def register_kernels() -> Iterator[KernelSpec]:
         name="triton",
         target=f"{__name__}.kernel_set:build",
         settings=f"{__name__}.settings:TritonSettings",
-        summary="fused norms, rotation, activations, experts, one row; on a CPU interpreted, which is very slow",
+        summary="fused norms, rotation, activations and experts, products of one row; interpreted on a CPU, very slow",
         devices=frozenset({"cuda", "cpu"}),
         needs=("triton",),
     )

@@ -26,7 +26,7 @@ def register_media_processors() -> Iterator[MediaProcessorSpec]:
     yield MediaProcessorSpec(
         name="gemma3",
         target=f"{__name__}.processor:load_processor",
-        summary="images of one size, with lines around them",
+        summary="images of one size, between line breaks",
         architectures=frozenset({ARCHITECTURE}),
         needs=("transformers>=5.18", "PIL"),
     )

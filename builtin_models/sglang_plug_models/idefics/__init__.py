@@ -31,7 +31,7 @@ def register_media_processors() -> Iterator[MediaProcessorSpec]:
     yield MediaProcessorSpec(
         name="idefics",
         target=f"{__name__}.processor:load_processor",
-        summary="images of any size, in tiles that are named, and whole",
+        summary="images of any size, whole and in tiles with row and column markers",
         architectures=frozenset(ARCHITECTURES),
         needs=("transformers>=5.18", "PIL"),
     )

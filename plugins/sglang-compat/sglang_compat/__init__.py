@@ -14,5 +14,5 @@ def register_commands() -> Iterator[CommandSpec]:
     yield CommandSpec(
         name="check-sglang-program",
         target=f"{__name__}.command:command",
-        summary="list the names of sglang in a program that sglang-compat does not provide",
+        summary="list the names of sglang that a program uses and sglang-compat does not provide",
     )

@@ -19,7 +19,7 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
         target=f"{__name__}.extension:build",
         settings=f"{__name__}:Settings",
         needs=("msgspec", "zmq"),
-        summary="publishes what enters and leaves the prefix cache, for routers that know vLLM's or SGLang's events",
+        summary="publishes KV-cache events for routers, in the formats of vLLM and SGLang",
     )
 
 

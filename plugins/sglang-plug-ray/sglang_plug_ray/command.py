@@ -55,7 +55,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", default="auto", metavar="MODEL", help="a folder or a hub id")
     parser.add_argument("--name", default="llm", help="name of the application and of the RayService")
     parser.add_argument("--engines", type=int, default=1, metavar="N", help="number of engines")
-    parser.add_argument("--max-engines", type=int, metavar="N", help="scale between --engines and N by tokens")
+    parser.add_argument(
+        "--max-engines",
+        type=int,
+        metavar="N",
+        help="scale between --engines and N engines, by queued and running tokens",
+    )
     parser.add_argument("--ingresses", type=int, default=1, metavar="N", help="number of API processes")
     parser.add_argument("--engine-cpus", type=float, default=1.0, metavar="NUMBER", help="CPUs of each engine")
     parser.add_argument("--engine-gpus", type=float, default=0.0, metavar="NUMBER", help="GPUs of each engine")

@@ -17,7 +17,7 @@ def register_drafters() -> Iterator[DrafterSpec]:
         name="recall",
         target=f"{__name__}:RecallDrafter",
         settings=f"{__name__}:Settings",
-        summary="what followed the last tokens in outputs that are over",
+        summary="prompt lookup in finished outputs",
     )
 
 

@@ -21,7 +21,7 @@ def register_kv_stores() -> Iterator[KVStoreSpec]:
         settings=f"{__name__}:Settings",
         example=f"{__name__}.example:example",
         needs=("redis>=8",),
-        summary="a server that speaks the Redis protocol, such as Redis or Valkey, which several servers share",
+        summary="a Redis or Valkey server that several servers share",
     )
 
 

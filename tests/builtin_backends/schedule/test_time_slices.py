@@ -1,4 +1,4 @@
-"""Time-sliced scheduling: sequences that run for long are preempted in favour of requests that wait for long."""
+"""Time-sliced scheduling: long-running sequences are preempted in favour of requests that have waited for long."""
 
 from __future__ import annotations
 

@@ -21,9 +21,7 @@ class CacheCommand:
         stats = actions.add_parser("stats", help="files, blocks and bytes")
         verify = actions.add_parser("verify", help="read every block; the exit status is 1 if any is damaged")
         prune = actions.add_parser("prune", help="remove files that no server writes to, the oldest first")
-        prune.add_argument(
-            "--bytes", metavar="SIZE", default="0", help="keep at most so much, such as 10GB; default: 0"
-        )
+        prune.add_argument("--bytes", metavar="SIZE", default="0", help="size to keep, such as 10GB; default: 0")
         for action, act in ((stats, _stats), (verify, _verify), (prune, _prune)):
             action.add_argument("directory", metavar="DIR", help="the value of disk.path")
             action.set_defaults(act=act)
