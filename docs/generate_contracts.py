@@ -157,7 +157,7 @@ def _exported(package: str) -> Iterator[ast.ClassDef | ast.FunctionDef]:
     for source in parse(f"{package}.__init__").body:
         if not isinstance(source, ast.ImportFrom) or not source.level:
             continue
-        imported = {name.name for name in source.names}
+        imported = {alias.name for alias in source.names}
         for node in parse(f"{package}.{source.module}").body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in imported:
                 yield node

@@ -37,4 +37,4 @@ def test_the_table_and_the_figure_have_every_policy(outcomes: dict[str, Outcome]
     assert all(name in show([*outcomes.values()]) for name in POLICIES)
     write_plot([*outcomes.values()], tmp_path)
     texts = ElementTree.parse(tmp_path / "first-token.svg").iter("{http://www.w3.org/2000/svg}text")
-    assert set(POLICIES) <= {text.text for text in texts}
+    assert set(POLICIES) <= {element.text for element in texts}

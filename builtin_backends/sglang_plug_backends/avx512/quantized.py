@@ -58,7 +58,7 @@ def _pack_codes(weight: QuantizedWeight, bias: Tensor | None, group: int, memory
     codes, bias = codes.contiguous(), dense_bias(bias, width)
     library.pack_codes(codes.data_ptr(), packed.data_ptr(), width, depth, weight.bits)
     times = weight.group // group
-    scales, zeros = (_by_panels(item, times) for item in (weight.scale.float(), weight.zero))
+    scales, zeros = (_by_panels(tensor, times) for tensor in (weight.scale.float(), weight.zero))
     at = (packed.data_ptr(), scales.data_ptr(), zeros.data_ptr(), None if bias is None else bias.data_ptr())
     four = weight.bits == 4
 

@@ -158,8 +158,8 @@ class TorchOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = func(*args, **kwargs)
         inputs, outputs = tensors_in((args, kwargs)), _results(func, result)
         self._recording.keep(inputs, outputs)
-        known = {storage_of(item) for item in inputs}
-        fresh = [storage_of(item) not in known for item in outputs]
+        known = {storage_of(tensor) for tensor in inputs}
+        fresh = [storage_of(tensor) not in known for tensor in outputs]
         changes = (func._schema.is_mutable or any(fresh)) and func._schema.name not in NOTHING
         if changes and parts:
             self._recording.merge(before, TorchOperation(func, args, kwargs, outputs, fresh))

@@ -22,7 +22,7 @@ NUMBERS = (torch.bfloat16, torch.float32)
 def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, runs: SequenceSpans) -> Tensor:
     """Compute the definition with a single rounding."""
     inputs = (x, weight, states) if bias is None else (x, weight, states, bias)
-    known = all(item.dtype == torch.bfloat16 for item in inputs) and weight.shape[1] <= LONGEST_TAPS
+    known = all(tensor.dtype == torch.bfloat16 for tensor in inputs) and weight.shape[1] <= LONGEST_TAPS
     if not known or x.stride(-1) != 1 or not states.is_contiguous():
         return DEFINITIONS.causal_conv(x, weight, bias, states, runs)
     weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
@@ -65,7 +65,7 @@ def selective_scan(
 ) -> Tensor:
     """Compute the definition token by token with a single rounding."""
     wide = step.dtype == rates.dtype == states.dtype == torch.float32 and states.is_contiguous()
-    known = all(item.dtype in NUMBERS and item.stride(-1) == 1 for item in (x, b, c))
+    known = all(tensor.dtype in NUMBERS and tensor.stride(-1) == 1 for tensor in (x, b, c))
     if not wide or not known or rates.shape[1] > LARGEST_STATE:
         return DEFINITIONS.selective_scan(x, step, rates, b, c, states, runs)
     step, rates = step.contiguous(), rates.contiguous()

@@ -139,7 +139,7 @@ class TokenRecording(OperationRecording):
         They do if torch operations follow, whose rounding may depend on how many rows they have.
         """
         after = self._actions[self._attention_actions :]
-        buffers = [item for item in self._buffers.values() if item.first <= self._attention_time < item.last]
+        buffers = [buffer for buffer in self._buffers.values() if buffer.first <= self._attention_time < buffer.last]
         uneven = any(buffer.size % RECORDED_TOKENS for buffer in buffers)
         if not self._attention_actions or uneven or any(isinstance(action, TorchOperation) for action in after):
             return None

@@ -279,5 +279,5 @@ def _scales(kv: KVPool, layer: int) -> dict[str, float]:
 
 
 def _return(idle: dict[Role, deque[BorrowedWrapper]], lent: dict[tuple[Kind, Role], BorrowedWrapper]) -> None:
-    for item in lent.values():
-        idle[item.role].append(item)
+    for wrapper in lent.values():
+        idle[wrapper.role].append(wrapper)

@@ -101,7 +101,7 @@ class ChatTemplate:
         return self._text_as_part[role]
 
     def _writes(self, role: str, content: str | list[dict[str, str]], on_error: bool = False) -> bool:
-        messages = [{"role": item, "content": content} for item in PROBED[role]]
+        messages = [{"role": message_role, "content": content} for message_role in PROBED[role]]
         try:
             text = self._render({}, messages=messages, tools=None, add_generation_prompt=False)
         except TemplateError:

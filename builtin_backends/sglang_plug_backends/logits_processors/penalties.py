@@ -43,8 +43,8 @@ class Penalties(LogitsProcessor):
         """Count each token in the output and in the prompt: ``[2, vocabulary]``."""
         tokens = upload(row.tokens, torch.int64, self.device)
         counts = torch.zeros(2, self.vocab_size, dtype=torch.float32, device=self.device)
-        for count, part in zip(counts, (tokens[row.prompt_len :], tokens[: row.prompt_len]), strict=True):
-            count.index_add_(0, part, torch.ones(len(part), dtype=torch.float32, device=self.device))
+        for part_counts, part in zip(counts, (tokens[row.prompt_len :], tokens[: row.prompt_len]), strict=True):
+            part_counts.index_add_(0, part, torch.ones(len(part), dtype=torch.float32, device=self.device))
         return counts
 
 

@@ -119,7 +119,7 @@ def _byte_tokens(vocabulary: Vocabulary) -> list[int]:
     """Return the token of each byte that a text may contain; empty if one has none."""
     results = {piece: token for token, piece in enumerate(vocabulary.pieces) if len(piece) == 1}
     single_bytes = [bytes([octet]) for octet in range(256) if octet != ord(MARK)]
-    return [results[item] for item in single_bytes] if all(item in results for item in single_bytes) else []
+    return [results[octet] for octet in single_bytes] if all(octet in results for octet in single_bytes) else []
 
 
 def _without_mark(node: Node) -> Node:

@@ -45,7 +45,7 @@ def make_pieces(
         return [_piece(*whole, bits, group, None)]
     if not bool((groups != groups[0]).any()):
         return [_piece(*whole, bits, group, groups[0])]
-    split = zip(*(item.split_with_sizes(list(parts)) for item in whole), groups, strict=True)
+    split = zip(*(tensor.split_with_sizes(list(parts)) for tensor in whole), groups, strict=True)
     return [_piece(codes, scale, zero, bits, group, index) for codes, scale, zero, index in split]
 
 

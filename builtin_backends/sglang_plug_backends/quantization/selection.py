@@ -52,7 +52,7 @@ class Selection:
         return selected and not self._ignores(names)
 
     def _ignores(self, names: Sequence[str]) -> bool:
-        return any(_names(item, name, self.anywhere) for item in self.ignored for name in names)
+        return any(_names(pattern, name, self.anywhere) for pattern in self.ignored for name in names)
 
 
 def names_in(config: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ def names_in(config: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
 def targets_in(group: Mapping[str, Any], scheme: str) -> tuple[str, ...]:
     """Return the quantized names. Raises ``ConfigError`` for layer classes other than ``Linear``."""
     result = names_in(group, "targets")
-    named = (item == EVERY or "." in item or item.startswith("re:") for item in result)
+    named = (target == EVERY or "." in target or target.startswith("re:") for target in result)
     refuse_unless(bool(result) and all(named), group, "targets", scheme)
     return result
 

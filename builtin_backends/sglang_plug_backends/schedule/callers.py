@@ -162,8 +162,8 @@ class FairShare:
         if self.counters.active < 2 or not queue:
             return self.within_caller(queue, match, WINDOW)
         groups: dict[str, list[Waiting]] = {}
-        for item in queue:
-            groups.setdefault(item.caller, []).append(item)
+        for sequence in queue:
+            groups.setdefault(sequence.caller, []).append(sequence)
         window = max(1, WINDOW // len(groups))
         groups = {caller: _begun_first(self.within_caller(group, match, window)) for caller, group in groups.items()}
         return self._interleaved(groups, queue)
@@ -186,13 +186,13 @@ class FairShare:
             return [], []
         held = Counter(sequence.caller for sequence in running)
         queues: dict[str, list[Waiting]] = {}
-        for item in waiting:
-            if held[item.caller] + 1 <= self._fair_share(item.caller, len(running)):
-                queues.setdefault(item.caller, []).append(item)
+        for sequence in waiting:
+            if held[sequence.caller] + 1 <= self._fair_share(sequence.caller, len(running)):
+                queues.setdefault(sequence.caller, []).append(sequence)
         ended: list[Waiting] = []
         first: list[Waiting] = []
         for caller in sorted(queues, key=self.counters.rank):
-            for item in sorted(queues[caller], key=_by_priority):
+            for sequence in sorted(queues[caller], key=_by_priority):
                 if held[caller] + 1 > self._fair_share(caller, len(running)):
                     break
                 victim = self._victim(running, held, ended)
@@ -201,7 +201,7 @@ class FairShare:
                 held[victim.caller] -= 1
                 held[caller] += 1
                 ended.append(victim)
-                first.append(item)
+                first.append(sequence)
         return ended, first
 
     def _fair_share(self, caller: str, running: int) -> float:
@@ -228,18 +228,18 @@ class FairShare:
         ordered: list[Waiting] = []
         while heap and len(ordered) < WINDOW:
             counter, serial, caller = heap[0]
-            item = groups[caller][positions[caller]]
-            ordered.append(item)
+            sequence = groups[caller][positions[caller]]
+            ordered.append(sequence)
             positions[caller] += 1
             if positions[caller] == len(groups[caller]):
                 heapq.heappop(heap)
                 continue
-            counter += counters.price(caller, len(item.tokens) - item.computed)
+            counter += counters.price(caller, len(sequence.tokens) - sequence.computed)
             heapq.heapreplace(heap, (counter, serial, caller))
         if not heap:
             return ordered
         chosen = set(map(id, ordered))
-        return ordered + [item for item in queue if id(item) not in chosen]
+        return ordered + [sequence for sequence in queue if id(sequence) not in chosen]
 
 
 class FairShareLongestPrefix(FairShare):
@@ -250,15 +250,15 @@ class FairShareLongestPrefix(FairShare):
 
     def within_caller(self, queue: list[Waiting], match: Callable[[Waiting], Match], window: int) -> list[Waiting]:
         head = queue[:window]
-        cached = [len(match(item).slots) for item in head]
+        cached = [len(match(sequence).slots) for sequence in head]
         ranks = sorted(range(len(head)), key=lambda index: (-head[index].priority, -cached[index]))
         return [head[index] for index in ranks] + queue[window:]
 
 
-def _by_priority(item: Waiting) -> tuple[int, float]:
-    return -item.priority, item.arrived
+def _by_priority(sequence: Waiting) -> tuple[int, float]:
+    return -sequence.priority, sequence.arrived
 
 
 def _begun_first(queue: list[Waiting]) -> list[Waiting]:
     """Return ``queue`` with the prompts that are being computed first."""
-    return sorted(queue, key=lambda item: item.computed == 0)
+    return sorted(queue, key=lambda sequence: sequence.computed == 0)

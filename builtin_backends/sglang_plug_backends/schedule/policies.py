@@ -61,7 +61,7 @@ class LongestPrefix:
     def order(self, waiting: Sequence[Waiting], match: Lookup) -> Sequence[Waiting]:
         queue = sorted(waiting, key=_arrival)
         head = queue[:WINDOW]
-        cached = [len(match(item).slots) for item in head]
+        cached = [len(match(sequence).slots) for sequence in head]
         ranks = sorted(range(len(head)), key=lambda index: -cached[index])
         return [head[index] for index in ranks] + queue[WINDOW:]
 
@@ -76,7 +76,7 @@ class DepthFirst:
 
     def order(self, waiting: Sequence[Waiting], match: Lookup) -> Sequence[Waiting]:
         queue = sorted(waiting, key=_arrival)
-        root = build_tree([(item, match(item)) for item in queue[:WINDOW]])
+        root = build_tree([(sequence, match(sequence)) for sequence in queue[:WINDOW]])
         return depth_first(root) + queue[WINDOW:]
 
 

@@ -172,7 +172,7 @@ def _decode_with_lse(layer: Attention, q: Tensor, batch: ForwardBatch, part: Dec
     """Attend like ``_decode`` with log-sum-exp weights; ``[B, kv_heads, group, value_dim]``."""
     assert batch.kv is not None
     grouped = q.reshape(len(q), batch.kv.k[layer.index].shape[1], -1, q.shape[2])
-    k, v = (item.transpose(1, 2) for item in _read(batch.kv, layer, q.dtype, part.gather))
+    k, v = (tensor.transpose(1, 2) for tensor in _read(batch.kv, layer, q.dtype, part.gather))
     before = 0
     if (shared := part.shared) is not None:
         common = _read(batch.kv, layer, q.dtype, lambda pool: pool.index_select(0, shared))

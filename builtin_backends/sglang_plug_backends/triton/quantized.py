@@ -43,7 +43,7 @@ def pack_quantized(
 ) -> LinearFunction | None:
     """Return a product with ``weight`` for inputs in ``dtype``; ``None`` if no kernel supports it."""
     depth = depth_block(weight)
-    tensors = [item for item in (weight.codes, weight.scale, weight.zero) if item is not None]
+    tensors = [tensor for tensor in (weight.codes, weight.scale, weight.zero) if tensor is not None]
     if depth is None or dtype not in FLOATS or not runs(*tensors) or not reads(weight.codes.dtype, weight.codes.device):
         return None
 
@@ -60,13 +60,13 @@ def pack_quantized(
 def depth_block(weight: QuantizedWeight) -> int | None:
     """Return the columns multiplied at once, all of one group; ``None`` if groups are too small or odd."""
     whole = weight.group >= weight.shape[1]
-    return next((item for item in DEPTH_BLOCKS if whole or weight.group % item == 0), None)
+    return next((block for block in DEPTH_BLOCKS if whole or weight.group % block == 0), None)
 
 
 def blocks_for(rows: int, weight: QuantizedWeight, depth: int) -> Blocks:
     """Return blocks for this many rows: enough programs to fill the device, as far as there is work."""
     size, total = weight.shape
-    high = next(item for item in (16, 32, 64) if rows <= item)
+    high = next(limit for limit in (16, 32, 64) if rows <= limit)
     wide = 64 if high < 64 else 128
     programs = -(-size // wide)
     target_programs = PROGRAMS_OF_FEW if rows <= FEW_ROWS else PROGRAMS

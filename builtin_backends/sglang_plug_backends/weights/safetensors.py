@@ -45,7 +45,7 @@ def find_shards(folder: Path) -> list[Path]:
     result = sorted(folder.glob("*.safetensors"))
     if result:
         # Mistral's repositories carry the same weights twice, the second time under their own names.
-        return [item for item in result if not item.name.startswith("consolidated")] or result
+        return [path for path in result if not path.name.startswith("consolidated")] or result
     other = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
     if other:
         raise ConfigError(

@@ -129,7 +129,7 @@ class Dbrx(TransformerLM):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load weights like ``Model``; matrices of all experts are split."""
-        super().load_weights(item for name, tensor in weights for item in self._taken_apart(name, tensor))
+        super().load_weights(weight for name, tensor in weights for weight in self._taken_apart(name, tensor))
 
     def _taken_apart(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         if not name.endswith(STACKED):

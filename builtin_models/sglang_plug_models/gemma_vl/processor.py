@@ -48,7 +48,7 @@ class GemmaProcessor:
         result, run, due = list[int](), list[int](), 0
 
         def put_run() -> None:
-            result.extend(self._newlines(due + sum(self._runs[item] for item in run)) if due else run)
+            result.extend(self._newlines(due + sum(self._runs[token] for token in run)) if due else run)
             run.clear()
 
         for token in tokens:

@@ -79,7 +79,7 @@ class GptOss(CausalLM):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load weights like ``CausalLM``; experts' matrices are transposed, and gates separated from the gated half."""
-        CausalLM.load_weights(self, (item for name, tensor in weights for item in arranged(name, tensor)))
+        CausalLM.load_weights(self, (weight for name, tensor in weights for weight in arranged(name, tensor)))
 
 
 def arranged(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:

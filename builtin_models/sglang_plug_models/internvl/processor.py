@@ -37,9 +37,9 @@ class TilesProcessor:
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
         """Build the prompt of tokens and images; see ``MediaProcessor``."""
         framed = [
-            item
+            framed_token
             for token in tokens
-            for item in ((self._begin, token, self._end) if token == self._placeholder else (token,))
+            for framed_token in ((self._begin, token, self._end) if token == self._placeholder else (token,))
         ]
         return put_images(framed, images, self._placeholder, self._limits, self._image_input)
 

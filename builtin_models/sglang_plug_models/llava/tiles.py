@@ -80,4 +80,4 @@ def num_image_tokens(config: Any, height: int, width: int) -> int:
 
 def pinpoints(sizes: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return the resolutions, height before width."""
-    return [list(map(int, item)) for item in sizes]
+    return [list(map(int, size)) for size in sizes]

@@ -64,7 +64,7 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, env)
         self.mlp = mlp
         kind = "full_attn" if isinstance(mixer, SelfAttention) else "linear_attn"
-        self.mixer_factors = tuple(float(getattr(config, f"{kind}_{item}_factor")) for item in ("alpha", "beta"))
+        self.mixer_factors = tuple(float(getattr(config, f"{kind}_{factor}_factor")) for factor in ("alpha", "beta"))
         self.mlp_factors = float(config.mlp_alpha_factor), float(config.mlp_beta_factor)
 
     def forward(self, x: Tensor, residual: None, angles: Angles, batch: ForwardBatch) -> tuple[Tensor, None]:

@@ -57,7 +57,7 @@ class OlmoDeltaNet(DeltaNet):
         """Return our parameter and shard for a checkpoint's name below this module."""
         name, _, parameter = rest.partition(".")
         part = name[:1]
-        if name in {f"{item}_proj" for item in self.parts()}:
+        if name in {f"{part}_proj" for part in self.parts()}:
             return f"in_proj.{parameter}", part
         if name in {f"{rate_part}_proj" for rate_part in self.rate_parts()}:
             return f"rate_proj.{parameter}", part

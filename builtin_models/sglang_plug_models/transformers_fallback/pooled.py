@@ -104,7 +104,7 @@ class TransformersEncoder(Model):
                 inputs["token_type_ids"] = torch.stack([types[row] for row in rows])
             for row, result in zip(rows, self.computed(inputs), strict=True):
                 outcome[row] = result
-        return torch.cat([item for item in outcome if item is not None])
+        return torch.cat([value for value in outcome if value is not None])
 
     def segments(self, batch: ForwardBatch) -> Tensor | None:
         """Return the segment of each token in a pair, 0 or 1, ``[T]``; ``None`` if there are no pairs."""
@@ -181,7 +181,7 @@ def has_segment_types(kind: type[PreTrainedModel], config: Any, positions: Seque
     if "token_type_ids" not in inspect.signature(kind.forward).parameters:
         return False
     return (getattr(config, "type_vocab_size", None) or 0) > 1 and all(
-        position.padding_idx is None for position in positions
+        embedding.padding_idx is None for embedding in positions
     )
 
 

@@ -103,7 +103,7 @@ def rope_types(config: Any) -> Iterator[dict[str, Any]]:
     """Yield the parameters of every kind of rotary embedding in a configuration."""
     result = getattr(config, "rope_parameters", None)
     if isinstance(result, dict):
-        nested = [item for item in result.values() if isinstance(item, dict)]
+        nested = [value for value in result.values() if isinstance(value, dict)]
         yield from nested or [result]
 
 

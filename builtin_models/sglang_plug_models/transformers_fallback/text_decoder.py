@@ -91,6 +91,6 @@ class TransformersText(TransformersModel):
 def of_decoder(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     """Yield the decoder's tensors of the whole checkpoint under the decoder's own names."""
     for name, tensor in weights:
-        prefix = next((item for item in PREFIXES if name.startswith(item)), None)
+        prefix = next((known for known in PREFIXES if name.startswith(known)), None)
         if prefix is not None:
             yield PREFIXES[prefix] + name.removeprefix(prefix), tensor

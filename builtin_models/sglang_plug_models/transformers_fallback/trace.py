@@ -139,16 +139,16 @@ def _check(config: Any, layers: list[Layer]) -> None:
     if not layers:
         raise refusal(config, "its attention does not go through transformers' attention interface")
     expected = getattr(config, "num_hidden_layers", len(layers))
-    if [item.index for item in layers] != list(range(expected)):
+    if [layer.index for layer in layers] != list(range(expected)):
         raise refusal(config, f"{expected} layers make {len(layers)} attention calls; each has to make one")
-    if len({item.heads for item in layers}) > 1 or layers[0].heads % math.lcm(*(item.kv_heads for item in layers)):
+    if len({layer.heads for layer in layers}) > 1 or layers[0].heads % math.lcm(*(layer.kv_heads for layer in layers)):
         raise refusal(config, "its layers differ in their numbers of heads")
     kinds = getattr(config, "layer_types", None)
     for layer, kind in zip(layers, kinds or (), strict=False):
         if kind not in ATTENDING or (kind == "sliding_attention") != bool(layer.window):
             raise refusal(config, f"layer {layer.index} is of type {kind!r} but asks for the window {layer.window}")
     window = getattr(config, "sliding_window", None)
-    windows = {item.window for item in layers}
+    windows = {layer.window for layer in layers}
     if not windows <= {None, window}:  # its masks would be built from the configuration's
         raise refusal(config, f"its attention asks for windows other than the sliding_window {window}")
     if not kinds and window is not None and getattr(config, "use_sliding_window", True) and windows != {window}:

@@ -85,7 +85,7 @@ def pairs(number: int) -> Check:
 
 def some_of(kind: str, number: int) -> Check:
     """Passes when the answer has that many things of one kind."""
-    return lambda text: sum(item.lower() in text.lower() for item in facts.LISTS[kind]) >= number
+    return lambda text: sum(name.lower() in text.lower() for name in facts.LISTS[kind]) >= number
 
 
 def is_json(*keys: str, value: str = "") -> Check:
