@@ -25,5 +25,5 @@ def dense_bias(bias: Tensor | None, width: int) -> Tensor | None:
     if bias is None:
         return None
     if bias.shape != (width,):
-        raise ValueError(f"a bias of {width} numbers is wanted, not {list(bias.shape)}")
+        raise ValueError(f"the bias must have {width} numbers, got the shape {list(bias.shape)}")
     return bias.to(torch.bfloat16).contiguous()

@@ -94,7 +94,7 @@ def pack_int8(weight: Tensor, scale: Tensor, bias: Tensor | None, *, memory: Pag
     """Pack an int8 ``weight`` ``[out, in]`` into panels; bfloat16 inputs are quantized to 16 bits."""
     library = load()
     if weight.dtype != torch.int8:
-        raise TypeError(f"a matrix in int8 is wanted, not in {weight.dtype}")
+        raise TypeError(f"the matrix must be in int8, not in {weight.dtype}")
     width, depth = weight.shape
     weight, bias = weight.contiguous(), dense_bias(bias, width)
     columns = (width + PANEL - 1) // PANEL * PANEL

@@ -166,7 +166,7 @@ def _load(machine: Machine) -> Library:
         return _declare(ctypes.CDLL(str(path)))
     except OSError as error:
         raise ConfigError(
-            f"the compiled kernels {path} do not load ({error}); remove the file to compile anew"
+            f"the compiled kernels {path} do not load ({error}); remove the file to compile again"
         ) from None
 
 

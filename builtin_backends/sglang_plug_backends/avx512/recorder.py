@@ -175,13 +175,13 @@ def _refuse(func: Any, args: tuple[Any, ...]) -> None:
     if func is torch.ops.aten.index.Tensor:
         dynamic = any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors_in(args[1]))
     if dynamic or torch.Tag.data_dependent_output in tags or torch.Tag.inplace_view in tags:
-        raise CannotCaptureError(f"{func.name()} may give another shape, or a number to Python, in each step")
+        raise CannotCaptureError(f"{func.name()} may return another shape, or a number to Python, in each step")
 
 
 def _results(func: Any, result: Any) -> list[Tensor]:
     leaves = [leaf for leaf in tree_leaves(result) if leaf is not None]
     if not all(isinstance(leaf, Tensor) for leaf in leaves):
-        raise CannotCaptureError(f"{func.name()} gives a result to Python, which may be another one in each step")
+        raise CannotCaptureError(f"{func.name()} returns a value to Python, which may differ in each step")
     return leaves
 
 

@@ -227,7 +227,7 @@ class SharedCollectives(Collectives):
 
     def _poll(self, other: int, count: int, waited: float) -> None:
         if self._counters[self._closed] and self._counters[other] < count:
-            raise ConnectionError("another rank has left, or ended")
+            raise ConnectionError("another rank has closed the connection, or ended")
         if (lost := self._lost()) is not None:
             raise ConnectionError(lost)
         if waited > self._timeout:

@@ -64,7 +64,7 @@ def read_counts(path: Path) -> Counts:
             raise ConfigError(f"{path}, line {number}: a negative number")
         counts[layer, expert] = count
     if not counts:
-        raise ConfigError(f"{path} has no line but the first")
+        raise ConfigError(f"{path} has no data after its first line")
     return counts
 
 

@@ -71,7 +71,7 @@ def read_pooling(folder: Path) -> Pooling | None:
             case "Transformer":
                 pass
             case other:
-                raise ConfigError(f"{file} uses a module of type {other!r}, which is not supported where it stands")
+                raise ConfigError(f"{file} uses a module of type {other!r}, which is not supported at this position")
     return None if mode is None else Pooling(mode=mode, normalize=normalize, projections=tuple(projections))
 
 

@@ -80,7 +80,7 @@ class TemplateProcesses:
         try:
             message = json.dumps(request, default=_plain).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise TemplateError(f"the messages cannot be given to the chat template: {error}") from error
+            raise TemplateError(f"the messages cannot be passed to the chat template: {error}") from error
         with self._turn:
             idle = self._idle_process()
             process = _Process() if idle is None else idle
@@ -172,4 +172,4 @@ def _plain(value: object) -> Any:
         return dict(value)
     if hasattr(value, "__iter__"):
         return list(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -187,7 +187,7 @@ class Adapters:
             self.ranks.all_ranks_succeeded(False)
             raise
         if not self.ranks.all_ranks_succeeded(True):
-            raise ConfigError("another rank could not read its part of it; its lines in the log tell why")
+            raise ConfigError("another rank could not read its part of it; the log of that rank has the reason")
         return adapter
 
     def _release_unloaded(self) -> None:
@@ -231,9 +231,9 @@ class Adapters:
 
     def _check(self, name: str) -> None:
         if not name or len(name) > LONGEST_NAME or ":" in name or not name.isprintable():
-            raise ConfigError(f"a name has 1 to {LONGEST_NAME} printable characters, none of them a colon")
+            raise ConfigError(f"a name must have 1 to {LONGEST_NAME} printable characters, and no colon")
         if name in self._loaded:
-            raise ConfigError(f"there is one of that name, from {self._loaded[name].path}; unload it first")
+            raise ConfigError(f"an adapter of that name is loaded from {self._loaded[name].path}; unload it first")
         if self._max_loaded is not None and len(self._loaded) >= self._max_loaded:
             raise ConfigError(f"{self._max_loaded} adapters are loaded, the maximum (--max-loaded-loras); unload one")
 

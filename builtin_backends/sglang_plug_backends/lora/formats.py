@@ -54,7 +54,9 @@ def _check(component: Component, adapter: object, request: AdapterRequest) -> No
     layers = {layer.name for layer in request.layers}
     for name, layer in adapter.layers.items():
         if name not in layers:
-            raise PluginError(f"{component} gave an adapter for {name!r}, which is no layer that it was told of")
+            raise PluginError(
+                f"{component} returned an adapter for {name!r}, which is not among the layers of the request"
+            )
         if not isinstance(layer, LayerAdapter):
             raise PluginError(f"{component} returned {type(layer).__name__} instead of LayerAdapter for {name!r}")
     if not adapter.layers:

@@ -147,15 +147,15 @@ def _matrices(request: AdapterRequest) -> Iterator[tuple[str, Target, Tensor, Te
             sides.setdefault(match[1], {})[match[2]] = tensor
     where = request.path / WEIGHTS
     if others:
-        raise ConfigError(f"{where} holds what is neither lora_A nor lora_B of a matrix: {_some(others)}")
+        raise ConfigError(f"{where} holds tensors that are neither lora_A nor lora_B of a matrix: {_some(others)}")
     targets = {
         _short(name): (layer, columns, layer.inputs, layer.outputs.get(name))
         for name, (layer, columns) in request.target_modules().items()
     }
     if unknown := [name for name in sides if _short(name) not in targets]:
         raise ConfigError(
-            f"{where} adapts what cannot be adapted in this model: {_some(unknown)}; only matrices of its layers can, "
-            f"such as {_some(list(request.target_modules()))}"
+            f"{where} adapts modules that cannot be adapted in this model: {_some(unknown)}; "
+            f"only matrices of its layers can, such as {_some(list(request.target_modules()))}"
         )
     for name, pair in sides.items():
         if missing := {"A", "B"} - set(pair):

@@ -58,7 +58,8 @@ class RadixCache(PrefixCache):
     def insert(self, tokens: Sequence[int], slots: Sequence[int], salt: str = "", priority: int = 0) -> Match:
         if len(tokens) != len(slots) or len(tokens) % self.page_size:
             raise ValueError(
-                f"{len(tokens)} tokens in {len(slots)} slots cannot be cached: whole pages of {self.page_size} wanted"
+                f"{len(tokens)} tokens in {len(slots)} slots cannot be cached: "
+                f"both must be whole pages of {self.page_size}"
             )
         path = self._walk(tokens, salt)
         self._use(path, priority, hits=0)

@@ -141,7 +141,7 @@ class GrammarProcess:
             except NotWanted:
                 if self._ready:
                     self._replace()
-                raise ConstraintError("nobody waits for it any more", lasting=False) from None
+                raise ConstraintError("no request waits for it any longer", lasting=False) from None
             except TimeoutError:
                 self._replace()
                 raise ConstraintError(

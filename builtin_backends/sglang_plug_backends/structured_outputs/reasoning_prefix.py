@@ -27,7 +27,7 @@ Texts = tuple[bytes, ...]
 def check_prefix(prefix: ReasoningPrefix, vocab_size: int) -> None:
     """Raise ``RequestError`` for a prefix that nothing ends, and for a token id that is not in the vocabulary."""
     if not prefix.ends or not all(prefix.ends):
-        raise RequestError("a reasoning prefix needs what ends it")
+        raise RequestError("a reasoning prefix needs an end marker")
     tokens = [*chain.from_iterable(prefix.ends), *prefix.opening]
     if not (0 <= min(tokens) and max(tokens) < vocab_size):
         raise RequestError(f"a token id in reasoning_prefix is not in the vocabulary of {vocab_size} tokens")

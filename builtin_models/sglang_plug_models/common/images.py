@@ -97,7 +97,7 @@ def _reading(limits: MediaLimits) -> Iterator[None]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise MediaError(f"it has far too many pixels; the maximum is {limits.pixels}") from None
     except MemoryError:
-        raise MediaError("memory does not suffice to decode it") from None
+        raise MediaError("there is not enough memory to decode it") from None
     except Exception as error:  # Pillow's exceptions for broken files vary
         known = ", ".join(FORMATS)
         raise MediaError(f"it cannot be read as an image ({known}): {str(error)[:200]}") from error
@@ -191,6 +191,6 @@ def _preprocessed(
     except MediaError as error:
         raise MediaError(str(error), index) from error.__cause__
     except MemoryError:
-        raise MediaError("memory does not suffice to prepare it", index) from None
+        raise MediaError("there is not enough memory to prepare it", index) from None
     except ValueError as error:  # the processor refuses the image's shape
         raise MediaError(str(error)[:200], index) from error

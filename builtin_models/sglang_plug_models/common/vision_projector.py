@@ -119,6 +119,6 @@ def square(pixels: MediaArray, side: int, tiles: int = 1) -> None:
     """Raise ``RequestError`` unless there are ``tiles`` tiles with ``side`` rows and columns."""
     if pixels.shape[0] != tiles or tuple(pixels.shape[2:]) != (side, side):
         raise media_error(
-            f"one has {pixels.shape[3]} x {pixels.shape[2]} pixels, {pixels.shape[0]} times, and this model's have "
-            f"{side} x {side}, {tiles} times"
+            f"an image has {pixels.shape[0]} tiles of {pixels.shape[3]} x {pixels.shape[2]} pixels; this model expects "
+            f"{tiles} of {side} x {side}"
         )

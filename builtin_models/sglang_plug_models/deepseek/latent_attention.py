@@ -79,7 +79,7 @@ class Expansion(nn.Module):
         )
         if scheme is not None and scheme.stored:
             if scheme.dense is None:
-                raise ConfigError(f"{quantization.name!r} cannot tell the numbers of {name!r}, which are needed")
+                raise ConfigError(f"{quantization.name!r} cannot dequantize {name!r}, which this model needs")
             self._unpacking = Unpacking(self, {"": scheme})
         return False
 

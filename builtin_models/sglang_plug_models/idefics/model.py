@@ -54,10 +54,10 @@ class Idefics3(ProjectedVL):
         pixels, tokens = arrays[PIXELS], arrays.get(TOKENS)
         square(pixels, self.config.vision_config.image_size, pixels.shape[0])
         if tokens is None or len(tokens.shape) != 1:
-            raise media_error("the tokens of one are missing")
+            raise media_error("an image has no tokens")
         placeholders = int((self._tokens(tokens) == self.config.image_token_id).sum())
         if placeholders != pixels.shape[0] * self.of_tile:
-            raise media_error(f"one has {pixels.shape[0]} tiles and {placeholders} placeholders for them")
+            raise media_error(f"an image has {pixels.shape[0]} tiles and {placeholders} placeholders for them")
         return tokens.shape[0]
 
     def largest(self, tokens: int) -> Mapping[str, MediaArray]:

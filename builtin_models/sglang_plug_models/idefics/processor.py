@@ -66,7 +66,7 @@ def load_processor(source: MediaSource) -> NamedTilesProcessor:
     config, images, tokenizer = from_checkpoint(source, AutoConfig, AutoImageProcessor, AutoTokenizer)
     names = [str(getattr(tokenizer, name, None) or usual) for name, usual in NAMES.items()]
     if names[0] not in tokenizer.get_vocab():
-        raise ConfigError(f"{source.path}: the tokenizer has no {names[0]}, which stands around images")
+        raise ConfigError(f"{source.path}: the tokenizer has no {names[0]}, which encloses images")
 
     def encode(text: str) -> list[int]:
         result: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -54,5 +54,5 @@ def load_processor(source: MediaSource) -> TilesProcessor:
     names = [str(getattr(tokenizer, name, None) or usual) for name, usual in ENDS.items()]
     known = tokenizer.get_vocab()
     if missing := [name for name in names if name not in known]:
-        raise ConfigError(f"{source.path}: the tokenizer has no {', '.join(missing)}, which stand around images")
+        raise ConfigError(f"{source.path}: the tokenizer has no {', '.join(missing)}, which enclose images")
     return TilesProcessor(images, config, (known[names[0]], known[names[1]]), source.limits)

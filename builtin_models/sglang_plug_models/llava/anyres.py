@@ -87,7 +87,7 @@ class LlavaNext(Llava):
         """Return height and width before resizing. Raises ``RequestError`` if they are missing."""
         size = arrays.get(SIZES)
         if size is None or size.shape != (2,):
-            raise media_error("the size of one is missing")
+            raise media_error("an image has no size")
         height, width = upload_array(size, torch.device("cpu")).tolist()
         return height, width
 

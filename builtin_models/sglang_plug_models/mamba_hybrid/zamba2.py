@@ -216,7 +216,7 @@ class Zamba2(Hybrid):
         """
         if not config.tie_word_embeddings:
             raise ConfigError(
-                "tie_word_embeddings is false, which in Zamba2 means blocks of each layer's own: not served"
+                "tie_word_embeddings=false is not supported for Zamba2, where it means that layers share no blocks"
             )
         kv_layers, count = self.kv_layer_index(config, config.num_hidden_layers), config.num_mem_blocks
         blocks = [

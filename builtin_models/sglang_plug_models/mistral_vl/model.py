@@ -47,10 +47,10 @@ class Mistral3(ProjectedVL):
         """Return one token for each square of patches, and one after each row."""
         tiles, _, height, width = arrays[PIXELS].shape
         if tiles != 1 or height % self.side or width % self.side:
-            raise media_error(f"one has {width} x {height} pixels, which are no multiples of {self.side}")
+            raise media_error(f"an image has {width} x {height} pixels, which are not multiples of {self.side}")
         ends, rows = arrays.get(ENDS), height // self.side
         if ends is None or tuple(ends.shape) != (rows,):
-            raise media_error(f"the tokens that end the {rows} rows of one are missing")
+            raise media_error(f"an image has no tokens that end its {rows} rows")
         return rows * (width // self.side + 1)
 
     def largest(self, tokens: int) -> Mapping[str, MediaArray]:

@@ -106,7 +106,7 @@ class AnthropicCountBody(RequestBody):
                 if isinstance(block, AnthropicToolUse):
                     called.add(block.id)
                 elif isinstance(block, AnthropicToolResult) and block.tool_use_id not in called:
-                    raise ValueError(f"message {index} has a result of a call that is not there: {block.tool_use_id!r}")
+                    raise ValueError(f"message {index} has the result of an unknown call: {block.tool_use_id!r}")
         return messages
 
     @model_validator(mode="after")

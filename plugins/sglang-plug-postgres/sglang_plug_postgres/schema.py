@@ -69,7 +69,7 @@ async def prepare(connection: AsyncConnection[dict[str, Any]], schema: str) -> N
         version = 0 if row is None else row["number"]
         if version > len(MIGRATIONS):
             raise StorageBroken(
-                f"the schema has version {version}, and this server knows {len(MIGRATIONS)}",
+                f"the schema has version {version}, and this server supports versions up to {len(MIGRATIONS)}",
                 "Upgrade sglang-plug-postgres on this server, or choose another --set postgres.schema.",
             )
         for statements in MIGRATIONS[version:]:

@@ -51,7 +51,7 @@ class Ingress:
         if self._warming is not None and self._warming.done():
             self._warming.result()
         if self._following.done():
-            raise RuntimeError("the ingress does not follow the directory any more")
+            raise RuntimeError("the ingress no longer receives updates of the directory")
 
     async def __del__(self) -> None:
         """Stop, after Serve has waited for the requests in flight."""

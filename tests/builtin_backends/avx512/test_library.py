@@ -114,7 +114,7 @@ def test_the_compiler_fails(
 
 def test_a_broken_library_names_its_file(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_compiler(tmp_path / "bin", monkeypatch, 'while [ "$1" != -o ]; do shift; done; echo nothing > "$2"')
-    assert "do not load" in library.why_not(machine) and "remove the file to compile anew" in library.why_not(machine)
+    assert "do not load" in library.why_not(machine) and "remove the file to compile again" in library.why_not(machine)
 
 
 def test_a_folder_that_others_write_to_is_not_used(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_matrix_without_its_numbers_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("modules", [[TRANSFORMER, DENSE, POOLING], [TRANSFORMER, POOLING, NORMALIZE, DENSE]])
 def test_matrices_elsewhere_are_refused(modules: Any, tmp_path: Path) -> None:
     write(tmp_path, modules, chosen("mean_tokens"))
-    with pytest.raises(ConfigError, match="'Dense', which is not supported where it stands"):
+    with pytest.raises(ConfigError, match="'Dense', which is not supported at this position"):
         read_pooling(tmp_path)
 
 

@@ -85,7 +85,7 @@ def test_any_text_arrives_as_it_was(processes: TemplateProcesses) -> None:
     for content in ("Ü\U0001f600\0\r\n", "\ud800 alone", "</s>", "a" * 900):
         assert rendered(processes, "plain", ({"role": "user", "content": content},)) == f"[{content}]<s>"
     assert rendered(processes, "plain", [UserDict(HELLO[0])]) == "[Hello]<s>"
-    with pytest.raises(TemplateError, match="object has no form in JSON"):
+    with pytest.raises(TemplateError, match="object cannot be written as JSON"):
         rendered(processes, "plain", [{"role": "user", "content": object()}])
 
 

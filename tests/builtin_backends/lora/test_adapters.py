@@ -205,7 +205,7 @@ def test_without_adapters_layers_are_as_they_were(tiny_model: Callable[[str], An
     ("stored", "error", "message"),
     [
         ({"broken": 1}, PluginError, "adapter 'scaling' from .* failed to read .*ZeroDivisionError: in the format"),
-        ({"unknown": 1}, PluginError, "for 'model.nowhere', which is no layer that it was told of"),
+        ({"unknown": 1}, PluginError, "for 'model.nowhere', which is not among the layers of the request"),
         ({"wrong": 1}, PluginError, "returned str instead of LayerAdapter"),
         ({}, ConfigError, "changes no layer"),
         (None, ConfigError, r"holds no adapter of a known format \(scaling, lora\)"),
@@ -257,7 +257,7 @@ def test_names_may_be_left_out(
     engine = serve(replace(config(path, {}), adapters=AdapterOptions(paths=(f"{folder}/",))))
     assert engine.info["adapters"] == {"x": f"{folder}/"}
     twice = AdapterOptions(paths=(str(folder), f"x={folder}"))
-    with pytest.raises(ConfigError, match=r"--lora-paths x=.*: there is one of that name"):
+    with pytest.raises(ConfigError, match=r"--lora-paths x=.*: .*an adapter of that name is loaded"):
         serve(replace(config(path, {}), adapters=twice))
 
 

@@ -232,7 +232,9 @@ def test_damaged_tensors_are_named(tmp_path: Path, change: Any, message: str) ->
 
 def test_the_head_is_no_layer(tmp_path: Path) -> None:
     make_lora(tmp_path, Tiny(), ["lm_head"])
-    with pytest.raises(ConfigError, match="adapts what cannot be adapted in this model: 'lm_head'; only matrices of"):
+    with pytest.raises(
+        ConfigError, match="adapts modules that cannot be adapted in this model: 'lm_head'; only matrices of"
+    ):
         read(tmp_path)
 
 

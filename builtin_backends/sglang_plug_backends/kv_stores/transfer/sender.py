@@ -48,7 +48,7 @@ class Sender:
             raise self._failure("does not answer")
         answered, lacks = self._socket.recv_multipart()
         if answered != number or len(lacks) != len(keys):
-            raise self._failure("gave an answer that does not fit the question")
+            raise self._failure("sent an unexpected answer")
         return [key for key, is_lacking in zip(keys, lacks, strict=True) if is_lacking]
 
     def send(self, block: KVBlock) -> None:

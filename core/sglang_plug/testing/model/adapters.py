@@ -97,7 +97,7 @@ def _read(read: Any, path: Path, layers: Sequence[AdaptableLayer], settings: Any
     assert adapter.layers, f"{path}: the adapter changes no layer"
     names = {layer_adapter.name for layer_adapter in layers}
     for name, layer_adapter in adapter.layers.items():
-        assert name in names, f"{path}: changes {name!r}, which is no layer that it was told of"
+        assert name in names, f"{path}: changes {name!r}, which is not among the layers of the request"
         assert isinstance(layer_adapter, LayerAdapter), (
             f"{path}: returned {type(layer_adapter).__name__} instead of LayerAdapter for {name!r}"
         )

@@ -116,7 +116,7 @@ def test_loading_and_unloading_tell_what_is_loaded(adapted: Any, folders: dict[s
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
-        (LOAD, {"lora_name": "red", "lora_path": "DEMO"}, "there is one of that name"),
+        (LOAD, {"lora_name": "red", "lora_path": "DEMO"}, "an adapter of that name is loaded"),
         (LOAD, {"lora_name": "green", "lora_path": "/no/such/folder"}, "is not a folder"),
         (LOAD, {"lora_name": "green", "lora_path": "DEMO"}, "holds no adapter of a known format (lora)"),
         (LOAD, {"lora_name": "a:b", "lora_path": "DEMO"}, "none of them a colon"),

@@ -222,5 +222,5 @@ def test_folders_are_told_apart(tmp_path: Path) -> None:
         check_adapter_format(lambda request, settings: Adapter(layers={"one": Good()}), [tmp_path], LAYERS)
     with pytest.raises(AssertionError, match="returned NoneType instead of Adapter"):
         check_adapter_format(reader(Good), [tmp_path], LAYERS)
-    with pytest.raises(AssertionError, match="changes 'two', which is no layer"):
+    with pytest.raises(AssertionError, match="changes 'two', which is not among the layers of the request"):
         check_adapter_format(reader(Good, "two"), [tmp_path / "full"], LAYERS)
