@@ -65,7 +65,7 @@ class Mamba2(SSMDecay):
     Args:
         hidden: width of input and output.
         shape: its sizes.
-        env: the surroundings the model is built in.
+        env: the environment in which the model is built.
         state: the index of the first of its states among the model's.
         norm: how the gated output is normalised; ``None``: not at all.
         activation_name: of what the convolution gives, as checkpoints call it.
@@ -167,7 +167,7 @@ class Mamba(SSMDecay):
     Args:
         hidden: width of input and output.
         shape: its sizes.
-        env: the surroundings the model is built in.
+        env: the environment in which the model is built.
         state: the index of the first of its states among the model's.
         norm: from a width, what normalises each of ``dt``, ``B`` and ``C``; ``None``: nothing does.
         activation_name: of what the convolution gives, as checkpoints call it.

@@ -26,7 +26,7 @@ class GroupedRouter(Router):
 
     Args:
         config: the checkpoint's configuration.
-        env: the surroundings the model is built in.
+        env: the environment in which the model is built.
         layer: index of the decoder layer.
         groups: into how many groups the experts are divided.
         kept: from how many of them a token's experts come.

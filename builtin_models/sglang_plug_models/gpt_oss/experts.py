@@ -20,7 +20,7 @@ class StackedBias(nn.Module):
     Args:
         experts: how many there are.
         parts: rows of each part, in order and of all ranks.
-        env: the surroundings the model is built in.
+        env: the environment in which the model is built.
         shared: whether ranks share the rows; otherwise the first adds them alone.
     """
 
@@ -54,7 +54,7 @@ class BiasedExperts(nn.Module):
 
     Args:
         config: the checkpoint's configuration.
-        env: the surroundings the model is built in.
+        env: the environment in which the model is built.
     """
 
     def __init__(self, config: Any, env: BuildEnv) -> None:

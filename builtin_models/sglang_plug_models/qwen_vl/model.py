@@ -41,7 +41,7 @@ class DeepstackLayer(DecoderLayer):
 
     Args:
         config: the decoder's configuration.
-        env: the surroundings the model is built in.
+        env: the environment in which the model is built.
         attention: the layer's attention.
         mlp: the layer's MLP.
         deepstack_index: index of the DeepStack embeddings that the layer adds, from 1 on.

@@ -1,4 +1,4 @@
-"""The request field."""
+"""The request field ``thinking_budget``."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class WeightError(ConfigError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildEnv:
-    """Everything a model may ask of its surroundings while it is being built."""
+    """Everything that a model may use while it is built."""
 
     attention: AttentionBackend
     kernels: Kernels = field(default=TORCH)
