@@ -268,6 +268,6 @@ def test_a_server_without_a_reasoning_parser_refuses_it(launcher: Launcher) -> N
     ):
         answer = server.post(path, body)
         assert answer.status_code == 400, path
-        assert "it needs --reasoning-parser" in answer.text and "thinking_budget" in answer.text
+        assert "start it with --reasoning-parser" in answer.text and "thinking_budget" in answer.text
     assert server.post("/v1/chat/completions", chat).status_code == 200
     server.close()

@@ -55,7 +55,7 @@ def test_plot(record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     [
         ("a,b\n", "its first line is not layer_id,expert_id,count"),
         ("", "its first line is not"),
-        ("layer_id,expert_id,count\n", "no line but the first"),
+        ("layer_id,expert_id,count\n", "no data after its first line"),
         ("layer_id,expert_id,count\n1,2\n", "line 2: three whole numbers expected, found '1,2'"),
         ("layer_id,expert_id,count\n1,2,3\n1,x,3\n", "line 3: three whole numbers"),
         ("layer_id,expert_id,count\n1,-2,3\n", "line 2: a negative number"),
