@@ -30,9 +30,9 @@ from sglang_plug.clients.pending import merge
 from sglang_plug.config import AdapterOptions
 from sglang_plug.contracts.model.adapters import AdaptableLayer
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.processes.messages import Control, FromEngine, Reply, StepOutputs
-from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.messages.api_messages import Control, FromEngine, Reply, StepOutputs
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug_backends.lora import lora_batch as adapted
 from sglang_plug_backends.lora.lora_layers import adaptable_layers, described
 

@@ -40,8 +40,8 @@ from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, Sched
 from sglang_plug.contracts.text.tokenizer import Tokenizer, TokenizerSource
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.points import extension_points
-from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug_backends.structured_outputs.batch_grammars import Grammars
 from sglang_plug_backends.structured_outputs.constraints import Constraints
 from sglang_plug_backends.structured_outputs.extension import StructuredOutputs

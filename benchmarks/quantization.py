@@ -20,8 +20,8 @@ from benchmarks.common.models import SHAPES, write_model
 from benchmarks.common.report import parser, table, write_json
 from sglang_plug import EngineConfig, PluginOptions, Plugins, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions
-from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat
 
 Settings = dict[str, dict[str, Any]]
 

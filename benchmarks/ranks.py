@@ -22,8 +22,8 @@ from benchmarks.load import Load, prompts
 from benchmarks.offline import Choice
 from sglang_plug import Plugins, Request, SamplingParams
 from sglang_plug.config import AUTO, EngineConfig, ParallelOptions, PluginOptions
-from sglang_plug.engine.processes.watchdog import Heartbeat
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat
 
 SOCKETS = {"processes": {"shared_memory": False}}
 

@@ -21,9 +21,9 @@ from benchmarks.common.report import parser, table, write_json
 from benchmarks.load import Load, prompts
 from sglang_plug import EngineConfig, Kernels, KernelSpec, Plugins, Request, SamplingParams, hookimpl
 from sglang_plug.config import AUTO, BackendOptions, CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
-from sglang_plug.engine.processes.messages import Submit
-from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.messages.api_messages import Submit
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug.plugins.attribution import make_with_settings
 
 SMALL: dict[str, Any] = {

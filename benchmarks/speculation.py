@@ -26,9 +26,9 @@ from benchmarks.load import Load, prompts
 from benchmarks.offline import Choice
 from sglang_plug import Drafter, Plugins, Request, SamplingParams, SequenceDrafter, StepExtension
 from sglang_plug.engine.extensions.points import extension_points
-from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit, ToEngine
-from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.messages.api_messages import FromEngine, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug_backends.ngram.drafter import NGramDrafter
 from sglang_plug_backends.ngram.settings import NGramSettings
 from sglang_plug_backends.speculation.extension import Speculation

@@ -26,9 +26,9 @@ from benchmarks.common.tiny import write_plugins, write_tiny
 from sglang_plug import EngineConfig, Plugins, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.processes.messages import FromEngine, Submit
-from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.messages.api_messages import FromEngine, Submit
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat
 
 PARTS = ("scheduler.plan", "runner.build", "attention.plan", "forward", "head", "sample", "scheduler.commit")
 BLOCK = 20

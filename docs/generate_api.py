@@ -23,8 +23,8 @@ from fastapi.routing import APIRoute
 from generated_page import row, write_or_check
 
 from sglang_plug import EngineClient, Output, PluginOptions, Plugins, Request, RouteSpec, StepStats
-from sglang_plug.plugins.discovery import DISTRIBUTION
-from sglang_plug.plugins.spec import Task
+from sglang_plug.contracts.request import Task
+from sglang_plug.plugins.installed.discovery import DISTRIBUTION
 from sglang_plug_api.http.app import build_app
 from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.options.config import ServerConfig, StorageConfig

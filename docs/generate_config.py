@@ -17,8 +17,8 @@ from generate_hooks import fields
 from generated_page import row, write_or_check
 
 from sglang_plug import PluginOptions, Plugins
-from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.flags import ENVIRONMENT_KEYS, plugin_flags, variable_of
+from sglang_plug.plugins.installed.discovery import DISTRIBUTION
 from sglang_plug.plugins.registry import import_target
 from sglang_plug.plugins.settings import settings_fields
 from sglang_plug_api.options.option import Option

@@ -21,7 +21,7 @@ from generated_page import write_or_check
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from sglang_plug import Plugins
-from sglang_plug.plugins.discovery import DISTRIBUTION
+from sglang_plug.plugins.installed.discovery import DISTRIBUTION
 from sglang_plug.plugins.specs import ModelSpec
 
 ROOT = Path(__file__).parents[1]

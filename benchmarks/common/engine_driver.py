@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from sglang_plug import Request
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit, ToEngine
+from sglang_plug.engine.messages.api_messages import FromEngine, StepOutputs, Submit, ToEngine
 
 
 class ListInbox:

@@ -18,9 +18,9 @@ from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.caller_accounting import CallerAccounting
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
 from sglang_plug.engine.scheduling.preemption import Preemption
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.time_slices import TimeSlices

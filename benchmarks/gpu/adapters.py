@@ -13,7 +13,7 @@ from benchmarks.gpu.executors import DECODE_GRAPHS, decode_graphs, without
 from benchmarks.load import Load, prompts
 from benchmarks.offline import Choice
 from sglang_plug import LogprobOptions, Request, SamplingParams
-from sglang_plug.engine.processes.messages import Submit
+from sglang_plug.engine.messages.api_messages import Submit
 
 SHAPE = SHAPES["tiny"]
 ADAPTERS, RANK, SIZE = 3, 8, 0.3

@@ -37,10 +37,10 @@ from sglang_plug import (
 )
 from sglang_plug.contracts.text.vocabulary import MASK_BITS
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit
-from sglang_plug.engine.processes.watchdog import Heartbeat
-from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
+from sglang_plug.engine.messages.api_messages import FromEngine, StepOutputs, Submit
+from sglang_plug.engine.sequences.sequence import Sequence as EngineSequence
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug.ops.host_device_copy import AsyncHostCopy
 
 BATCHES = (8, 32)

@@ -17,10 +17,10 @@ from benchmarks.offline import Choice
 from sglang_plug import Plugins, Request, SamplingParams
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.budget import DeviceMemory, device_memory
-from sglang_plug.engine.memory.kv_sizing import ACCELERATOR_FRACTION
-from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit
-from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.messages.api_messages import FromEngine, StepOutputs, Submit
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.startup.kv_sizing import ACCELERATOR_FRACTION
+from sglang_plug.engine.watchdog import Heartbeat
 
 SLACK = 0.01
 """Tolerated share of the memory: libraries may allocate for shapes that were not profiled."""

@@ -20,9 +20,9 @@ from benchmarks.load import Load, prompts
 from benchmarks.offline import Choice
 from sglang_plug import Plugins, Request, SamplingParams
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.processes.messages import Submit
-from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.messages.api_messages import Submit
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat
 
 LENGTHS = (16, 64, 256, 512)
 """Prompt lengths in tokens."""

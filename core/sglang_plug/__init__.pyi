@@ -108,6 +108,7 @@ from .contracts.request import LogprobOptions as LogprobOptions
 from .contracts.request import Output as Output
 from .contracts.request import Request as Request
 from .contracts.request import RequestError as RequestError
+from .contracts.request import Task as Task
 from .contracts.request import TokenLogprob as TokenLogprob
 from .contracts.sampling_params import SamplingParams as SamplingParams
 from .contracts.serving.cache import CachedSegment as CachedSegment
@@ -226,7 +227,6 @@ from .plugins.hookspecs import Facts as Facts
 from .plugins.hookspecs import hookimpl as hookimpl
 from .plugins.registry import Plugins as Plugins
 from .plugins.spec import Spec as Spec
-from .plugins.spec import Task as Task
 from .plugins.specs import AdapterSpec as AdapterSpec
 from .plugins.specs import AttentionSpec as AttentionSpec
 from .plugins.specs import CheckpointSpec as CheckpointSpec

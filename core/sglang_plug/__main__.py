@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from sglang_plug.plugins.attribution import make_with_settings
-from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.flags import plugin_flags, read_plugin_flags
+from sglang_plug.plugins.installed.discovery import DISTRIBUTION
 from sglang_plug.plugins.registry import Component, Plugins
 from sglang_plug.system.command_line import Parser
 from sglang_plug.system.hints import did_you_mean

@@ -13,7 +13,7 @@ from benchmarks.common.engine_driver import nobody
 from benchmarks.common.models import SHAPES
 from benchmarks.grammar import COMPILED, FORCED, LONG, Bench, compiling, jumps, measure, vocabulary
 from sglang_plug import Finish, Output
-from sglang_plug.engine.processes.messages import StepOutputs
+from sglang_plug.engine.messages.api_messages import StepOutputs
 
 
 def test_the_made_up_vocabulary_has_the_size_asked_for_and_no_piece_twice() -> None:

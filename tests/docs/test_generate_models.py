@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from sglang_plug import Plugins
-from sglang_plug.plugins.discovery import DISTRIBUTION
+from sglang_plug.plugins.installed.discovery import DISTRIBUTION
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sglang_plug import PluginOptions, Plugins
-from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.flags import read_plugin_flags
+from sglang_plug.plugins.installed.discovery import DISTRIBUTION
 from sglang_plug_api.options.option_table import options
 from sglang_plug_api.options.parsing import server_config
 from tests.api.protocol.endpoints_of_others import SGLANG, VLLM

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sglang_plug_lang import set_default_backend, terminate_process, wait_for_server
-from sglang_plug_lang.utils import free_port
+from sglang_plug_lang.server_process import free_port
 
 from .document_checks import CHECKS, Notebook, check
 from .document_models import make_models

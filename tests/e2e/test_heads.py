@@ -19,7 +19,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from sglang_plug import EngineConfig, Output, Request, SamplingParams
 from sglang_plug.config import AUTO, CacheOptions, ModelOptions, ParallelOptions, ScheduleOptions
-from sglang_plug.plugins.spec import Task
+from sglang_plug.contracts.request import Task
 
 SEPARATOR = 3
 LENGTHS = (1, 2, 17, 33, 90)

@@ -18,9 +18,9 @@ from sglang_plug.config import (
     PluginOptions,
     ScheduleOptions,
 )
-from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit, ToEngine
-from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.messages.api_messages import FromEngine, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat
 from tests.fake_cuda.device.runtime import without_synchronization
 
 PLUGIN_FILES = Path(__file__).parent / "plugin_files"

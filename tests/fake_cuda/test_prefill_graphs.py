@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.gpu.executors import PIECEWISE_GRAPHS, prefill_graphs
 from sglang_plug import Attention, ForwardBatch, LogprobOptions, Model, StepExecutor
 from sglang_plug.engine.execution.executors import StepExecutors
-from sglang_plug.engine.processes.messages import Control
+from sglang_plug.engine.messages.api_messages import Control
 from tests.builtin_backends.speculation.drafting_bench import speculation
 from tests.builtin_backends.speculation.test_speculation_engine import knowing
 from tests.fake_cuda.device.tensors import clock

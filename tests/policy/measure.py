@@ -19,6 +19,7 @@ from tests.policy.source_tree import (
     import_cycles,
     import_graph,
     modules_per_folder,
+    package_cycles,
     package_sources,
 )
 
@@ -205,6 +206,8 @@ def _attributes(targets: Sequence[ast.expr]) -> Iterator[ast.Attribute]:
 def _imports(sources: Sequence[Source]) -> Iterator[Row]:
     cycles = [" <-> ".join(group) for group in import_cycles(import_graph(sources))]
     yield "import cycles at run time", len(cycles), cycles
+    packages = [" <-> ".join(group) for group in package_cycles(sources)]
+    yield "groups of packages that import each other", len(packages), packages
     forbidden = forbidden_imports(sources, ROOT)
     yield "forbidden imports", len(forbidden), forbidden
 

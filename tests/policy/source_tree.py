@@ -174,6 +174,27 @@ def import_cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     return sorted(cycles)
 
 
+def package_graph(graph: Mapping[str, set[str]], package: str) -> dict[str, set[str]]:
+    """Reduce a graph of modules to the direct children of ``package``, its modules and subpackages."""
+
+    def child(module: str) -> str | None:
+        name = module.removeprefix(f"{package}.")
+        return None if name == module else f"{package}.{name.partition('.')[0]}"
+
+    children: dict[str, set[str]] = {}
+    for module, imported in graph.items():
+        if (importer := child(module)) is not None:
+            children.setdefault(importer, set()).update(filter(None, map(child, imported)))
+    return {importer: imported - {importer} for importer, imported in children.items()}
+
+
+def package_cycles(sources: Sequence[Source]) -> list[list[str]]:
+    """Return the groups of modules and subpackages of one package that import each other, for every package."""
+    graph = import_graph(sources)
+    packages = sorted({source.module for source in sources if source.is_package})
+    return [group for package in packages for group in import_cycles(package_graph(graph, package))]
+
+
 def first_line_fault(docstring: str) -> str | None:
     """Say why a docstring's first paragraph does not stand alone; ``None`` if it does."""
     paragraph = docstring.strip().partition("\n\n")[0]

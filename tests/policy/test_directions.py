@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.policy.directions import forbidden_imports
-from tests.policy.source_tree import Source, import_cycles, import_graph, modules_per_folder
+from tests.policy.source_tree import Source, import_cycles, import_graph, modules_per_folder, package_cycles
 
 MODULES_PER_FOLDER = 15
 CROWDED: dict[str, int] = {}
@@ -79,6 +79,25 @@ def test_a_circle_is_reported(draft: Draft) -> None:
         draft("core/a/__init__.py", ""),
     ]
     assert import_cycles(import_graph(modules)) == [["a.one", "a.three", "a.two"]]
+
+
+def test_the_packages_of_a_package_are_layers(sources: list[Source]) -> None:
+    assert package_cycles(sources) == []
+
+
+def test_packages_that_import_each_other_are_reported(draft: Draft) -> None:
+    modules = [
+        draft("core/a/__init__.py", ""),
+        draft("core/a/low/__init__.py", ""),
+        draft("core/a/low/one.py", "from a.high.one import X"),
+        draft("core/a/low/two.py", ""),
+        draft("core/a/high/__init__.py", ""),
+        draft("core/a/high/one.py", ""),
+        draft("core/a/high/two.py", "from a.low import two"),
+        draft("core/a/top.py", "from a.high import two\nfrom a.low import one"),
+    ]
+    assert import_cycles(import_graph(modules)) == []
+    assert package_cycles(modules) == [["a.high", "a.low"]]
 
 
 def test_a_folder_has_few_modules(sources: list[Source]) -> None:

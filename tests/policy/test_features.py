@@ -15,7 +15,7 @@ MENTIONS: dict[str, set[str]] = {
     "images": set(),
     "grammars": set(),
     "graphs": CONTRACT_NAMES,
-    "recurrent state": {"startup/resolve.py"},  # facts for extensions, read from the model
+    "recurrent state": {"loading/resolve.py"},  # facts for extensions, read from the model
     "adapters": set(),
 }
 """Modules of the engine that mention a feature. Verification of draft tokens, forced tokens and the transport to other
@@ -29,4 +29,4 @@ def test_the_engine_mentions_no_feature(feature: str, sources: list[Any]) -> Non
 
 
 def test_the_test_can_fail(sources: list[Any]) -> None:
-    assert Path(ENGINE, "scheduling/scheduled_chunk.py") in feature_modules("drafts", sources)
+    assert Path(ENGINE, "sequences/scheduled_chunk.py") in feature_modules("drafts", sources)

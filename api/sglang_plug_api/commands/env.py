@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sglang_plug import Plugins
-from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.flags import ENVIRONMENT_PREFIX
+from sglang_plug.plugins.installed.discovery import DISTRIBUTION
 from sglang_plug_api.options.hidden_values import shown
 
 from .version import installed_version, versions

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sglang_plug import PluginError, Plugins
-from sglang_plug.plugins.discovery import DiscoveredPlugin, normalise
-from sglang_plug.plugins.lock import plugin_files
+from sglang_plug.plugins.installed.discovery import DiscoveredPlugin, normalise
+from sglang_plug.plugins.installed.lock import plugin_files
 from sglang_plug_api.contract.changes import Change, compare
 from sglang_plug_api.contract.surface import Surface, read_surface
 from sglang_plug_api.contract.usage import AffectedLocations, Location, read_usage

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from sglang_plug import PluginError, Plugins
-from sglang_plug.plugins.lock import freeze
+from sglang_plug.plugins.installed.lock import freeze
 
 
 def add_freeze_action(actions: Any) -> None:

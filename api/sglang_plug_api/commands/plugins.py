@@ -13,9 +13,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from sglang_plug import ConfigError, PluginError, Plugins, StepExtensionSpec
-from sglang_plug.engine.extensions.order import declared_names, ordered_extensions, unknown_names
 from sglang_plug.plugins.declaration import hook_names
-from sglang_plug.plugins.discovery import DISTRIBUTION, GROUP, DiscoveredPlugin
+from sglang_plug.plugins.extension_order import declared_names, ordered_extensions, unknown_names
+from sglang_plug.plugins.installed.discovery import DISTRIBUTION, GROUP, DiscoveredPlugin
 from sglang_plug.plugins.registry import Component, Failure
 from sglang_plug_api.lifecycle.declaration_costs import declaration_costs
 from sglang_plug_api.lifecycle.plugin_check import check_component, settings_of

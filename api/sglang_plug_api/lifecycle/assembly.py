@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from sglang_plug import EngineClient, Facts, MediaProcessor, MediaSource, Observer, ObserverSpec, Plugins
-from sglang_plug.engine.startup.plugin_fingerprint import check_engine_plugins
 from sglang_plug.plugins.attribution import make_with_settings
+from sglang_plug.plugins.installed.fingerprint import check_engine_plugins
 from sglang_plug.system.freed_memory import return_large_blocks
 from sglang_plug_api.multimodal.image_prompts import ImagePrompts
 from sglang_plug_api.options.config import ServerConfig
@@ -62,7 +62,7 @@ def assemble(
 
     Raises ``ConfigError`` if the engine has other plugins than this process.
     """
-    check_engine_plugins(plugins, info)
+    check_engine_plugins(plugins.fingerprint, info)
     tokenizer = None if config.skip_tokenizer_init else load_tokenizer(config, plugins, info, early)
     observers = load_observers(config, plugins) if observers is None else observers
     parsers = load_parsers(config, plugins, tokenizer)

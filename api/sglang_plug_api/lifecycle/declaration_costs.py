@@ -22,8 +22,8 @@ from types import ModuleType
 from typing import Any
 
 from sglang_plug.config import ConfigError
-from sglang_plug.plugins.discovery import DiscoveredPlugin
 from sglang_plug.plugins.hookspecs import hookimpl
+from sglang_plug.plugins.installed.discovery import DiscoveredPlugin
 from sglang_plug.system.child_process import child_environment, python_command
 
 HEAVY = (

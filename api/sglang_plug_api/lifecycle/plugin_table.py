@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sglang_plug.plugins.choice import disagreement, other_choices
-from sglang_plug.plugins.discovery import DiscoveredPlugin
 from sglang_plug.plugins.hookspecs import Facts
+from sglang_plug.plugins.installed.discovery import DiscoveredPlugin
 from sglang_plug.plugins.registry import Component, Failure, PluginError, Plugins
 
 

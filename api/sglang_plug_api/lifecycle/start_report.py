@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sglang_plug.config import AUTO
-from sglang_plug.plugins.discovery import DISTRIBUTION, DiscoveredPlugin
+from sglang_plug.plugins.installed.discovery import DISTRIBUTION, DiscoveredPlugin
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.options.option import config_value

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_plug.config import AUTO
-from sglang_plug.plugins.discovery import DISTRIBUTION
 from sglang_plug.plugins.flags import variable_of
+from sglang_plug.plugins.installed.discovery import DISTRIBUTION
 from sglang_plug.plugins.registry import Component, Plugins
 
 from .config import ServerConfig

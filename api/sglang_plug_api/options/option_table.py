@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from sglang_plug.config import AUTO, NO_GRAMMARS, NO_QUANTIZATION, NO_SPECULATION
-from sglang_plug.plugins.spec import Task
+from sglang_plug.contracts.request import Task
 
 from .adapter_options import ADAPTERS
 from .http_options import HTTP

@@ -12,7 +12,7 @@ import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from sglang_plug import PluginError
-from sglang_plug.plugins.discovery import normalise
+from sglang_plug.plugins.installed.discovery import normalise
 
 from .contract_range import ContractRange
 

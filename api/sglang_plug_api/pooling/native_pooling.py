@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import Response
 
-from sglang_plug.plugins.spec import Task
+from sglang_plug.contracts.request import Task
 from sglang_plug_api.answers.errors import json_response
 from sglang_plug_api.answers.large_json import LargeList, large_json_response
 from sglang_plug_api.http.middleware import id_header

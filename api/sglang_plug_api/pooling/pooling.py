@@ -11,7 +11,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 from sglang_plug import SamplingParams
-from sglang_plug.plugins.spec import Task
+from sglang_plug.contracts.request import Task
 from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.protocol.embeddings import InputBody, TruncatedBody
 from sglang_plug_api.service.gather import gather

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sglang_plug import RouteSpec, hookimpl
-from sglang_plug.plugins.spec import Task
+from sglang_plug.contracts.request import Task
 
 
 @hookimpl

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from sglang_plug import AUTO, PluginError
-from sglang_plug.plugins.discovery import DISTRIBUTION, normalise
+from sglang_plug.plugins.installed.discovery import DISTRIBUTION, normalise
 
 PREFIX = f"{DISTRIBUTION}-"
 LONGEST = 40

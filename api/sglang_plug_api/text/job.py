@@ -23,8 +23,8 @@ from sglang_plug import (
     SamplingParams,
     TokenLogprob,
 )
+from sglang_plug.contracts.request import Task
 from sglang_plug.deprecation import warn_deprecated
-from sglang_plug.plugins.spec import Task
 from sglang_plug_api.answers.errors import ApiError, json_bytes
 from sglang_plug_api.service.callers import Caller, current_caller
 from sglang_plug_api.service.request_context import RequestContext, current_request_context

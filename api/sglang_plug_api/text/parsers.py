@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sglang_plug import OutputParser, Plugins, Tokenizer, ToolParserSpec
 from sglang_plug.config import AUTO, ConfigError
 from sglang_plug.plugins.attribution import attributed
-from sglang_plug.plugins.discovery import DISTRIBUTION
+from sglang_plug.plugins.installed.discovery import DISTRIBUTION
 from sglang_plug.plugins.registry import PluginError
 from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.options.config import NO_PARSER, ServerConfig

@@ -10,11 +10,11 @@ from typing import Any
 
 from sglang_plug_lang.choices import ChoicesMethod, Decision
 from sglang_plug_lang.errors import BackendError
+from sglang_plug_lang.http_client import JsonClient
 from sglang_plug_lang.ir import GenerationOptions, plain
 from sglang_plug_lang.templates import ASSISTANT, ChatTemplate, template_for, template_named
 
 from .base import Completion, Prompt, TokenUsage
-from .http import JsonClient
 from .scoring import scored_choices
 
 SAME_NAMES = (

@@ -8,10 +8,10 @@ from collections.abc import Generator
 from typing import Any
 
 from sglang_plug_lang.errors import BackendError
+from sglang_plug_lang.http_client import JsonClient
+from sglang_plug_lang.server_process import launch_server, terminate_process, wait_for_server
 from sglang_plug_lang.templates import template_for, template_named
-from sglang_plug_lang.utils import launch_server, terminate_process, wait_for_server
 
-from .http import JsonClient
 from .native import NativeGeneration
 
 

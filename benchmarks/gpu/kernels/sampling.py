@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from sglang_plug import AllowedTokens, Kernels, LogprobOptions, Plugins, Request, SamplingParams
-from sglang_plug.engine.execution.launched_step import LaunchedStep
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.launched_step import LaunchedStep
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.testing import check_sampling
 
 VOCABULARY = 128_256

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from sglang_plug import AsyncHostCopy, KVBlock
 from sglang_plug_backends.background_thread import background_thread
-
-from .tiers import Tiers
+from sglang_plug_backends.kv_tiers.storage.tiers import Tiers
 
 logger = logging.getLogger(__name__)
 

@@ -10,19 +10,19 @@ from typing import Any
 import torch
 
 from sglang_plug import KVBlockPart, KVStore, KVTransfer, MetricCounter, PrefixPool, StepStats
+from sglang_plug_backends.kv_tiers.storage.rates import PrefillRate
+from sglang_plug_backends.kv_tiers.storage.tier import Tier
+from sglang_plug_backends.kv_tiers.storage.tiers import Tiers
+from sglang_plug_backends.kv_tiers.storage.transfers import Transfers
 
 from .block_layout import BlockLayout
 from .loading.prefix_loads import PrefixLoads
 from .loading.prefix_source import PrefixSource
-from .loading.rates import PrefillRate
 from .loading.step_quota import StepQuota
 from .loading.tensor_loads import TensorLoads
 from .prefix_stores import PrefixStores
 from .settings import KVTiersSettings
 from .state_layout import StateLayout
-from .tier import Tier
-from .tiers import Tiers
-from .transfers import Transfers
 
 CLOSE_SECONDS = 5.0
 """Seconds for which the end of the server waits for blocks that are not stored yet."""

@@ -20,7 +20,7 @@ import zmq.asyncio
 
 from sglang_plug.config import EngineConfig
 from sglang_plug.contracts.serving.engine_client import EngineError
-from sglang_plug.engine.processes.messages import Close, Failed, FromEngine, Launch, Ready, ToEngine
+from sglang_plug.engine.messages.api_messages import Close, Failed, FromEngine, Launch, Ready, ToEngine
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.system.child_process import child_environment, end_child, python_command, start_child
 from sglang_plug.system.private_folder import private_folder

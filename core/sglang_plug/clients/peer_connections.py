@@ -15,7 +15,7 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 from zmq.utils import z85
 
 from sglang_plug.contracts.serving.engine_client import EngineError
-from sglang_plug.engine.processes.messages import Failed, Ready
+from sglang_plug.engine.messages.api_messages import Failed, Ready
 
 from .remote_messages import VERSION, Connect, Heartbeat, ToClient, ToServer, was_sent
 

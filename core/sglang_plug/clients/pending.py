@@ -12,7 +12,7 @@ from sglang_plug.config import ConfigError
 from sglang_plug.contracts.request import Output, Request, RequestError
 from sglang_plug.contracts.serving.engine_client import EngineClient, EngineError
 from sglang_plug.contracts.serving.observer import StepStats
-from sglang_plug.engine.processes.messages import (
+from sglang_plug.engine.messages.api_messages import (
     Abort,
     Control,
     Failed,

@@ -15,16 +15,7 @@ from sglang_plug.clients.remote_messages import ToServer
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
 from sglang_plug.contracts.serving.engine_client import EngineClient, EngineError
-from sglang_plug.engine.processes.messages import (
-    Abort,
-    Close,
-    Control,
-    Failed,
-    Ready,
-    Reply,
-    StepOutputs,
-    Submit,
-)
+from sglang_plug.engine.messages.api_messages import Abort, Close, Control, Failed, Ready, Reply, StepOutputs, Submit
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
 from sglang_plug.contracts.serving.engine_client import EngineAddress, EngineError
-from sglang_plug.engine.processes.messages import Close
+from sglang_plug.engine.messages.api_messages import Close
 from sglang_plug.plugins.registry import Plugins
 
 from .peer_connections import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, in_brackets

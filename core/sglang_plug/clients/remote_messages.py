@@ -9,7 +9,7 @@ import msgspec
 
 from sglang_plug.config import ConfigError, EngineConfig
 from sglang_plug.contracts.serving.engine_client import EngineLaunch
-from sglang_plug.engine.processes.messages import (
+from sglang_plug.engine.messages.api_messages import (
     Abort,
     Close,
     Control,
@@ -21,7 +21,7 @@ from sglang_plug.engine.processes.messages import (
     StepOutputs,
     Submit,
 )
-from sglang_plug.engine.startup.plugin_fingerprint import compare
+from sglang_plug.plugins.installed.fingerprint import check_same_plugins
 from sglang_plug.plugins.registry import Plugins
 
 VERSION = 1
@@ -71,7 +71,7 @@ def decode_launch(data: bytes) -> EngineLaunch:
     except msgspec.MsgspecError as error:
         raise ConfigError(f"the launch of an engine cannot be read: {error}; are the versions the same?") from error
     plugins = Plugins.discover(sent.config.plugins)
-    compare(plugins, sent.fingerprint, "the engine's machine")
+    check_same_plugins(plugins.fingerprint, sent.fingerprint, "the engine's machine")
     return EngineLaunch(config=sent.config, plugins=plugins)
 
 

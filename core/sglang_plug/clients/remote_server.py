@@ -15,7 +15,7 @@ import zmq.asyncio
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.request import Output
 from sglang_plug.contracts.serving.engine_client import EngineAddress, EngineError, EngineLaunch
-from sglang_plug.engine.processes.messages import (
+from sglang_plug.engine.messages.api_messages import (
     Abort,
     Close,
     Control,

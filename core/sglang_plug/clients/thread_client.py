@@ -11,10 +11,10 @@ from typing import Any
 from sglang_plug.config import EngineConfig
 from sglang_plug.contracts.serving.engine_client import EngineError
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.processes.messages import Close, Failed, FromEngine, ToEngine
+from sglang_plug.engine.messages.api_messages import Close, Failed, FromEngine, ToEngine
 from sglang_plug.engine.processes.serve import serve
-from sglang_plug.engine.processes.watchdog import Heartbeat, watch
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat, watch
 from sglang_plug.plugins.lifecycle import ComponentLifecycle
 from sglang_plug.plugins.registry import Plugins
 

@@ -12,11 +12,12 @@ from typing import Literal
 from sglang_plug.contracts.text.grammar import Constraint, ReasoningPrefix
 from sglang_plug.contracts.text.media import Media
 from sglang_plug.contracts.text.parsers import ReasoningBlock
-from sglang_plug.plugins.spec import Task
 
 from .sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+Task = Literal["generate", "embed", "classify", "rerank"]
+"""The work that a model does for a request."""
 
 
 RequestPart = Literal["", "constraint", "input_embeds", "processor_fields"]

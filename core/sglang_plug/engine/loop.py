@@ -19,7 +19,7 @@ from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.metrics import ExtensionMetrics
 from sglang_plug.engine.extensions.points import ExtensionPoints
-from sglang_plug.engine.processes.messages import (
+from sglang_plug.engine.messages.api_messages import (
     Abort,
     Close,
     Control,
@@ -32,13 +32,14 @@ from sglang_plug.engine.processes.messages import (
     ToEngine,
     check_sendable,
 )
-from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.messages.rank_messages import Ranks
 from sglang_plug.engine.sampling.processors import LogitsProcessors
-from sglang_plug.engine.scheduling.scheduled_chunk import StepCounters
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
+from sglang_plug.engine.sequences.scheduled_chunk import StepCounters
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.system.freed_memory import return_freed_memory
+
+from .watchdog import Heartbeat
 
 logger = logging.getLogger(__name__)
 

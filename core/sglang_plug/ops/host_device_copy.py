@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from sglang_plug.contracts.text.media import MediaArray
+if TYPE_CHECKING:
+    from sglang_plug.contracts.text.media import MediaArray
 
 
 def upload(values: Ordered[int] | Ordered[float], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug.contracts.sampling_params import SamplingParams
+if TYPE_CHECKING:
+    from sglang_plug.contracts.sampling_params import SamplingParams
+
 
 CANDIDATES = 1024
 """Number of the most likely tokens among which top-p is tried first."""

@@ -9,14 +9,16 @@ for rounding.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sglang_plug.contracts.model.recurrent_state import SequenceSpans
-
 from .host_device_copy import upload
+
+if TYPE_CHECKING:
+    from sglang_plug.contracts.model.recurrent_state import SequenceSpans
 
 CHUNK = 64
 """Number of tokens whose mutual influence is computed as one matrix product."""

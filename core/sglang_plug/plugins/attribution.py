@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from sglang_plug.config import ConfigError
+from sglang_plug.plugins.installed.discovery import DISTRIBUTION
 from sglang_plug.system.library_panics import is_error
 
-from .discovery import DISTRIBUTION
 from .registry import Component, PluginError
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pluggy
 
 from sglang_plug.config import PluginError
+from sglang_plug.plugins.installed.discovery import DISTRIBUTION, DiscoveredPlugin
 
-from .discovery import DISTRIBUTION, DiscoveredPlugin
 from .hookspecs import Facts
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from types import new_class
 from typing import Any, TypeVar
 
 from sglang_plug.config import ConfigError, PluginError
+from sglang_plug.plugins.installed.discovery import DiscoveredPlugin
 
-from .discovery import DiscoveredPlugin
 from .lifecycle import ComponentLifecycle
 from .requirements import remedy, unmet
 from .settings import is_settings_class, parse_settings

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field, replace
 import pluggy
 
 from sglang_plug.config import AUTO, ConfigError, EngineConfig, PluginError, PluginOptions
+from sglang_plug.plugins.installed.discovery import DISTRIBUTION, DiscoveredPlugin, find_plugins
+from sglang_plug.plugins.installed.lock import check_lock
 from sglang_plug.system.hints import nearest_names
 
 from . import hookspecs
 from .choice import FLAGS, ComponentChoice, call_order, component_choices, disagreement, other_choices
 from .component import Component, import_target
 from .declaration import check_module, declared_specs, implements_runtime_hooks
-from .discovery import DISTRIBUTION, DiscoveredPlugin, find_plugins
 from .hookspecs import Facts
 from .lifecycle import ComponentLifecycle
-from .lock import check_lock
 from .settings import settings_fields
 
 __all__ = ["Component", "Facts", "Failure", "Fingerprint", "PluginError", "Plugins", "import_target"]

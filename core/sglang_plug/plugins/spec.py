@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
+from sglang_plug.contracts.request import Task
 from sglang_plug.contracts.text.grammar import CONSTRAINT_KINDS
 
-Task = Literal["generate", "embed", "classify", "rerank"]
-"""The work that a model does for a request."""
 Auth = Literal["public", "user", "admin"]
 
 EXTENSION_FIELDS: Mapping[str, str] = {

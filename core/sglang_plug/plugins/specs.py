@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from sglang_plug.contracts.request import Task
 from sglang_plug.contracts.sampling_params import PROCESSED_PARAMS
 from sglang_plug.contracts.text.grammar import CONSTRAINT_KINDS, ConstraintKind
 
-from .spec import ANY_DEVICE, EXTENSION_FIELDS, Auth, Spec, Task
+from .spec import ANY_DEVICE, EXTENSION_FIELDS, Auth, Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

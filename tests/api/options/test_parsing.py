@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from sglang_plug import AUTO, ConfigError, PluginError, PluginOptions, Plugins
-from sglang_plug.engine.memory import kv_dtype
-from sglang_plug.engine.startup import device
+from sglang_plug.engine.loading import device, kv_dtype
 from sglang_plug.plugins.declaration import hook_names, spec_types
 from sglang_plug.plugins.flags import KEYS, plugin_flags
 from sglang_plug.system.command_line import Parser

@@ -18,9 +18,9 @@ from benchmarks.gpu.executors import decode_graphs
 from sglang_plug import EngineConfig, LogprobOptions, Plugins, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ParallelOptions, ScheduleOptions
 from sglang_plug.engine.execution.executors import StepExecutors
-from sglang_plug.engine.processes.messages import Abort, Control, FromEngine, Reply, StepOutputs, Submit, ToEngine
-from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.messages.api_messages import Abort, Control, FromEngine, Reply, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat
 
 pytestmark = pytest.mark.usefixtures("compiled")
 RECORDED = ["llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b", "gemma-2-2b", "gemma-3-1b", "phi-3-mini"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu.executors import decode_graphs
-from sglang_plug.engine.processes.messages import Control
+from sglang_plug.engine.messages.api_messages import Control
 from tests.builtin_backends.avx512.test_generation import Engine, crowd, prompt
 from tests.e2e.test_update_weights import copy_of
 

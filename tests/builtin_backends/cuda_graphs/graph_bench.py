@@ -33,7 +33,7 @@ from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.layers import Router
 from sglang_plug_backends.cuda_graphs.cuda_recorder import CudaRecorder
 from sglang_plug_backends.cuda_graphs.decode_graphs import DecodeGraphs

@@ -27,8 +27,8 @@ from sglang_plug.config import BackendOptions, EngineConfig
 from sglang_plug.contracts.request import LogprobOptions, Request
 from sglang_plug.contracts.sampling_params import SamplingParams
 from sglang_plug.contracts.serving.executor import SINGLE_RANK
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug_backends.cuda_graphs import build
 from sglang_plug_backends.cuda_graphs.capturing import no_collection
 from sglang_plug_backends.cuda_graphs.decode_graphs import DecodeGraphs

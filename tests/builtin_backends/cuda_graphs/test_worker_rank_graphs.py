@@ -14,7 +14,7 @@ from sglang_plug import CannotCaptureError, Collectives, ForwardBatch, RankEndpo
 from sglang_plug.contracts.serving.executor import CapturedCollectives
 from sglang_plug.engine.execution.executors import StepExecutors
 from sglang_plug.engine.extensions.build import RankLink, send_nothing
-from sglang_plug.engine.tensor_parallel.rank_messages import ExtensionCommand, Ranks, ToWorkerRank
+from sglang_plug.engine.messages.rank_messages import ExtensionCommand, Ranks, ToWorkerRank
 from sglang_plug.engine.tensor_parallel.worker_rank import WorkerRank
 from sglang_plug_backends.cuda_graphs.decode_graphs import DecodeGraphs
 from sglang_plug_backends.cuda_graphs.rank_commands import CaptureSizes, decode_command

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sglang_plug import Request
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug_backends.kv_tiers.block_keys import BlockKeys, namespace_digest
 from sglang_plug_backends.kv_tiers.weights_digest import WeightsDigest
 

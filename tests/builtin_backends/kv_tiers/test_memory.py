@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, MemoryPhase, MemoryRequest
-from sglang_plug.engine.memory import kv_sizing
 from sglang_plug.engine.memory.budget import MemoryLedger
+from sglang_plug.engine.startup import kv_sizing
 
 
 @pytest.mark.whole_engine

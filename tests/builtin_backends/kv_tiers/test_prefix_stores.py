@@ -13,8 +13,8 @@ from sglang_plug import AsyncHostCopy, KVBlock
 from sglang_plug_backends.kv_stores.host import HostStore
 from sglang_plug_backends.kv_stores.settings import HostSettings
 from sglang_plug_backends.kv_tiers.prefix_stores import PrefixStores
-from sglang_plug_backends.kv_tiers.tier import Tier
-from sglang_plug_backends.kv_tiers.tiers import Tiers
+from sglang_plug_backends.kv_tiers.storage.tier import Tier
+from sglang_plug_backends.kv_tiers.storage.tiers import Tiers
 
 KEY = bytes(32)
 

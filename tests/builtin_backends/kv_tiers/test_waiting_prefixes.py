@@ -11,9 +11,9 @@ import pytest
 from sglang_plug import EngineConfig, Output, Plugins, Request
 from sglang_plug.clients.pending import merge
 from sglang_plug.config import CacheOptions, ModelOptions, PluginOptions, ScheduleOptions
-from sglang_plug.engine.processes.messages import Control, FromEngine, Reply, StepOutputs, Submit, ToEngine
-from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.messages.api_messages import Control, FromEngine, Reply, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat
 from tests.builtin_backends.kv_tiers.engine_requests import BLOCK, prompt, request
 
 pytestmark = pytest.mark.whole_engine

@@ -31,7 +31,7 @@ from sglang_plug.config import (
     ScheduleOptions,
     SpeculativeOptions,
 )
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug_backends.lora.adapter_limit import MAX_WAIT_SECONDS, AdapterLimit
 from sglang_plug_backends.lora.lora_batch import AdaptedProduct, AdaptedStep, AdapterUse, CurrentStep, LoadedAdapter
 from tests.builtin_backends.lora.plugin_sources import SCALING, WATCHED_STEPS

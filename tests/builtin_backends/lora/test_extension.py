@@ -37,7 +37,7 @@ from sglang_plug import (
 from sglang_plug.config import AdapterOptions, CacheOptions, ModelOptions
 from sglang_plug.contracts.serving.executor import SINGLE_RANK
 from sglang_plug.engine.extensions.build import RankLink, send_nothing
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.layers import Linear
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.lora.adapters import FORGET, LOAD, Adapters

@@ -15,7 +15,7 @@ from sglang_plug import HostMemory, KVPool
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
 from sglang_plug.engine.memory.prefix_pool import EnginePrefixPool, Run
-from sglang_plug.engine.processes.messages import Control, Reply, StepOutputs
+from sglang_plug.engine.messages.api_messages import Control, Reply, StepOutputs
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.memory_relief.relief import (

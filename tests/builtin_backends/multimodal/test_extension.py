@@ -26,8 +26,8 @@ from sglang_plug import (
 )
 from sglang_plug.contracts.model.kernels import TORCH
 from sglang_plug.engine.execution.pipeline import MAX_CONSECUTIVE_FAILURES
-from sglang_plug.engine.processes.messages import Abort, Control
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.messages.api_messages import Abort, Control
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.multimodal.extension import MAX_BYTES, Multimodal
 from tests.core.engine.test_loop import Bench

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sglang_plug import Media, MediaArray, Model, Request, RequestError, SupportsImages
 from sglang_plug.contracts.model.batch import BidirectionalImage
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug_backends.multimodal.image_inputs import largest_media, layout_of, multimodal_inputs
 from sglang_plug_backends.multimodal.layout import MediaLayout
 

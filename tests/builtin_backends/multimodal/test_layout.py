@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from sglang_plug import Media, MediaArray, Request, SamplingParams
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug_backends.multimodal.layout import MediaLayout, cache_tokens
 
 ARRAY = MediaArray("uint8", (1,), b"x")

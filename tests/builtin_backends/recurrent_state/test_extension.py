@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sglang_plug import Request, StateShape
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.recurrent_state.extension import RecurrentState, build
 from sglang_plug_backends.recurrent_state.state_rows import held_state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sglang_plug.engine.processes.messages import Pause
+from sglang_plug.engine.messages.api_messages import Pause
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.schedule.caller_limits import CallerLimits
 from tests.core.engine.test_loop import Bench

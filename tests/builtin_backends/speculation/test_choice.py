@@ -22,7 +22,7 @@ from sglang_plug import (
 from sglang_plug.config import CacheOptions, ScheduleOptions, SpeculativeOptions
 from sglang_plug.contracts.serving.executor import SINGLE_RANK
 from sglang_plug.engine.extensions.build import BuiltExtensions, RankLink, build_extensions, send_nothing
-from sglang_plug.engine.startup.resolve import resolve
+from sglang_plug.engine.loading.resolve import resolve
 from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug_backends.speculation.choice import build, choose_drafter
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sglang_plug import Output
 from sglang_plug.engine.extensions.points import extension_points
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.scheduler import Scheduler
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.speculation.extension import Speculation

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sglang_plug import Constraint, LogprobOptions, Output
-from sglang_plug.engine.processes.messages import Abort
+from sglang_plug.engine.messages.api_messages import Abort
 from tests.core.engine.scheduling.test_overlap import QUESTIONS, SCHEMA, Engine, numbers, without_numbers
 
 from .drafting_bench import Guess, speculation

@@ -10,10 +10,10 @@ import pytest
 from sglang_plug import EngineConfig, Plugins, Request, SamplingParams
 from sglang_plug.engine.execution import pipeline
 from sglang_plug.engine.execution.pipeline import InFlightStep
-from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit, ToEngine
-from sglang_plug.engine.processes.watchdog import Heartbeat
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.messages.api_messages import FromEngine, StepOutputs, Submit, ToEngine
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug_backends.step_time.timed_budget import FIRST_TOKENS
 
 STEP, ROW, TOKEN = 0.004, 0.001, 0.002

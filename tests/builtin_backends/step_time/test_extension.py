@@ -12,9 +12,9 @@ import pytest
 from sglang_plug import Request, SamplingParams
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.kv_slots import SlotPool
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug import Grammar, PendingMask, Request, SamplingParams, TokenDecision
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.ops.sampling import mask_bias
 from sglang_plug_backends.structured_outputs.batch_grammars import Grammars, too_slow
 from sglang_plug_backends.structured_outputs.constraints import Constraints

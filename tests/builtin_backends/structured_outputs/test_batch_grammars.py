@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sglang_plug import LogprobOptions, Request, SamplingParams, TokenDecision, Vocabulary
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.ops.sampling import mask_bias
 from sglang_plug_backends.grammars.token_mask import word_and_bit
 from sglang_plug_backends.structured_outputs.batch_grammars import (

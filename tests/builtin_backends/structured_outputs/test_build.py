@@ -27,8 +27,8 @@ from sglang_plug import (
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions
 from sglang_plug.contracts.serving.executor import SINGLE_RANK
 from sglang_plug.engine.extensions.build import BuiltExtensions, RankLink, build_extensions, send_nothing
-from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.engine.startup.resolve import resolve
+from sglang_plug.engine.loading.resolve import resolve
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug_backends.structured_outputs.build import ChosenBackends, build, choose_backends
 from sglang_plug_backends.structured_outputs.extension import StructuredOutputs

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import ConfigError, Constraint, ConstraintError, Grammar, Request, RequestError, Vocabulary
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug_backends.structured_outputs.constraints import ENTRY_BYTES, CompilerLimits, Constraints
 from sglang_plug_backends.structured_outputs.grammar_process import CompilerUnavailable
 

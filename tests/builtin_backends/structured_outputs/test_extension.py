@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sglang_plug import Constraint, EngineConfig, Plugins, ReasoningPrefix, Request, RequestError, Vocabulary
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.structured_outputs.batch_grammars import Grammars
 from sglang_plug_backends.structured_outputs.compiler import GrammarSources

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sglang_plug import AllowedTokens, Grammar, Request, SamplingParams, TokenDecision
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug_backends.structured_outputs.batch_grammars import TOO_SLOW, Grammars, current_grammar_call
 from sglang_plug_backends.structured_outputs.grammar_guard import GrammarGuard
 from sglang_plug_backends.structured_outputs.grammar_state import GrammarState

@@ -9,7 +9,7 @@ from sglang_plug import Finish, Output, Request, RequestError, SamplingParams
 from sglang_plug.clients.pending import MAX_UNREAD_TOKENS, InFlightRequests
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.serving.engine_client import EngineError
-from sglang_plug.engine.processes.messages import (
+from sglang_plug.engine.messages.api_messages import (
     Abort,
     Control,
     Failed,

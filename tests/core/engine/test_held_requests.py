@@ -22,14 +22,14 @@ from sglang_plug import (
     StepExtension,
     TokenDecision,
 )
-from sglang_plug.engine.execution.launched_step import LaunchedStep
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_slots import SlotPool
-from sglang_plug.engine.processes.messages import Abort, Control, FromEngine, Reply, StepOutputs, Submit, ToEngine
-from sglang_plug.engine.processes.watchdog import Heartbeat
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.messages.api_messages import Abort, Control, FromEngine, Reply, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.scheduling.scheduler import Scheduler
+from sglang_plug.engine.sequences.launched_step import LaunchedStep
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.schedule.deadlines import Deadlines

@@ -28,16 +28,16 @@ from sglang_plug import (
     StepStats,
 )
 from sglang_plug.config import ConfigError
-from sglang_plug.engine.execution.launched_step import LaunchedStep
 from sglang_plug.engine.execution.pipeline import MAX_CONSECUTIVE_FAILURES
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_slots import SlotPool
-from sglang_plug.engine.processes.messages import Abort, Close, Control, FromEngine, Reply, StepOutputs, Submit
-from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.messages.api_messages import Abort, Close, Control, FromEngine, Reply, StepOutputs, Submit
 from sglang_plug.engine.scheduling.preemption import Preemption
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
+from sglang_plug.engine.sequences.launched_step import LaunchedStep
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.deadlines import Deadlines

@@ -18,7 +18,7 @@ from sglang_plug import (
     SequenceView,
     StepExtension,
 )
-from sglang_plug.engine.processes.messages import Abort, Pause, Resume
+from sglang_plug.engine.messages.api_messages import Abort, Pause, Resume
 from tests.core.engine.test_loop import Bench
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sglang_plug.config import ConfigError, PluginOptions
-from sglang_plug.plugins.discovery import DiscoveredPlugin, find_plugins, normalise
+from sglang_plug.plugins.installed.discovery import DiscoveredPlugin, find_plugins, normalise
 
 PLUGINS = Path(__file__).parents[3] / "plugins"
 

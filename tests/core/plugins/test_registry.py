@@ -446,6 +446,6 @@ class TestConfigure:
 
 
 def test_nothing_installed_asks_whether_we_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sglang_plug.plugins.discovery.importlib.metadata.distributions", lambda: iter(()))
+    monkeypatch.setattr("sglang_plug.plugins.installed.discovery.importlib.metadata.distributions", lambda: iter(()))
     with pytest.raises(PluginError, match="no plugins found; is sglang-plug installed?"):
         discover()

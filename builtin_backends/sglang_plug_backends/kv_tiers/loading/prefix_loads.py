@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from sglang_plug import KVBlock
 from sglang_plug_backends.background_thread import background_thread
+from sglang_plug_backends.kv_tiers.storage.rates import PrefillRate, Rate
 
 from .prefix_source import NOTHING, LoadedPrefix, LocatedPrefix, MissingPrefix, PrefixSource
-from .rates import PrefillRate, Rate
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from sglang_plug import KVBlock
 from sglang_plug_backends.kv_tiers.block_layout import BlockLayout
 from sglang_plug_backends.kv_tiers.state_layout import StateLayout
-from sglang_plug_backends.kv_tiers.tier import Tier
-from sglang_plug_backends.kv_tiers.tiers import LoadedBlock, Tiers
+from sglang_plug_backends.kv_tiers.storage.tier import Tier
+from sglang_plug_backends.kv_tiers.storage.tiers import LoadedBlock, Tiers
 
 from .step_quota import StepQuota
 

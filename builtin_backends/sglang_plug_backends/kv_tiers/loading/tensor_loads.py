@@ -15,10 +15,10 @@ from torch import Tensor
 
 from sglang_plug import KVBlock, pinned
 from sglang_plug_backends.background_thread import background_thread
-from sglang_plug_backends.kv_tiers.tiers import Tiers
+from sglang_plug_backends.kv_tiers.storage.rates import PrefillRate
+from sglang_plug_backends.kv_tiers.storage.tiers import Tiers
 
 from .prefix_loads import GRACE
-from .rates import PrefillRate
 
 logger = logging.getLogger(__name__)
 

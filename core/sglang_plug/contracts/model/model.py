@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.model.pooling import Pooling
+from sglang_plug.contracts.request import Task
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
 from sglang_plug.contracts.text.media import Media
 from sglang_plug.deprecation import warn_deprecated
 from sglang_plug.ops.pooling import pooled
-from sglang_plug.plugins.spec import Task
 
 from .attention import Attention, AttentionBackend, AttentionShape
 from .batch import ForwardBatch, KVScale

@@ -10,7 +10,7 @@ from typing import Any
 
 from sglang_plug.contracts.serving.cache import CachedSegment, PrefixCache
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 
 from .open_requests import OpenRequests
 

@@ -13,7 +13,7 @@ from sglang_plug.contracts.extension.views import SequenceView
 from sglang_plug.contracts.request import Request, RequestError
 from sglang_plug.contracts.serving.cache import Match
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 
 
 class OpenRequests:

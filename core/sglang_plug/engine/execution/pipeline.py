@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from sglang_plug.contracts.extension.step_budget import StepBudgetPhase
 from sglang_plug.contracts.request import Output
 from sglang_plug.engine.extensions.points import DEFAULT_STEP_BUDGET
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
+from sglang_plug.engine.sequences.launched_step import DeferredSampling, LaunchedStep
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 
-from .launched_step import DeferredSampling, LaunchedStep
 from .runner import Runner
 
 logger = logging.getLogger(__name__)

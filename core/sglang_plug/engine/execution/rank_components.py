@@ -15,9 +15,9 @@ from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.model.quantization import Quantization, QuantizationRequest, stored_quantization
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, CapturedCollectives, Collectives
 from sglang_plug.engine.extensions.points import ExtensionPoints
-from sglang_plug.engine.startup.load import load_model
-from sglang_plug.engine.startup.resolve import Resolved
-from sglang_plug.engine.tensor_parallel.rank_messages import all_ranks_succeeded
+from sglang_plug.engine.loading.load import load_model
+from sglang_plug.engine.loading.resolve import Resolved
+from sglang_plug.engine.messages.rank_messages import all_ranks_succeeded
 from sglang_plug.plugins.attribution import attributed, declaration_problem, make, make_with_settings
 from sglang_plug.plugins.registry import PluginError
 

@@ -19,16 +19,16 @@ from sglang_plug.contracts.extension.execution import DeviceTokens, StepLogits
 from sglang_plug.contracts.extension.sampling_phases import PendingMask, TokenDecision
 from sglang_plug.contracts.model.batch import ForwardBatch, KVPool
 from sglang_plug.contracts.request import LogprobOptions, TokenLogprob
+from sglang_plug.engine.messages.rank_messages import Ranks
 from sglang_plug.engine.sampling.logprobs import logprobs_of
 from sglang_plug.engine.sampling.masks import begin_masks
 from sglang_plug.engine.sampling.sampler import NOT_FINITE, Sampler, all_greedy, results_of
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
-from sglang_plug.engine.scheduling.sequence import Sequence
-from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
+from sglang_plug.engine.sequences.launched_step import DeferredSampling, LaunchedStep
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.ops.host_device_copy import AsyncHostCopy, send, upload
 
 from .executors import StepExecutors
-from .launched_step import DeferredSampling, LaunchedStep
 from .rank_components import RankComponents
 
 HEAD_ROWS = 256

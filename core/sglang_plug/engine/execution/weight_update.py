@@ -10,8 +10,8 @@ from sglang_plug.config import CheckpointNotFoundError, ConfigError
 from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.contracts.model.checkpoint import Checkpoint, CheckpointReader, CheckpointRequest
 from sglang_plug.contracts.request import RequestError
-from sglang_plug.engine.startup.checkpoint_formats import config_fields
-from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
+from sglang_plug.engine.loading.checkpoint_formats import config_fields
+from sglang_plug.engine.messages.rank_messages import Ranks
 from sglang_plug.system.out_of_memory import is_out_of_memory
 
 from .rank_components import RankComponents

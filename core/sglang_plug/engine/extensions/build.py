@@ -15,16 +15,16 @@ from sglang_plug.contracts.extension.base import ExtensionContext, StepExtension
 from sglang_plug.contracts.extension.execution import ExecutionPhase
 from sglang_plug.contracts.extension.step_phases import GraphPhase, ModelPhase, RankPhase
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
-from sglang_plug.engine.startup.checkpoint_formats import Choice
-from sglang_plug.engine.startup.resolve import Resolved
-from sglang_plug.engine.startup.vocabulary import VocabularyReader
-from sglang_plug.engine.tensor_parallel.rank_messages import all_ranks_succeeded
+from sglang_plug.engine.loading.checkpoint_formats import Choice
+from sglang_plug.engine.loading.resolve import Resolved
+from sglang_plug.engine.loading.vocabulary import VocabularyReader
+from sglang_plug.engine.messages.rank_messages import all_ranks_succeeded
 from sglang_plug.plugins.attribution import attributed, described, make_with_settings
+from sglang_plug.plugins.extension_order import declared_names, ordered_extensions, unknown_names
 from sglang_plug.plugins.registry import Component, PluginError, Plugins
 from sglang_plug.plugins.spec import EXTENSION_FIELDS
 from sglang_plug.plugins.specs import StepExtensionSpec
 
-from .order import declared_names, ordered_extensions, unknown_names
 from .points import ExtensionPoints, extension_points, overrides
 
 logger = logging.getLogger(__name__)

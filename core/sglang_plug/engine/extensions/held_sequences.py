@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sglang_plug.contracts.extension.sampling_phases import HoldPhase, ReadySequence
 from sglang_plug.contracts.request import Finish, RequestError
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 
 from .points import ExtensionPoints
 

@@ -32,7 +32,7 @@ from sglang_plug.contracts.model.kernels import Kernels
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import Output, Request, RequestError, RequestPart
 from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge, StepStats
-from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
+from sglang_plug.engine.sequences.sequence import Sequence as EngineSequence
 
 logger = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""KV memory: slots and their owners, the size of the pool, and the memory budget."""
+"""KV memory: slots and their owners, the prefix pool, and the memory budget."""

@@ -13,7 +13,7 @@ from sglang_plug.contracts.extension.memory_phases import StatePhase
 from sglang_plug.contracts.extension.views import SequenceView, WriteSlots
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
 from sglang_plug.engine.extensions.points import ExtensionPoints
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 
 EVICT_AT_ONCE = 64
 """Eviction frees at least this fraction of the pool, so that not every step has to look for leaves."""

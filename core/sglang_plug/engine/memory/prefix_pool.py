@@ -13,12 +13,12 @@ from torch import Tensor
 from sglang_plug.contracts.extension.memory_phases import StatePhase
 from sglang_plug.contracts.extension.views import SequenceView, WriteSlots
 from sglang_plug.contracts.model.batch import KVPool
-from sglang_plug.engine.startup.checkpoint_formats import Choice, config_fields
-from sglang_plug.engine.startup.resolve import Resolved
+from sglang_plug.engine.loading.checkpoint_formats import Choice, config_fields
+from sglang_plug.engine.loading.kv_dtype import kv_dtype_name
+from sglang_plug.engine.loading.resolve import Resolved
 from sglang_plug.system.freed_memory import return_freed_memory
 from sglang_plug.system.memory_advice import memory_advice
 
-from .kv_dtype import kv_dtype_name
 from .kv_slots import KVAllocator
 
 KINDS = ("model", "attention", "kernels", "quantization")

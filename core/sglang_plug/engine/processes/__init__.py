@@ -1,1 +1,1 @@
-"""The engine process: its messages, its main program and its watchdog."""
+"""The engine process: its main program, and serving until the end."""

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sglang_plug.config import ConfigError
+from sglang_plug.engine.messages.api_messages import Failed, FromEngine, Ready
 from sglang_plug.plugins.registry import PluginError
-
-from .messages import Failed, FromEngine, Ready
 
 if TYPE_CHECKING:
     from sglang_plug.engine.loop import EngineLoop

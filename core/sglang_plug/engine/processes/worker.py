@@ -16,16 +16,16 @@ import msgspec
 import zmq
 
 from sglang_plug.contracts.request import Finish, Output
-from sglang_plug.engine.startup.plugin_fingerprint import compare
+from sglang_plug.engine.messages.api_messages import Failed, FromEngine, Launch, StepOutputs, ToEngine
+from sglang_plug.engine.watchdog import Heartbeat, find_blocking_request, run_checks, watch
+from sglang_plug.plugins.installed.fingerprint import check_same_plugins
 from sglang_plug.plugins.lifecycle import ComponentLifecycle
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.system.child_process import leave_signals_to_parent
 from sglang_plug.system.gc_control import gc_paused
 from sglang_plug.system.process_exit import ParentWatch, exit_process
 
-from .messages import Failed, FromEngine, Launch, StepOutputs, ToEngine
 from .serve import serve
-from .watchdog import Heartbeat, find_blocking_request, run_checks, watch
 
 with gc_paused():  # they import torch
     from sglang_plug.engine.extensions.points import ExtensionPoints
@@ -109,7 +109,7 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWat
 
     def build() -> tuple[EngineLoop, ComponentLifecycle]:
         plugins = Plugins.discover(launch.config.plugins)
-        compare(plugins, launch.fingerprint, "the engine process")
+        check_same_plugins(plugins.fingerprint, launch.fingerprint, "the engine process")
         parent.before_exit = plugins.lifecycle.stop
         lost = partial(end_process, FAILED_EXIT)
         engine = build_engine(launch.config, plugins, inbox, outbox.send, heartbeat, lost=lost)

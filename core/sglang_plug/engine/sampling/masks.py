@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from sglang_plug.contracts.extension.sampling_phases import AllowedTokens, PendingMask
 from sglang_plug.contracts.request import RequestError
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.ops.host_device_copy import send, upload
 from sglang_plug.ops.sampling import mask_logits
 

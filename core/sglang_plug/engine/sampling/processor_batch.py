@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sglang_plug.contracts.request import RequestError
 from sglang_plug.contracts.serving.logits_processor import LogitsBatch, LogitsRow
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.ops.host_device_copy import upload
 from sglang_plug.system.library_panics import is_error
 

@@ -26,9 +26,9 @@ from torch import Tensor
 from sglang_plug.contracts.extension.sampling_phases import AllowedTokens
 from sglang_plug.contracts.model.kernels import TORCH, Kernels
 from sglang_plug.contracts.request import LogprobOptions, RequestError
-from sglang_plug.engine.execution.launched_step import LaunchedStep
-from sglang_plug.engine.scheduling.scheduled_chunk import StepResult
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.launched_step import LaunchedStep
+from sglang_plug.engine.sequences.scheduled_chunk import StepResult
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.ops.host_device_copy import AsyncHostCopy, send, upload
 from sglang_plug.ops.sampling import SamplingOptions
 

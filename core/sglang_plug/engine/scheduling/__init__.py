@@ -1,1 +1,1 @@
-"""The scheduler: the queue, the running sequences, and the chunks of a step."""
+"""The scheduler: the queue, the running sequences, and planning the chunks of a step."""

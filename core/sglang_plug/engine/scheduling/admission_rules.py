@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from sglang_plug.contracts.serving.cache import Match
 from sglang_plug.engine.extensions.points import ExtensionPoints
-
-from .sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 
 SHARED_RUN = 32
 """A waiting sequence waits for the prefix of one being computed if both continue with this many equal tokens."""

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from sglang_plug.contracts.request import Output
 from sglang_plug.contracts.serving.scheduling import AccountingPolicy, PreemptivePolicy, TokenUsage
-
-from .scheduled_chunk import ScheduledChunk
-from .sequence import Sequence
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.sequences.sequence import Sequence
 
 DEFAULT_WEIGHT = 1.0
 SHORT_STEP_DIVISOR = 8

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from sglang_plug.contracts.serving.cache import Match
 from sglang_plug.contracts.serving.scheduling import SchedulePolicy, Waiting
-
-from .sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 
 
 class CheckedPolicy:

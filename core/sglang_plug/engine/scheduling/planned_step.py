@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from sglang_plug.contracts.extension.step_budget import PromptBudget
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.memory.kv_slots import SlotPool
-
-from .scheduled_chunk import ScheduledChunk
-from .sequence import Sequence
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.sequences.sequence import Sequence
 
 
 class TokenBudget:

@@ -15,8 +15,7 @@ from typing import Any
 
 from sglang_plug.contracts.extension.preemption import PreemptionPhase
 from sglang_plug.contracts.serving.scheduling import PreemptivePolicy
-
-from .sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 
 RETRY_SECONDS, RETRY_STEPS = 0.05, 3
 """A preemptive policy is asked to make room once a waiting sequence has found too few KV slots for so long, and in so

@@ -17,14 +17,15 @@ from sglang_plug.contracts.request import Output
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepCounters, StepResult
+from sglang_plug.engine.sequences.sequence import Sequence
+from sglang_plug.engine.sequences.step_outputs import append, failed_output, pooled_output
 
 from .admission_rules import GrowthReserve, apply_order, continuation, prefixes_being_computed
 from .caller_accounting import SHORT_STEP_DIVISOR, CallerAccounting
 from .checked_policy import CheckedPolicy
 from .planned_step import PlannedStep, TokenBudget, continued
 from .preemption import Preemption, moved_to_front
-from .scheduled_chunk import ScheduledChunk, StepCounters, StepResult, append, failed_output, pooled_output
-from .sequence import Sequence
 
 MAX_STEPS_AHEAD_OF_QUEUE = 8
 """Largest number of steps planned ahead before waiting sequences that found no room are considered again."""

@@ -1,1 +1,1 @@
-"""Assembling an engine: resolving choices, loading weights, building components."""
+"""Assembling an engine: building its components, sizing the KV pool, profiling memory."""

@@ -20,33 +20,26 @@ from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.execution.weight_update import WeightUpdater
 from sglang_plug.engine.extensions.build import BuiltExtensions, build_extensions
 from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.loading.kv_dtype import kv_dtype_name
+from sglang_plug.engine.loading.resolve import Resolved, resolve
+from sglang_plug.engine.loading.vocabulary import VocabularyReader
 from sglang_plug.engine.loop import EngineLoop, Inbox
 from sglang_plug.engine.memory.budget import GIB, DeviceMemory, MemoryLedger, device_memory, tensor_bytes
-from sglang_plug.engine.memory.kv_dtype import kv_dtype_name
-from sglang_plug.engine.memory.kv_sizing import (
-    WEIGHTS,
-    advice,
-    allocate,
-    allocate_requests,
-    bytes_per_slot,
-    pool_capacity,
-)
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.memory.prefix_pool import EnginePrefixPool
-from sglang_plug.engine.processes.messages import FromEngine
-from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.messages.api_messages import FromEngine
+from sglang_plug.engine.messages.rank_messages import Ranks
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.tensor_parallel.group import start_ranks
-from sglang_plug.engine.tensor_parallel.rank_messages import Ranks
+from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug.plugins.attribution import attributed_by_traceback, described
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.system.gc_control import gc_paused
 
-from .resolve import Resolved, resolve
+from .kv_sizing import WEIGHTS, advice, allocate, allocate_requests, bytes_per_slot, pool_capacity
 from .scheduling_components import SchedulingComponents, build_scheduling_components
-from .vocabulary import VocabularyReader
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from typing import Any
 from sglang_plug.contracts.serving.cache import EvictionPolicy, NodeStats, PrefixCache
 from sglang_plug.contracts.serving.scheduling import AccountingPolicy, PreemptivePolicy, SchedulePolicy
 from sglang_plug.deprecation import warn_deprecated
-from sglang_plug.engine.memory.kv_sizing import check_pool_options
+from sglang_plug.engine.loading.resolve import Resolved
 from sglang_plug.engine.scheduling.caller_accounting import CallerAccounting
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
 from sglang_plug.plugins.attribution import check_contract, make_with_settings
 
-from .resolve import Resolved
+from .kv_sizing import check_pool_options
 
 
 @dataclass(frozen=True, slots=True)

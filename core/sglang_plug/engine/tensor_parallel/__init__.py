@@ -1,1 +1,1 @@
-"""Tensor parallelism: the group of ranks, and the messages between them."""
+"""Tensor parallelism: the group of ranks, and what a worker rank does."""

@@ -10,12 +10,12 @@ import msgspec
 
 from sglang_plug.config import EngineConfig
 from sglang_plug.contracts.serving.executor import Executor, LaunchSpec, RankEndpoint, RankGroup
-from sglang_plug.engine.startup.resolve import Resolved
+from sglang_plug.engine.loading.resolve import Resolved
+from sglang_plug.engine.messages.rank_messages import Ranks
 from sglang_plug.plugins.attribution import attributed, make
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.system.child_process import python_command
 
-from .rank_messages import Ranks
 from .worker_rank import WorkerRankLaunch, follow, rank_device, with_device
 
 logger = logging.getLogger(__name__)

@@ -25,16 +25,9 @@ from sglang_plug.engine.execution.rank_components import RankComponents, build_r
 from sglang_plug.engine.execution.runner import slot_tables
 from sglang_plug.engine.execution.weight_update import WeightUpdater
 from sglang_plug.engine.extensions.build import build_extensions
+from sglang_plug.engine.loading.resolve import resolve
 from sglang_plug.engine.memory.prefix_pool import return_pages
-from sglang_plug.engine.startup.plugin_fingerprint import compare
-from sglang_plug.engine.startup.resolve import resolve
-from sglang_plug.plugins.attribution import make
-from sglang_plug.plugins.registry import PluginError, Plugins
-from sglang_plug.system.child_process import leave_signals_to_parent
-from sglang_plug.system.freed_memory import return_freed_memory
-from sglang_plug.system.process_exit import ParentWatch, exit_process
-
-from .rank_messages import (
+from sglang_plug.engine.messages.rank_messages import (
     End,
     ExtensionCommand,
     Head,
@@ -44,6 +37,12 @@ from .rank_messages import (
     ToWorkerRank,
     Weights,
 )
+from sglang_plug.plugins.attribution import make
+from sglang_plug.plugins.installed.fingerprint import check_same_plugins
+from sglang_plug.plugins.registry import PluginError, Plugins
+from sglang_plug.system.child_process import leave_signals_to_parent
+from sglang_plug.system.freed_memory import return_freed_memory
+from sglang_plug.system.process_exit import ParentWatch, exit_process
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +213,7 @@ def main() -> int:
     parent = ParentWatch(FAILED_EXIT)
     try:
         plugins = Plugins.discover(launch.config.plugins)
-        compare(plugins, launch.fingerprint, f"rank {launch.rank}")
+        check_same_plugins(plugins.fingerprint, launch.fingerprint, f"rank {launch.rank}")
         parent.before_exit = plugins.lifecycle.stop
         follow(launch.config, plugins, _endpoint(launch, plugins))
     except ConfigError as error:

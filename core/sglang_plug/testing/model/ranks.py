@@ -19,9 +19,9 @@ from sglang_plug.config import (
 )
 from sglang_plug.contracts.request import LogprobOptions, Output, Request
 from sglang_plug.contracts.sampling_params import SamplingParams
-from sglang_plug.engine.processes.messages import Close, FromEngine, StepOutputs, Submit, ToEngine
-from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.messages.api_messages import Close, FromEngine, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.startup.build import build_engine
+from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug.plugins.registry import Plugins
 from sglang_plug.testing.rank_groups.group import check_rank_group
 from sglang_plug.testing.time_limit import within

@@ -9,10 +9,9 @@ from functools import reduce
 from typing import get_args
 
 from sglang_plug.clients.pending import merge
-from sglang_plug.contracts.request import LogprobOptions, Output, Request, RequestError
+from sglang_plug.contracts.request import LogprobOptions, Output, Request, RequestError, Task
 from sglang_plug.contracts.serving.engine_client import EngineClient
 from sglang_plug.contracts.serving.observer import StepStats
-from sglang_plug.plugins.spec import Task
 
 from .engine_starts import soon
 from .requests import SHORT, is_idle, make_request, read_info, read_outputs, refused, until

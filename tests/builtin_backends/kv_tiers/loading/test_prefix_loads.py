@@ -16,10 +16,10 @@ from sglang_plug_backends.kv_stores.settings import HostSettings
 from sglang_plug_backends.kv_tiers.block_layout import BlockLayout
 from sglang_plug_backends.kv_tiers.loading.prefix_loads import PrefixLoad, PrefixLoads
 from sglang_plug_backends.kv_tiers.loading.prefix_source import MissingPrefix, PrefixSource
-from sglang_plug_backends.kv_tiers.loading.rates import PrefillRate
 from sglang_plug_backends.kv_tiers.state_layout import StateLayout
-from sglang_plug_backends.kv_tiers.tier import TRIAL_SECONDS, Tier
-from sglang_plug_backends.kv_tiers.tiers import Tiers
+from sglang_plug_backends.kv_tiers.storage.rates import PrefillRate
+from sglang_plug_backends.kv_tiers.storage.tier import TRIAL_SECONDS, Tier
+from sglang_plug_backends.kv_tiers.storage.tiers import Tiers
 
 LAYOUT = BlockLayout(tokens=4, layers=2, key_bytes=8, value_bytes=8)
 KEYS = [bytes([number]) * 32 for number in range(8)]

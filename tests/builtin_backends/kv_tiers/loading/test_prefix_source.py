@@ -16,8 +16,8 @@ from sglang_plug_backends.kv_tiers.block_layout import BlockLayout
 from sglang_plug_backends.kv_tiers.loading.prefix_source import LoadedPrefix, MissingPrefix, PrefixSource
 from sglang_plug_backends.kv_tiers.loading.step_quota import StepQuota
 from sglang_plug_backends.kv_tiers.state_layout import StateLayout
-from sglang_plug_backends.kv_tiers.tier import Tier
-from sglang_plug_backends.kv_tiers.tiers import Tiers
+from sglang_plug_backends.kv_tiers.storage.tier import Tier
+from sglang_plug_backends.kv_tiers.storage.tiers import Tiers
 
 CPU = torch.device("cpu")
 LAYOUT = BlockLayout(tokens=4, layers=2, key_bytes=8, value_bytes=8)

@@ -11,10 +11,10 @@ import torch
 from sglang_plug import KVBlock, KVStoreError
 from sglang_plug_backends.kv_stores.host import HostStore
 from sglang_plug_backends.kv_stores.settings import HostSettings
-from sglang_plug_backends.kv_tiers.loading.rates import PrefillRate
 from sglang_plug_backends.kv_tiers.loading.tensor_loads import TensorLoads, encode
-from sglang_plug_backends.kv_tiers.tier import Tier
-from sglang_plug_backends.kv_tiers.tiers import Tiers
+from sglang_plug_backends.kv_tiers.storage.rates import PrefillRate
+from sglang_plug_backends.kv_tiers.storage.tier import Tier
+from sglang_plug_backends.kv_tiers.storage.tiers import Tiers
 
 KEY = bytes(KVBlock.KEY_BYTES)
 

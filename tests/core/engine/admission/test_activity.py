@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sglang_plug import Request, SamplingParams
 from sglang_plug.engine.admission.activity import MAX_REQUESTS, activity
-from sglang_plug.engine.processes.messages import Submit
+from sglang_plug.engine.messages.api_messages import Submit
 from tests.core.engine.test_loop import Bench
 
 

@@ -10,7 +10,7 @@ from sglang_plug.engine.admission.open_requests import Queue
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.policies import LongestPrefix

@@ -8,14 +8,14 @@ from collections.abc import Sequence as Ordered
 from typing import Any
 
 from sglang_plug import Finish, Output, Request, SamplingParams
-from sglang_plug.engine.execution.launched_step import DeferredSampling, LaunchedStep
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_slots import SlotPool
-from sglang_plug.engine.processes.messages import FromEngine, StepOutputs, Submit, ToEngine
-from sglang_plug.engine.processes.watchdog import Heartbeat
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.messages.api_messages import FromEngine, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.launched_step import DeferredSampling, LaunchedStep
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.sequences.sequence import Sequence
+from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.recurrent_state.state_rows import held_state

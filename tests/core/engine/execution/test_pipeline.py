@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from sglang_plug import Finish, LogprobOptions, Request, SamplingParams
-from sglang_plug.engine.execution.launched_step import DeferredSampling, LaunchedStep
 from sglang_plug.engine.execution.pipeline import Pipeline
-from sglang_plug.engine.processes.messages import Abort, Control, Reply, StepOutputs
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.messages.api_messages import Abort, Control, Reply, StepOutputs
 from sglang_plug.engine.scheduling.scheduler import MAX_STEPS_AHEAD_OF_QUEUE
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.launched_step import DeferredSampling, LaunchedStep
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug_backends.prefix_cache.none import NoCache
 from tests.core.engine.scheduling.scheduler_bench import STOP
 

@@ -19,7 +19,7 @@ from sglang_plug import (
     StepPlan,
 )
 from sglang_plug.engine.execution.pipeline import MAX_CONSECUTIVE_FAILURES
-from sglang_plug.engine.processes.messages import Pause, Resume
+from sglang_plug.engine.messages.api_messages import Pause, Resume
 from tests.core.engine.test_loop import Bench
 
 

@@ -18,7 +18,7 @@ from sglang_plug import (
 )
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.points import extension_points
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 
 
 class Holder(StepExtension, AdmissionPhase, HoldPhase):

@@ -32,7 +32,7 @@ from sglang_plug import (
     TokenDecision,
 )
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
-from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
+from sglang_plug.engine.sequences.sequence import Sequence as EngineSequence
 
 NUMBERS = torch.zeros(0, dtype=torch.int64)
 BATCH = ForwardBatch(

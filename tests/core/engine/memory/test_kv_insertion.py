@@ -11,7 +11,7 @@ import pytest
 from sglang_plug import CachePhase, PrefixCache, Request, SequenceView, StepExtension
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.prefix_cache.radix import RadixCache

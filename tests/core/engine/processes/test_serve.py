@@ -9,7 +9,7 @@ import pytest
 
 from sglang_plug.config import ConfigError
 from sglang_plug.engine.loop import EngineLoop
-from sglang_plug.engine.processes.messages import Failed, FromEngine, Ready
+from sglang_plug.engine.messages.api_messages import Failed, FromEngine, Ready
 from sglang_plug.engine.processes.serve import serve
 from sglang_plug.plugins.lifecycle import ComponentLifecycle
 

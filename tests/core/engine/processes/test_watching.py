@@ -6,7 +6,7 @@ import pytest
 
 from sglang_plug import BlockingRequest, StepExtension, WatchdogPhase
 from sglang_plug.engine.extensions.points import extension_points
-from sglang_plug.engine.processes.watchdog import find_blocking_request, run_checks
+from sglang_plug.engine.watchdog import find_blocking_request, run_checks
 
 BLOCKING = BlockingRequest("a", "the grammar of request 'a'", "too slow")
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from sglang_plug import AllowedTokens, Plugins, Request, TokenLogprob
-from sglang_plug.engine.execution.launched_step import LaunchedStep
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.launched_step import LaunchedStep
+from sglang_plug.engine.sequences.sequence import Sequence
 
 LONGEST = 1 << 20
 CPU = torch.device("cpu")

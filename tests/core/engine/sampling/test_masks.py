@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sglang_plug import AllowedTokens, PendingMask, Request, RequestError
 from sglang_plug.engine.sampling.masks import NOTHING_IN_COMMON, apply_mask, begin_masks
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug_backends.grammars.token_mask import word_and_bit
 
 WIDTH = 70

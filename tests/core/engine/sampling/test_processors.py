@@ -23,10 +23,10 @@ from sglang_plug import (
     SamplingParams,
 )
 from sglang_plug.config import CacheOptions, ScheduleOptions
-from sglang_plug.engine.execution.launched_step import LaunchedStep
 from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.launched_step import LaunchedStep
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.testing import check_logits_processor
 from tests import steering_plugin
 from tests.steering_plugin import NoRepeat, SteerFields, Steering, WindowFields

@@ -19,7 +19,7 @@ from transformers import (
 from sglang_plug import Kernels, LogprobOptions, Request, SamplingOptions, SamplingParams
 from sglang_plug.engine.sampling.logprobs import logprobs_of, queue_logprobs
 from sglang_plug.engine.sampling.sampler import Sampler
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.ops.sampling import CANDIDATES, sample_tokens
 
 from .sampling_cases import read, sample, sequence_of

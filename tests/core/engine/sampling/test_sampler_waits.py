@@ -12,7 +12,7 @@ import torch
 
 from sglang_plug import AllowedTokens, LogprobOptions, Request, SamplingParams
 from sglang_plug.engine.sampling.sampler import Sampler
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.testing.serving.waiting import META, asynchronous
 
 from .sampling_cases import sequence_of

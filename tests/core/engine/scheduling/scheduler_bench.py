@@ -13,9 +13,9 @@ from torch import Tensor
 from sglang_plug import Output, Request, SamplingParams, StatePool
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.memory.kv_slots import SlotPool
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.recurrent_state.state_rows import HeldState, StateRows, held_state

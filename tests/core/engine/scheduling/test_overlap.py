@@ -23,11 +23,11 @@ from sglang_plug import (
 from sglang_plug.clients.pending import merge
 from sglang_plug.config import BackendOptions, CacheOptions, ScheduleOptions
 from sglang_plug.contracts.text.tokenizer import Tokenizer, TokenizerSource
-from sglang_plug.engine.execution.launched_step import DeferredSampling
 from sglang_plug.engine.execution.runner import Runner
-from sglang_plug.engine.processes.messages import Abort, FromEngine, StepOutputs, Submit, ToEngine
-from sglang_plug.engine.processes.watchdog import Heartbeat
+from sglang_plug.engine.messages.api_messages import Abort, FromEngine, StepOutputs, Submit, ToEngine
+from sglang_plug.engine.sequences.launched_step import DeferredSampling
 from sglang_plug.engine.startup import build
+from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.whole_engine

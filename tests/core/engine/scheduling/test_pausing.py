@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_plug import Constraint, LogprobOptions
-from sglang_plug.engine.processes.messages import Abort, Pause, Resume
+from sglang_plug.engine.messages.api_messages import Abort, Pause, Resume
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 

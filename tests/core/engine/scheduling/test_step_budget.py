@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from sglang_plug import ChunkView, PlanningPhase, StepBudgetPhase, StepExtension, StepPlan
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.scheduling.preemption import Preemption
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.scheduler import Scheduler
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
 from sglang_plug_backends.schedule.time_slices import TURN_SECONDS, TimeSlices
 
 from .scheduler_bench import Clock, Device, finish, make, submit

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from sglang_plug import Output, Request, SamplingParams
 from sglang_plug.engine.memory.kv_slots import SlotPool
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.schedule.policies import FirstCome

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from sglang_plug.contracts.extension.views import SequenceView
 from sglang_plug.contracts.request import Output
-from sglang_plug.engine.processes.messages import check_sendable
+from sglang_plug.engine.messages.api_messages import check_sendable
 
 
 class CheckedEnds:

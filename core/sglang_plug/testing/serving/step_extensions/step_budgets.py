@@ -7,8 +7,8 @@ from collections.abc import Sequence as Ordered
 from sglang_plug.contracts.extension.step_budget import PromptBudget, StepBudgetPhase
 from sglang_plug.contracts.extension.views import ChunkView
 from sglang_plug.contracts.request import Request
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.sequences.sequence import Sequence
 
 STEP_SECONDS, TOKEN_SECONDS = 0.01, 0.002
 """Durations of the steps of the test: of a step, and of each of its tokens."""

@@ -23,9 +23,9 @@ from sglang_plug.engine.extensions.points import ExtensionPoints, extension_poin
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
 from sglang_plug.engine.scheduling.preemption import Preemption
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.scheduling.scheduler import Scheduler
-from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.sequences.sequence import Sequence as EngineSequence
 from sglang_plug.plugins.attribution import signature_problems
 from sglang_plug.testing.memory import check_kept
 from sglang_plug.testing.refusals import refusal_of

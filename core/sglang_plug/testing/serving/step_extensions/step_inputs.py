@@ -16,8 +16,8 @@ from sglang_plug.contracts.model.batch import ForwardBatch
 from sglang_plug.contracts.model.recurrent_state import StateShape
 from sglang_plug.contracts.request import Request
 from sglang_plug.engine.extensions.points import ExtensionPoints
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk
-from sglang_plug.engine.scheduling.sequence import Sequence
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
+from sglang_plug.engine.sequences.sequence import Sequence
 
 ROOM = 1 << 30
 MULTIPLE = 8

@@ -12,8 +12,8 @@ from sglang_plug.contracts.request import Finish, RequestError
 from sglang_plug.contracts.text.vocabulary import MASK_BITS
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.sampling.masks import begin_masks
-from sglang_plug.engine.scheduling.scheduled_chunk import ScheduledChunk, StepResult
-from sglang_plug.engine.scheduling.sequence import Sequence as EngineSequence
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.sequences.sequence import Sequence as EngineSequence
 
 VOCABULARY = 16
 

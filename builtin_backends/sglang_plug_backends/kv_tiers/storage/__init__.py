@@ -1,0 +1,1 @@
+"""Storing and fetching blocks: tiers, their transfers and their measured rates."""

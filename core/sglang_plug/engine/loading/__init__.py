@@ -1,0 +1,1 @@
+"""Resolving the configuration, and loading the checkpoint."""

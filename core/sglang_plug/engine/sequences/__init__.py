@@ -1,0 +1,1 @@
+"""Sequences, their chunks in a step, and the step on the device."""

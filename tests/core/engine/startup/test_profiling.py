@@ -1,0 +1,128 @@
+"""The steps that are tried hold what the largest ones of the scheduler hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sglang_plug import AdmissionPhase, ProfilingPhase, PromptLayout, Request, SequenceView, StepExtension
+from sglang_plug.engine.extensions.points import extension_points
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.engine.startup.profiling import LargestSteps
+
+
+def steps(**changed: Any) -> LargestSteps:
+    sizes = {"tokens": 20, "longest": 12, "sequences": 8, "task": "generate", "vocabulary": 7, "page_size": 4}
+    return LargestSteps(**{**sizes, **changed})
+
+
+class Runner:
+    """Notes what it is to run."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[ScheduledChunk]] = []
+
+    def run(self, shares: Ordered[ScheduledChunk]) -> list[StepResult]:
+        self.steps.append(list(shares))
+        return []
+
+
+@pytest.mark.parametrize(
+    ("changed", "lengths"),
+    [
+        ({}, [[10, 10], [3, 3, 3, 3, 2, 2, 2, 2]]),
+        ({"longest": 100}, [[20], [3, 3, 3, 3, 2, 2, 2, 2]]),
+        ({"sequences": 1}, [[12]]),  # more than one prompt's tokens are never computed at once
+        ({"sequences": 2}, [[10, 10]]),
+        ({"tokens": 3}, [[3], [1, 1, 1]]),
+    ],
+)
+def test_prompt_lengths(changed: dict[str, Any], lengths: list[list[int]]) -> None:
+    assert steps(**changed).lengths() == lengths
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_every_token_has_a_slot_of_its_own(page_size: int) -> None:
+    largest_steps, runner = steps(page_size=page_size), Runner()
+    largest_steps.run(runner)  # type: ignore[arg-type]
+    for shares in runner.steps:
+        slots = [slot for share in shares for slot in share.sequence.slots]
+        assert len(set(slots)) == len(slots) == sum(share.count for share in shares) == 20
+        assert min(slots) >= page_size and max(slots) < largest_steps.slots + page_size
+        assert all(share.complete and set(share.sequence.tokens) <= set(range(7)) for share in shares)
+    assert largest_steps.slots == {1: 20, 4: 32}[page_size]
+
+
+def test_sampling_asks_for_much() -> None:
+    runner = Runner()
+    steps().run(runner)  # type: ignore[arg-type]
+    few, many = (shares[0].sequence.request for shares in runner.steps)
+    assert few.logprobs is not None and few.logprobs.start == 0
+    assert many.logprobs is not None and many.logprobs.start == -1
+    for request in (few, many):
+        assert not request.params.greedy and request.params.frequency_penalty and request.params.top_p < 1
+
+
+def test_prompts_without_outputs() -> None:
+    runner = Runner()
+    steps(task="embed").run(runner)  # type: ignore[arg-type]
+    assert all(share.sequence.request.task == "embed" for shares in runner.steps for share in shares)
+    assert all(share.sequence.request.logprobs is None for shares in runner.steps for share in shares)
+
+
+class Spans(StepExtension, AdmissionPhase, ProfilingPhase):
+    """Prompts of spans of 8 tokens, of which no step computes a part if they are ``whole``."""
+
+    def __init__(self, whole: bool) -> None:
+        self.whole, self.open = whole, 0
+
+    def largest_request(self, tokens: int) -> Request | None:
+        return Request(id="spans", tokens=(0,) * min(tokens, 17))
+
+    def layout(self, sequence: SequenceView) -> PromptLayout:
+        self.open += 1
+        return Layout(list(sequence.tokens), self.whole)
+
+    def finished(self, sequence: SequenceView) -> None:
+        self.open -= 1
+
+
+@dataclass
+class Layout:
+    cache_tokens: list[int]
+    whole: bool
+
+    def positions(self, start: int, end: int) -> Iterable[int]:
+        return range(start, end)
+
+    def chunk_end(self, end: int) -> int:
+        return -(-end // 8) * 8 if self.whole else end
+
+    def reusable(self, length: int) -> int:
+        return length
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize(("whole", "counts"), [(False, [10, 10]), (True, [16, 10])])
+def test_the_largest_request_of_an_extension_has_a_step_of_its_own(
+    whole: bool, counts: list[int], page_size: int
+) -> None:
+    extensions = extension_points({"spans": Spans(whole)})
+    largest_steps, runner = steps(longest=18, tokens=20, page_size=page_size).with_extensions(extensions), Runner()
+    largest_steps.run(runner)  # type: ignore[arg-type]
+    assert len(runner.steps) == 3
+    shares = runner.steps[-1]
+    assert [share.count for share in shares] == counts
+    first = shares[0].sequence
+    assert first.request.id == "spans" and len(first.tokens) == 17 and first.layout is not None
+    slots = [slot for share in shares for slot in share.sequence.slots]
+    assert len(set(slots)) == len(slots) == sum(counts) and max(slots) < largest_steps.slots + page_size
+
+
+def test_a_short_request_is_lengthened_to_the_largest_chunk() -> None:
+    largest_steps = steps(longest=100, tokens=30).with_extensions(extension_points({"spans": Spans(False)}))
+    assert [len(sequence.tokens) for sequence in largest_steps.largest] == [30]
