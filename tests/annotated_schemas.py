@@ -40,25 +40,25 @@ LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 NAMED = ("properties", "$defs", "definitions")
 
 
-def annotated(schema: Any, draw: random.Random, rate: float = 0.6) -> Any:
+def annotated(schema: Any, generator: random.Random, rate: float = 0.6) -> Any:
     """Return ``schema`` with annotations in it, at any level and between other keywords."""
     if not isinstance(schema, dict):
         return schema
-    inner = {key: _inside(key, value, draw, rate) for key, value in schema.items()}
+    inner = {key: _inside(key, value, generator, rate) for key, value in schema.items()}
     free = [key for key in ANNOTATIONS if key not in inner]
     if {"oneOf", "anyOf"} & inner.keys():  # there it selects a branch
         free.remove("discriminator")
     pairs = list(inner.items())
-    for key in draw.sample(free, draw.randint(1, 3)) if draw.random() < rate else []:
-        pairs.insert(draw.randint(0, len(pairs)), (key, ANNOTATIONS[key]))
+    for key in generator.sample(free, generator.randint(1, 3)) if generator.random() < rate else []:
+        pairs.insert(generator.randint(0, len(pairs)), (key, ANNOTATIONS[key]))
     return dict(pairs)
 
 
-def _inside(key: str, value: Any, draw: random.Random, rate: float) -> Any:
+def _inside(key: str, value: Any, generator: random.Random, rate: float) -> Any:
     if key in SINGLE:
-        return annotated(value, draw, rate)
+        return annotated(value, generator, rate)
     if key in LISTS:
-        return [annotated(item, draw, rate) for item in value]
+        return [annotated(item, generator, rate) for item in value]
     if key in NAMED:
-        return {name: annotated(item, draw, rate) for name, item in value.items()}
+        return {name: annotated(item, generator, rate) for name, item in value.items()}
     return value

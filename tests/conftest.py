@@ -6,6 +6,7 @@ import asyncio
 import functools
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +36,10 @@ settings.register_profile("repeatable", **without_deadline, derandomize=True, da
 settings.register_profile("random", **without_deadline, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+MANY_MODULES = 100
 REAPER = pytest.StashKey[Reaper]()
 INTERPRETED = pytest.StashKey[InterpretedProcess]()
+KEPT_MODULES = pytest.StashKey[int]()
 COLLECT_ALL = loop._collect_all
 
 
@@ -77,9 +80,15 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     try:
         return (yield)
     finally:
-        gc.collect()
-        gc.freeze()
+        _keep_modules(session.config)
         gc.enable()
+
+
+def _keep_modules(config: pytest.Config) -> None:
+    """Let the garbage collector look no more at what there is, mostly modules."""
+    gc.collect()
+    gc.freeze()
+    config.stash[KEPT_MODULES] = len(sys.modules)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -98,6 +107,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before the fixtures of a test, of whatever scope."""
+    if len(sys.modules) > item.config.stash[KEPT_MODULES] + MANY_MODULES:  # tests before have imported libraries
+        _keep_modules(item.config)
     seed()
 
 

@@ -99,7 +99,7 @@ def _without_pytests_own(environment: Any) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
 
 
-class Follower:
+class RemoteRunner:
     """Runs the tests that it reads from ``channel``, and writes their reports there, and ``null`` after each test."""
 
     def __init__(self, channel: Any) -> None:
@@ -129,7 +129,9 @@ class Follower:
 def main(descriptor: str, files: Sequence[str]) -> int:
     """Collect ``files``, and run the tests that are named over the socket with this descriptor."""
     with socket.socket(fileno=int(descriptor)) as channel, channel.makefile("rw", encoding="utf-8") as lines:
-        return int(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[Follower(lines)]))
+        return int(
+            pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[RemoteRunner(lines)])
+        )
 
 
 if __name__ == "__main__":

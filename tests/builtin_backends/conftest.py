@@ -40,6 +40,10 @@ class Compiled:
         self._texts = list(vocabulary.pieces)
         for name, token in vocabulary.special.items():
             self._texts[token] = name.encode()
+        self._closing = [token for token, text in enumerate(self._texts) if text in CLOSING]
+        self._by_start: dict[bytes, list[int]] = {}
+        for token, text in enumerate(self._texts):
+            self._by_start.setdefault(text[:1], []).append(token)
 
     def begin(self) -> Grammar:
         """Start a new output."""
@@ -51,13 +55,13 @@ class Compiled:
         encoded = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         return all(grammar.accept(1 + item) for item in encoded) and grammar.may_end
 
-    def draw(self, seed: int, max_tokens: int = 300) -> bytes | None:
+    def sample(self, seed: int, max_tokens: int = 300) -> bytes | None:
         """Sample a random output from the masks; ``None`` if it does not end."""
         source, grammar, text = random.Random(seed), self._factory(), b""
         for _ in range(max_tokens):
             if grammar.ended or (grammar.may_end and source.random() < 0.5):
                 return text
-            token = self._random(source, grammar, text)
+            token = self._random(source, allowed_bits(grammar, self._size), text)
             assert grammar.accept(token)
             text += self._texts[token]
         return None
@@ -70,19 +74,20 @@ class Compiled:
             if grammar.ended or (grammar.may_end and not wish and source.random() < 0.2):
                 return text
             wish = wish or (source.choice(wishes) if source.random() < 0.3 else b"")
-            allowed = allowed_tokens(grammar, self._size) if wish else []
-            starts = [item for item in allowed if wish.startswith(self._texts[item])]
-            token = source.choice(starts) if starts else self._random(source, grammar, text)
+            bits = allowed_bits(grammar, self._size)
+            likely = self._by_start.get(wish[:1], ()) if wish else ()
+            starts = [item for item in likely if bits[item] and wish.startswith(self._texts[item])]
+            token = source.choice(starts) if starts else self._random(source, bits, text)
             wish = wish[len(self._texts[token]) :] if starts else b""
             assert grammar.accept(token)
             text += self._texts[token]
         return None
 
-    def _random(self, source: random.Random, grammar: Grammar, text: bytes) -> int:
-        allowed = allowed_tokens(grammar, self._size)
-        assert allowed, f"no way on after {text!r}"
-        closing = [item for item in allowed if self._texts[item] in CLOSING]
-        return source.choice(closing if closing and source.random() < 0.4 else allowed)
+    def _random(self, source: random.Random, bits: numpy.ndarray[Any, Any], text: bytes) -> int:
+        allowed = bits.nonzero()[0]
+        assert len(allowed), f"no way on after {text!r}"
+        closing = [item for item in self._closing if bits[item]]
+        return source.choice(closing) if closing and source.random() < 0.4 else int(source.choice(allowed))
 
     def random_outputs(self, count: int, wishes: Sequence[bytes] = (), max_tokens: int = 300) -> Iterator[bytes]:
         """Return the complete ones of ``count`` random outputs of at most ``max_tokens`` tokens.
@@ -90,7 +95,7 @@ class Compiled:
         ``wishes``: texts that are written where possible.
         """
         outputs = (
-            self.steer(seed, wishes, max_tokens) if wishes else self.draw(seed, max_tokens) for seed in range(count)
+            self.steer(seed, wishes, max_tokens) if wishes else self.sample(seed, max_tokens) for seed in range(count)
         )
         return (text for text in outputs if text is not None)
 
@@ -102,12 +107,17 @@ def _mask(size: int) -> tuple[torch.Tensor, numpy.ndarray[Any, Any]]:
     return mask, mask[1].numpy().view(numpy.uint8)
 
 
-def allowed_tokens(grammar: Grammar, size: int = VOCABULARY.size) -> list[int]:
-    """Return the allowed next tokens of a vocabulary of ``size`` tokens."""
+def allowed_bits(grammar: Grammar, size: int = VOCABULARY.size) -> numpy.ndarray[Any, Any]:
+    """Return 1 for each token of a vocabulary of ``size`` tokens that is allowed next, 0 for others."""
     mask, octets = _mask(size)
     octets.fill(255)
     grammar.fill(mask, 1)
-    result: list[int] = numpy.unpackbits(octets, bitorder="little").nonzero()[0].tolist()
+    return numpy.unpackbits(octets, bitorder="little")
+
+
+def allowed_tokens(grammar: Grammar, size: int = VOCABULARY.size) -> list[int]:
+    """Return the allowed next tokens of a vocabulary of ``size`` tokens."""
+    result: list[int] = allowed_bits(grammar, size).nonzero()[0].tolist()
     return result
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import transformers
 from PIL import Image
-from transformers import AutoImageProcessor, AutoTokenizer, PreTrainedModel
+from transformers import AutoImageProcessor, AutoTokenizer, PretrainedConfig, PreTrainedModel
 
 from sglang_plug import MediaProcessor, MediaPrompt, MediaSource, Plugins
 
@@ -111,8 +111,8 @@ class VisionModel:
         return {"mm_token_type_ids": (ids == config.image_token_id).int()} if "image_grid_thw" in image_inputs else {}
 
 
-def make_vision_model(name: str, folder: Path) -> VisionModel:
-    """A model of the family ``name``, with random weights and the demo's tokenizer."""
+def write_processor(name: str, folder: Path) -> tuple[Any, PretrainedConfig]:
+    """Write what the media processor of the family ``name`` reads; return the tokenizer and the configuration."""
     family = FAMILIES[name]
     of_tokenizer = {name: SPECIAL[index] for name, index in family.of_tokenizer.items()}
     tokenizer = AutoTokenizer.from_pretrained(demo(), extra_special_tokens=of_tokenizer)
@@ -120,6 +120,20 @@ def make_vision_model(name: str, folder: Path) -> VisionModel:
     tokenizer.chat_template = TEMPLATE.replace("IMAGE", family.in_text)
     text = {**TEXT, "vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
     config = family.config(text, Ids(*(tokenizer.convert_tokens_to_ids(token) for token in SPECIAL)))
+    config.architectures = [family.architecture]
+    config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    family.images().save_pretrained(folder)
+    if family.named:
+        named = {name: SPECIAL[index] for name, index in family.named.items()}
+        (folder / "processor_config.json").write_text(json.dumps(named))
+    return tokenizer, config
+
+
+def make_vision_model(name: str, folder: Path) -> VisionModel:
+    """A model of the family ``name``, with random weights and the demo's tokenizer."""
+    family = FAMILIES[name]
+    tokenizer, config = write_processor(name, folder)
     torch.manual_seed(5)
     model: PreTrainedModel = getattr(transformers, family.architecture)(config)
     with torch.no_grad():
@@ -127,9 +141,4 @@ def make_vision_model(name: str, folder: Path) -> VisionModel:
             if not parameter.any():  # what training would fill
                 parameter.normal_(std=0.2)
     model.float().eval().save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    family.images().save_pretrained(folder)
-    if family.named:
-        named = {name: SPECIAL[index] for name, index in family.named.items()}
-        (folder / "processor_config.json").write_text(json.dumps(named))
     return VisionModel(folder, family, model, tokenizer)

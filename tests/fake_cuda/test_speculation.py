@@ -54,9 +54,9 @@ def test_steps_are_queued_ahead_while_nothing_is_drafted(tiny_model: Tiny) -> No
     ahead = 0
     plan = engine.loop.scheduler.plan_ahead
 
-    def counted(shares: Any) -> Any:
+    def counted(chunks: Any) -> Any:
         nonlocal ahead
-        planned = plan(shares)
+        planned = plan(chunks)
         ahead += bool(planned)
         return planned
 

@@ -55,7 +55,7 @@ POOLING: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"num_labels": 2, "num_key_value_heads": 2, "head_dim": 16},
     ),
 }
-FURTHER: dict[str, tuple[str, str]] = {
+VISION_AND_OTHERS: dict[str, tuple[str, str]] = {
     "dbrx": ("dbrx/test_model", "dbrx"),
     "mpt": ("mpt/test_model", "mpt 7b"),
     "jetmoe": ("jetmoe/test_model", "jetmoe"),
@@ -82,7 +82,7 @@ def makers(folder: Path) -> dict[str, Callable[[], Path]]:
     models: dict[str, Callable[[], Path]] = {
         name: partial(make_text, folder / name, config) for name, config in families().items()
     }
-    for name, (module, case) in FURTHER.items():
+    for name, (module, case) in VISION_AND_OTHERS.items():
         models[name] = partial(make_case, folder / name, *cases(module)[case])
     for name in POOLING:
         models[name] = partial(make_pooling, folder / name, name, tokenizer=False)

@@ -61,13 +61,16 @@ def test_an_activation_it_does_not_know_is_refused() -> None:
 
 
 def stored(model: GPTNeoX) -> dict[str, torch.Tensor]:
-    return {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
+    return {name: torch.randn_like(parameter) for name, parameter in model.named_parameters()}
 
 
 def test_checkpoint_names_are_ours_and_old_buffers_are_passed_over() -> None:
     model = built(tiny())
+    weights = stored(model)
     old = {"gpt_neox.layers.0.attention.bias": torch.ones(1), "gpt_neox.layers.1.attention.masked_bias": torch.ones(1)}
-    model.load_weights({**stored(model), **old}.items())
+    model.load_weights({**weights, **old}.items())
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, weights[name]), name
 
 
 def test_a_missing_bias_is_noticed() -> None:

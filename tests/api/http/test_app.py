@@ -89,8 +89,11 @@ def test_two_claims_of_one_route_name_both(client_of: Any, path: str, built_in: 
     assert "--block-plugin route:" in message
 
 
-def test_the_same_path_with_another_method_is_free(client_of: Any) -> None:
-    client_of("generate", path="/generate")
+async def test_the_same_path_with_another_method_is_free(client_of: Any) -> None:
+    client = client_of("generate", path="/generate")
+    assert (await client.get("/generate")).json() == {"model": "org/letters", "number": 0}
+    answer = await client.post("/generate", json={"text": "Hi", "sampling_params": {"max_new_tokens": 3}})
+    assert answer.json()["text"] == "Hel"
 
 
 async def test_a_route_for_this_task_comes_before_one_of_another_task(client_of: Any) -> None:

@@ -257,16 +257,16 @@ async def test_the_connection_that_waits_longest_for_its_client_makes_room() -> 
     assert (first.aborted, third.aborted) == (False, True)  # the first one has waited only since its answer
 
 
-async def test_while_all_connections_have_a_request_a_further_one_is_refused() -> None:
+async def test_while_all_connections_have_a_request_another_one_is_refused() -> None:
     limit = ConnectionLimit(1)
     busy, _, first = connect(limit)
     busy.data_received(HEAD + b"{}")
     for _ in range(2):
-        further, _, transport = connect(limit)
+        another, _, transport = connect(limit)
         assert transport.written.startswith(b"HTTP/1.1 503 ") and transport.closed
-        further.data_received(HEAD)
+        another.data_received(HEAD)
         assert transport.written.count(b"HTTP/1.1") == 1
-        further.connection_lost(None)
+        another.connection_lost(None)
     busy.connection_lost(None)
     _, _, transport = connect(limit)
     assert transport.written == b"" and not first.aborted

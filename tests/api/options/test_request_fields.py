@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sglang_plug import ConfigError, PluginOptions, Plugins
-from sglang_plug.plugins import request_fields as core_request_fields
-from sglang_plug.plugins.request_fields import ProcessorRequestFields
 from sglang_plug_api.options.request_fields import request_fields
 from tests import steering_plugin
 
@@ -38,27 +34,6 @@ def test_a_field_that_is_a_set_is_sent_without_repetitions(tmp_path: Path) -> No
     }
     schema = next(schema for name, schema, _ in fields.schemas("#/{name}", frozenset()) if name == "allowed_token_ids")
     assert schema["anyOf"][0]["type"] == "array" and "uniqueItems" not in schema["anyOf"][0]
-
-
-@dataclass
-class Numbers:
-    numbers: list[int] = field(default_factory=list)
-    lists: list[list[int]] = field(default_factory=list)
-
-
-def test_lists_of_numbers_are_not_searched_for_unknown_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may have millions of entries."""
-    searched = list[object]()
-    search = core_request_fields._unknown
-
-    def counted(kind: Any, value: Any, parent: str = "") -> str:
-        searched.append(value)
-        return search(kind, value, parent)
-
-    monkeypatch.setattr(core_request_fields, "_unknown", counted)
-    values = {"numbers": [1] * 1000, "lists": [[2] * 1000]}
-    assert ProcessorRequestFields.convert(Numbers, values) == Numbers(**values)
-    assert len(searched) == 4
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "messages", "temperature", "seed", "input", "regex", "logit_bias"])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from sglang_plug_api.answers import large_json
-from sglang_plug_api.openai import additions
-from sglang_plug_api.text.logprobs import TextOffsets
+from tests.api.letters import Letters, LettersDecoder
 
 COMPLETION = {"prompt": ["What is this?", "abc"], "n": 2, "max_tokens": 6, "logprobs": 4}
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "n": 2, "max_tokens": 6, "logprobs": True, "top_logprobs": 4}
@@ -94,34 +95,50 @@ async def test_others_are_served_while_a_response_is_encoded(
     assert turns_in_parts >= turns + 2 * positions  # of the answer, and of its size in the store
 
 
-async def test_log_probabilities_of_a_prompt_are_made_once(
-    scripted_client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = list[int]()
-    entry = additions._prompt_entry
+class CountingDecoder(LettersDecoder):
+    """Counts the tokens that it decodes."""
 
-    def counted(item: Any, top: int, tokenizer: Any) -> Any:
-        made.append(item.token)
-        return entry(item, top, tokenizer)
+    def __init__(self, skip_special: bool, decoded: Counter[int]) -> None:
+        super().__init__(skip_special)
+        self._decoded = decoded
 
-    monkeypatch.setattr(additions, "_prompt_entry", counted)
-    answer = (await scripted_client().post("/v1/completions", json={**COMPLETION, "prompt_logprobs": 3})).json()
+    def feed(self, tokens: Sequence[int]) -> str:
+        self._decoded.update(tokens)
+        return super().feed(tokens)
+
+
+class CountingLetters(Letters):
+    """Counts the texts of tokens that it returns, and the tokens that its decoders decode."""
+
+    def __init__(self) -> None:
+        self.pieces, self.decoded = list[int](), Counter[int]()
+
+    def piece(self, token: int) -> str:
+        self.pieces.append(token)
+        return super().piece(token)
+
+    def decoder(self, *, skip_special: bool = True, prompt: Sequence[int] = ()) -> CountingDecoder:
+        return CountingDecoder(skip_special, self.decoded)
+
+
+async def test_log_probabilities_of_a_prompt_are_made_once(scripted_client: Any) -> None:
+    tokenizer, top = CountingLetters(), 3
+    body = {"prompt": COMPLETION["prompt"], "n": 2, "max_tokens": 6, "prompt_logprobs": top}
+    answer = (await scripted_client(tokenizer=tokenizer).post("/v1/completions", json=body)).json()
     lists = [choice["prompt_logprobs"] for choice in answer["choices"]]
     assert lists[0] == lists[1] != lists[2] == lists[3]
-    assert "".join(map(chr, made)) == "".join(COMPLETION["prompt"])
+    predicted = [ord(letter) for prompt in COMPLETION["prompt"] for letter in prompt[1:]]
+    texts = [text for token in predicted for text in (token, *range(token, token + top))]
+    assert tokenizer.pieces == texts, "the token's own and those of the likeliest, for one output of each prompt"
 
 
-async def test_an_echoed_prompt_is_measured_once(scripted_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = list[str]()
-    of_prompt = TextOffsets.of_prompt
-
-    def counted(self: TextOffsets, tokens: Any) -> list[int]:
-        measured.append("".join(map(chr, tokens)))
-        return of_prompt(self, measured[-1].encode())
-
-    monkeypatch.setattr(TextOffsets, "of_prompt", counted)
-    answer = (await scripted_client().post("/v1/completions", json={**COMPLETION, "echo": True})).json()
-    assert measured == COMPLETION["prompt"]
-    for choice in answer["choices"]:
-        length = len(COMPLETION["prompt"][choice["index"] // 2])
-        assert choice["logprobs"]["text_offset"] == [*range(length + 6)]
+async def test_an_echoed_prompt_is_measured_once(scripted_client: Any) -> None:
+    decoded = []
+    for count in (1, 2):
+        tokenizer = CountingLetters()
+        body = {**COMPLETION, "prompt": ["UVW", "XYZ"], "n": count, "echo": True}
+        answer = (await scripted_client(tokenizer=tokenizer).post("/v1/completions", json=body)).json()
+        for choice in answer["choices"]:
+            assert choice["logprobs"]["text_offset"] == [*range(3 + 6)]
+        decoded.append({letter: tokenizer.decoded[ord(letter)] for letter in "UVWXYZ"})
+    assert decoded[0] == decoded[1] and min(decoded[0].values()) > 0

@@ -100,9 +100,9 @@ class Engine:
             return
         run = graphs.decode
 
-        def watched(model: Any, shares: Any, options: Any = None) -> Any:
-            result = run(model, shares, options)
-            self.replayed[len(shares)] += result is not None
+        def watched(model: Any, chunks: Any, options: Any = None) -> Any:
+            result = run(model, chunks, options)
+            self.replayed[len(chunks)] += result is not None
             return result
 
         graphs.decode = watched  # type: ignore[method-assign]
@@ -110,8 +110,8 @@ class Engine:
 
 
 def prompt(length: int, seed: int) -> list[int]:
-    draw = random.Random(seed)
-    return [draw.randrange(3, VOCABULARY) for _ in range(length)]
+    generator = random.Random(seed)
+    return [generator.randrange(3, VOCABULARY) for _ in range(length)]
 
 
 def crowd(engine: Engine) -> Outputs:

@@ -61,8 +61,8 @@ def chain(ours: Kernels) -> Work:
     def work(x: Tensor) -> Tensor:
         x = x * 2
         normed = ours.rms_norm(x, weight, 1e-5)
-        turned = ours.apply_rope(multiply(normed).view(3, 2, 16), angles.cos(), angles.sin()).flatten(1)
-        summed, residual = ours.add_rms_norm(turned, x, weight, 1e-6)
+        rotated = ours.apply_rope(multiply(normed).view(3, 2, 16), angles.cos(), angles.sin()).flatten(1)
+        summed, residual = ours.add_rms_norm(rotated, x, weight, 1e-6)
         return torch.cat((gated(summed), ours.silu_mul(residual)), dim=-1).float().softmax(-1)
 
     return work

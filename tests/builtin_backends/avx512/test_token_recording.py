@@ -71,8 +71,8 @@ def layers(ours: Kernels) -> Work:
         residual = x
         for product in multiply:
             heads = ours.rms_norm(product(x).view(-1, 2, 16), norm, 1e-6)  # two rows for each token
-            turned = ours.apply_rope(heads, cos, sin).flatten(1)
-            x, residual = ours.add_rms_norm(ours.silu_mul(turned.repeat(1, 2)) * 0.5, residual, weight, 1e-6)
+            rotated = ours.apply_rope(heads, cos, sin).flatten(1)
+            x, residual = ours.add_rms_norm(ours.silu_mul(rotated.repeat(1, 2)) * 0.5, residual, weight, 1e-6)
         return gated(x)
 
     return work

@@ -184,8 +184,8 @@ def test_logits_that_are_not_finite_are_told() -> None:
     engine.step()
     with torch.no_grad():
         engine.model.output.weight.fill_(torch.nan)
-    shares = engine.scheduler.plan()
-    (result,) = engine.runner.run(shares)
+    chunks = engine.scheduler.plan()
+    (result,) = engine.runner.run(chunks)
     assert engine.recorder.replays == 1 and "not finite" in str(result.error)
 
 

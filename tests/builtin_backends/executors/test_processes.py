@@ -95,8 +95,8 @@ def settings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture
 def rank_group(tmp_path: Path, settings: ProcessSettings) -> Iterator[RankGroup]:
     result = ProcessExecutor(settings).start(launch_spec(tmp_path))
-    shares = settings.shared_memory and is_offered()
-    assert isinstance(result.collectives, SharedCollectives if shares else GroupCollectives)
+    in_memory = settings.shared_memory and is_offered()
+    assert isinstance(result.collectives, SharedCollectives if in_memory else GroupCollectives)
     yield result
     result.send(b"end")
     result.close()

@@ -33,9 +33,9 @@ def libraries(folders: dict[str, Path]) -> dict[str, Any]:
 
 def stream(decoder: StreamDecoder, tokens: Sequence[int], seed: int) -> str:
     """Return all text of a decoder that is fed in portions of random length."""
-    draw, text, start = random.Random(seed), "", 0
+    generator, text, start = random.Random(seed), "", 0
     while start < len(tokens):
-        length = draw.choice([1, 1, 1, 2, 5])
+        length = generator.choice([1, 1, 1, 2, 5])
         text += decoder.feed(tokens[start : start + length])
         start += length
     return text + decoder.flush()

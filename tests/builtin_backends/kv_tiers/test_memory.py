@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sglang_plug import ConfigError, MemoryPhase, MemoryRequest
-from sglang_plug.engine.memory.budget import MemoryLedger
-from sglang_plug.engine.startup import kv_sizing
+from sglang_plug import ConfigError
 
 
 @pytest.mark.whole_engine
@@ -28,35 +25,3 @@ def test_buffers_beyond_the_memory_are_refused_with_numbers(serve: Callable[...,
     settings = {"host": {"bytes": "1GB"}, "kv-tiers": {"buffer_mib": 100 << 20}}
     with pytest.raises(ConfigError, match="buffers: 204801.00 GB are configured, .* kv-tiers.buffer_mib"):
         serve(config("host", settings=settings))
-
-
-class Memory:
-    """An accelerator with 100 free bytes."""
-
-    total = free = lambda self: 100
-
-    def release(self) -> None: ...
-
-
-class Stores(MemoryPhase):
-    """Takes 60 bytes of the host's memory."""
-
-    def memory_request(self, room: float | None) -> MemoryRequest:
-        return MemoryRequest(name="stores", bytes=60, advice="lower it", on_host=True)
-
-
-@pytest.mark.parametrize(
-    ("memory", "host", "remaining"),
-    [(None, 1000, 40), (Memory(), 1000, 100), (Memory(), 50, None)],
-    ids=["no accelerator", "enough on the host", "too little on the host"],
-)
-def test_memory_of_the_host_is_not_taken_from_an_accelerator(
-    monkeypatch: pytest.MonkeyPatch, memory: Any, host: int, remaining: int | None
-) -> None:
-    monkeypatch.setattr(kv_sizing, "_host_bytes", lambda resolved: host)
-    parts: Any = SimpleNamespace(resolved=None, extensions=SimpleNamespace(memory=(Stores(),)))
-    if remaining is None:
-        with pytest.raises(ConfigError, match="no memory for stores"):
-            kv_sizing._requests(parts, 100, MemoryLedger(memory))
-    else:
-        assert kv_sizing._requests(parts, 100, MemoryLedger(memory))[1] == remaining

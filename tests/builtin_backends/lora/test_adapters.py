@@ -47,10 +47,10 @@ def plugin(tmp_path: Path) -> PluginOptions:
 
 def make_scaling(path: Path, model: Any, names: list[str], seed: int) -> tuple[Path, Any]:
     """The folder, and transformers' model with the numbers multiplied into its matrices."""
-    draw, merged, stored = torch.Generator().manual_seed(seed), deepcopy(model), {}
+    generator, merged, stored = torch.Generator().manual_seed(seed), deepcopy(model), {}
     for name in names:
         module, side = merged.get_submodule(name), "in" if name.endswith("down_proj") else "out"
-        numbers = 1 + 0.3 * torch.randn(module.weight.shape[side == "in"], generator=draw)
+        numbers = 1 + 0.3 * torch.randn(module.weight.shape[side == "in"], generator=generator)
         stored[name] = {side: numbers.tolist()}
         with torch.no_grad():
             module.weight.mul_(numbers if side == "in" else numbers[:, None])

@@ -118,12 +118,12 @@ def test_a_prefix_that_ends_within_an_image() -> None:
 def test_several_sequences_are_seen_in_one_call_and_rows_count_through() -> None:
     model = VisionModel()
     text = admitted(model, 4)
-    shares = [
+    chunks = [
         ScheduledChunk(admitted(model, 5, (2, 2)), 5),
         ScheduledChunk(text, 4),
         ScheduledChunk(admitted(model, 3, (0, 3)), 3),
     ]
-    step = multimodal_inputs(model, shares, CPU)
+    step = multimodal_inputs(model, chunks, CPU)
     assert step is not None and step.rows.tolist() == [2, 3, 9, 10, 11]
     assert model.encoded_starts == [[2, 0]] and step.mrope_positions is None
 

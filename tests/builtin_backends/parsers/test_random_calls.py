@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Callable
@@ -58,6 +59,12 @@ def random_object(source: random.Random, depth: int, names: tuple[str, ...]) -> 
     }
 
 
+@functools.cache
+def random_outputs(backend: Any, kind: str, source: str, ends: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Return some outputs of a structure, of which all backends read variations."""
+    return tuple(backend(kind, source).random_outputs(WALKS, ends, 700))
+
+
 @pytest.fixture(scope="module")
 def parsers() -> dict[str, type[OutputParser]]:
     plugins = Plugins.discover()
@@ -77,7 +84,7 @@ def test_generated_calls_are_read_and_valid(
         functions = {"f": schema, **({} if mode == "named" else {"f.g-1": {"type": "object"}})}
         required = parsers[name].structure(functions, required=True, parallel=MODES[mode]["parallel"])
         ends = VALUE_ENDS if "any_text" in required.source else []
-        wishes = list(grammar_backends("xgrammar")(required.kind, required.source).random_outputs(WALKS, ends, 700))
+        wishes = [*random_outputs(grammar_backends("xgrammar"), required.kind, required.source, tuple(ends))]
         wishes += [*(wish[:-3] for wish in wishes), b"So. ", b"\n", *ends] if wishes else [b" "]
         constraint = parsers[name].structure(functions, **MODES[mode])
         output = grammar_backends(backend)(constraint.kind, constraint.source)

@@ -141,9 +141,9 @@ def test_an_abort_in_the_middle_of_a_prompt_leaves_its_state() -> None:
 def test_a_failed_sequence_leaves_no_state() -> None:
     scheduler, device = make(capacity=4000, states=8), Device()
     submit(scheduler, "a", [5] * 30)
-    shares = scheduler.plan()
-    device.run(shares)
-    scheduler.fail(shares[0].sequence, "broken")
+    chunks = scheduler.plan()
+    device.run(chunks)
+    scheduler.fail(chunks[0].sequence, "broken")
     assert accounts(scheduler) == {"free": 8, "cached": 0, "running": 0, "capacity": 8}
 
 

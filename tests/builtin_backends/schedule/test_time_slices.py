@@ -55,14 +55,14 @@ def test_a_short_request_does_not_wait_until_long_ones_end(policy: Any) -> None:
 @pytest.mark.parametrize("callers", ["xx", "xyx"])
 def test_a_request_that_a_limit_keeps_out_preempts_a_sequence_whose_end_lets_it_run(policy: Any, callers: str) -> None:
     clock, device, served = Clock(), Device(), policy()
-    shares = served if isinstance(served, FairShare) else None
+    fair_share = served if isinstance(served, FairShare) else None
     scheduler = make(
         capacity=8000,
         max_running=4,
         chunk_size=200,
         policy=lambda: served,
-        preemption=Preemption(clock, shares, extension=TimeSlices(clock)),
-        accounting=CallerAccounting(shares, shares),
+        preemption=Preemption(clock, fair_share, extension=TimeSlices(clock)),
+        accounting=CallerAccounting(fair_share, fair_share),
         extensions=ExtensionPoints(order=(CallerLimits(max_running=1).order,)),
     )
     *long, short = callers

@@ -45,14 +45,14 @@ class GuessingDrafter(Drafter):
         return Guessing(self, prompt)
 
 
-def nearly(next_token: Callable[[list[int]], int], share: float, seed: int, vocabulary: int) -> Guess:
-    """Knows what the model says, and says something else as often as ``share``; at times less than was asked for."""
+def nearly(next_token: Callable[[list[int]], int], fraction: float, seed: int, vocabulary: int) -> Guess:
+    """Knows what the model says, and says something else as often as ``fraction``; at times less than was asked for."""
     generator = random.Random(seed)
 
     def guess(tokens: list[int], max_draft_tokens: int) -> Sequence[int]:
         drafts: list[int] = []
         for _ in range(generator.randint(0, max_draft_tokens)):
-            wrong = generator.random() < share
+            wrong = generator.random() < fraction
             drafts.append(generator.randrange(vocabulary) if wrong else next_token(tokens + drafts))
         return drafts
 

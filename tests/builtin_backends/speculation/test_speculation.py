@@ -87,9 +87,9 @@ def test_outputs_are_the_same_whatever_is_drafted(data: st.DataObject) -> None:
     scheduler = make(
         data.draw(st.integers(15, 60), "pages") * page, page, cache, chunk_size=data.draw(st.integers(1, 30))
     )
-    share, seed = data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]), "wrong"), data.draw(st.integers(0, 99), "seed")
+    fraction, seed = data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]), "wrong"), data.draw(st.integers(0, 99), "seed")
     scheduler.extensions, drafter = speculation(
-        nearly(next_token, share, seed, VOCABULARY),
+        nearly(next_token, fraction, seed, VOCABULARY),
         max_draft_tokens=data.draw(st.integers(1, 9), "max_draft_tokens"),
         step_tokens=data.draw(st.integers(1, 40), "step tokens"),
     )
@@ -120,9 +120,10 @@ def test_outputs_are_the_same_whatever_is_drafted(data: st.DataObject) -> None:
 @given(data=st.data())
 def test_the_pipeline_says_the_same_whatever_is_drafted(data: st.DataObject) -> None:
     bench = Bench(overlap=data.draw(st.booleans()), capacity=data.draw(st.integers(60, 300)), chunk_size=16)
-    share = data.draw(st.sampled_from([0.0, 0.3, 1.0]), "wrong")
+    fraction = data.draw(st.sampled_from([0.0, 0.3, 1.0]), "wrong")
     bench.scheduler.extensions, _ = speculation(
-        nearly(next_token, share, data.draw(st.integers(0, 99)), VOCABULARY), step_tokens=data.draw(st.integers(2, 20))
+        nearly(next_token, fraction, data.draw(st.integers(0, 99)), VOCABULARY),
+        step_tokens=data.draw(st.integers(2, 20)),
     )
     prompts: dict[str, tuple[list[int], int]] = {}
     for number in range(data.draw(st.integers(1, 8))):
@@ -207,7 +208,7 @@ def test_room_is_shared_fairly() -> None:
         submit(scheduler, str(number), [number, 9], params={**LONG, "max_new_tokens": 60})
     for _ in range(4):
         step(scheduler, device)
-    assert [len(share.drafts) for share in scheduler.plan()] == [5, 5]
+    assert [len(chunk.drafts) for chunk in scheduler.plan()] == [5, 5]
 
 
 def test_without_free_slots_there_are_no_drafts() -> None:
@@ -217,9 +218,9 @@ def test_without_free_slots_there_are_no_drafts() -> None:
     step(scheduler, device)
     scheduler.pool.extend(taken := scheduler.running[0].slots[:0], 5)
     assert scheduler.pool.free == 2
-    (share,) = scheduler.plan()
-    assert share.drafts == ()
-    scheduler.commit([share], device.run([share]))
+    (chunk,) = scheduler.plan()
+    assert chunk.drafts == ()
+    scheduler.commit([chunk], device.run([chunk]))
     scheduler.pool.release(taken)
     assert len(scheduler.plan()[0].drafts) == 2
 
@@ -300,8 +301,8 @@ def test_a_step_that_may_be_drafted_for_is_waited_for() -> None:
     submit(scheduler, "a", [1, 2, 3], params=LONG)
     step(scheduler, device)
     drafter.guess = lambda tokens, limit: ()
-    shares = scheduler.plan()
-    assert scheduler.plan_ahead(shares), "nothing will be drafted: the next step is queued"
+    chunks = scheduler.plan()
+    assert scheduler.plan_ahead(chunks), "nothing will be drafted: the next step is queued"
 
 
 def test_a_guess_that_a_step_was_waited_for_in_vain_is_a_miss() -> None:
@@ -309,14 +310,14 @@ def test_a_guess_that_a_step_was_waited_for_in_vain_is_a_miss() -> None:
     scheduler.extensions, drafter = speculation(lambda tokens, limit: ())
     submit(scheduler, "a", [1, 2, 3], params={**LONG, "max_new_tokens": 60})
     step(scheduler, device)
-    shares = scheduler.plan()
+    chunks = scheduler.plan()
     drafter.guess = wrong
-    assert scheduler.plan_ahead(shares) == []
-    scheduler.commit(shares, device.run(shares))
-    shares = scheduler.plan()
-    assert shares[0].drafts == ()
-    assert len(scheduler.plan_ahead(shares)) == 1, "it rests"
-    output = scheduler.commit(shares, device.run(shares))[0]
+    assert scheduler.plan_ahead(chunks) == []
+    scheduler.commit(chunks, device.run(chunks))
+    chunks = scheduler.plan()
+    assert chunks[0].drafts == ()
+    assert len(scheduler.plan_ahead(chunks)) == 1, "it rests"
+    output = scheduler.commit(chunks, device.run(chunks))[0]
     assert output.drafts is None, "no draft was verified"
 
 
@@ -325,24 +326,24 @@ def test_a_step_with_drafts_is_not_followed_before_it_is_known() -> None:
     scheduler.extensions, drafter = speculation(perfect)
     submit(scheduler, "a", [1, 2, 3], params=LONG)
     step(scheduler, device)
-    shares = scheduler.plan()
-    assert shares[0].drafts
+    chunks = scheduler.plan()
+    assert chunks[0].drafts
     drafter.guess = lambda tokens, limit: ()
-    assert scheduler.plan_ahead(shares) == []
+    assert scheduler.plan_ahead(chunks) == []
 
 
-def test_a_share_counts_its_drafts_apart() -> None:
+def test_a_chunk_counts_its_drafts_apart() -> None:
     scheduler = make()
     submit(scheduler, "a", [1, 2, 3])
-    share = ScheduledChunk(scheduler.waiting[0], 3, drafts=(4, 5))
-    assert (share.count, share.width, share.end, share.draft_end, list(share.positions)) == (
+    chunk = ScheduledChunk(scheduler.waiting[0], 3, drafts=(4, 5))
+    assert (chunk.count, chunk.width, chunk.end, chunk.draft_end, list(chunk.positions)) == (
         3,
         5,
         3,
         5,
         [0, 1, 2, 3, 4],
     )
-    assert share.complete and not share.pending_on_device
+    assert chunk.complete and not chunk.pending_on_device
 
 
 def test_what_follows_a_draft_that_is_wrong_is_not_sampled() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sglang_plug import Constraint, LogprobOptions, Output
 from sglang_plug.engine.messages.api_messages import Abort
-from tests.core.engine.scheduling.test_overlap import QUESTIONS, SCHEMA, Engine, numbers, without_numbers
+from tests.core.engine.execution.overlap_bench import QUESTIONS, SCHEMA, Engine, numbers, without_numbers
 
 from .drafting_bench import Guess, speculation
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.whole_engine
 MAX_DRAFT_TOKENS = 5
 
 
-def knowing(sequences: Sequence[Sequence[int]], share: float, vocabulary: int) -> Guess:
-    """Knows how these sequences go on, and says something else as often as ``share``."""
+def knowing(sequences: Sequence[Sequence[int]], fraction: float, vocabulary: int) -> Guess:
+    """Knows how these sequences go on, and says something else as often as ``fraction``."""
     generator = random.Random(3)
 
     def guess(tokens: list[int], max_draft_tokens: int) -> list[int]:
@@ -32,7 +32,7 @@ def knowing(sequences: Sequence[Sequence[int]], share: float, vocabulary: int) -
             if sequence[: len(tokens)] == tokens
         ]
         longest = max(going, key=len, default=[])
-        return [generator.randrange(vocabulary) if generator.random() < share else token for token in longest]
+        return [generator.randrange(vocabulary) if generator.random() < fraction else token for token in longest]
 
     return guess
 
@@ -52,7 +52,7 @@ def plainly(
 def compare(
     fill: Callable[[Engine], None],
     *,
-    share: float,
+    fraction: float,
     finish: Callable[[Engine], None] = Engine.finish,
     graphs: bool = True,
     overlap: bool = False,
@@ -63,7 +63,7 @@ def compare(
     engine = Engine(overlap=overlap, graphs=graphs, pool=pool)
     width = engine.loop.info["vocab_size"]
     engine.loop.scheduler.extensions, _ = speculation(
-        knowing(known, share, width), max_draft_tokens=MAX_DRAFT_TOKENS, step_tokens=64, vocabulary=width
+        knowing(known, fraction, width), max_draft_tokens=MAX_DRAFT_TOKENS, step_tokens=64, vocabulary=width
     )
     fill(engine)
     finish(engine)
@@ -97,22 +97,22 @@ def all_ways(engine: Engine) -> None:
     engine.submit("seeded and reported", QUESTIONS[0], temperature=0.7, seed=5, logprobs=LogprobOptions(top=2))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("fraction", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize("overlap", [False, True])
-def test_all_ways_of_sampling(share: float, overlap: bool) -> None:
-    engine = compare(all_ways, share=share, overlap=overlap)
+def test_all_ways_of_sampling(fraction: float, overlap: bool) -> None:
+    engine = compare(all_ways, fraction=fraction, overlap=overlap)
     counts = {id: output.drafts for id, output in engine.outputs.items()}
     assert counts["penalised"] is counts["penalised too"] is counts["once"] is None
     assert all(counts[id] for id in ("greedy 3", "seeded", "cut", "stopped late", "biased", "reported"))
     accepted = sum(drafts.accepted for drafts in counts.values() if drafts is not None)
-    assert accepted > 60 if share == 0.0 else accepted > 20 if share == 0.2 else accepted <= 2
+    assert accepted > 60 if fraction == 0.0 else accepted > 20 if fraction == 0.2 else accepted <= 2
     if overlap:
         assert engine.ahead > 0
 
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_constrained_outputs_with_drafted_ones(overlap: bool) -> None:
-    engine = compare(with_a_constrained_one, share=0.2, overlap=overlap)
+    engine = compare(with_a_constrained_one, fraction=0.2, overlap=overlap)
     assert engine.outputs["constrained"].drafts is None
     assert engine.outputs["free"].drafts is not None
 
@@ -123,7 +123,7 @@ def with_a_constrained_one(engine: Engine) -> None:
 
 
 def test_without_graphs() -> None:
-    compare(all_ways, share=0.2, graphs=False)
+    compare(all_ways, fraction=0.2, graphs=False)
 
 
 def test_sequences_that_are_retracted_go_on_with_drafts() -> None:
@@ -133,7 +133,7 @@ def test_sequences_that_are_retracted_go_on_with_drafts() -> None:
                 str(number), QUESTIONS[number % 4], temperature=1.0, seed=number, max_new_tokens=60, stop_token_ids=()
             )
 
-    engine = compare(fill, share=0.2, pool=220)
+    engine = compare(fill, fraction=0.2, pool=220)
     assert sum(output.retractions for output in engine.outputs.values()) > 0
     assert any(output.drafts for output in engine.outputs.values())
 
@@ -153,7 +153,7 @@ def test_an_aborted_request_gives_everything_back() -> None:
         accounts = engine.loop.scheduler.accounts()
         assert accounts["running"] == 0 and accounts["free"] + accounts["cached"] == accounts["capacity"]
 
-    compare(fill, share=0.1, finish=finish)
+    compare(fill, fraction=0.1, finish=finish)
 
 
 def test_behind_a_draft_whose_logits_are_not_finite_nothing_is_taken() -> None:

@@ -30,30 +30,30 @@ def true_seconds(step: StepWork) -> float:
     return 0.5 * decode + PROMPT * step.prefill_tokens + PAIR * step.prefill_pairs
 
 
-def random_step(draw: random.Random) -> StepWork:
-    lengths = [draw.randrange(10, 4000) for _ in range(draw.randrange(1, 17))]
-    prompts = [(draw.randrange(0, 4000), draw.randrange(1, 300))] if draw.random() < 0.5 else []
+def random_step(generator: random.Random) -> StepWork:
+    lengths = [generator.randrange(10, 4000) for _ in range(generator.randrange(1, 17))]
+    prompts = [(generator.randrange(0, 4000), generator.randrange(1, 300))] if generator.random() < 0.5 else []
     return work(lengths, prompts)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 def test_durations_are_predicted_after_a_few_dozen_steps(noise: float) -> None:
-    draw, model = random.Random(7), StepTimeModel()
+    generator, model = random.Random(7), StepTimeModel()
     for _ in range(80):
-        step = random_step(draw)
-        model.observe(step, true_seconds(step) * (1 + noise * draw.uniform(-1, 1)))
+        step = random_step(generator)
+        model.observe(step, true_seconds(step) * (1 + noise * generator.uniform(-1, 1)))
     for _ in range(50):
-        step = random_step(draw)
+        step = random_step(generator)
         assert model.step_seconds(step) == pytest.approx(true_seconds(step), rel=0.02 + noise)
 
 
 def test_steps_during_which_the_machine_did_something_else_hardly_matter() -> None:
-    draw, model = random.Random(8), StepTimeModel()
+    generator, model = random.Random(8), StepTimeModel()
     for number in range(200):
-        step = random_step(draw)
+        step = random_step(generator)
         model.observe(step, true_seconds(step) * (40 if number % 10 == 5 else 1))
     for _ in range(50):
-        step = random_step(draw)
+        step = random_step(generator)
         assert model.step_seconds(step) == pytest.approx(true_seconds(step), rel=0.3)
 
 
@@ -66,10 +66,10 @@ def test_a_first_step_that_compiled_kernels_is_soon_outweighed() -> None:
 
 
 def test_a_device_that_becomes_slower_is_followed() -> None:
-    draw, model = random.Random(9), StepTimeModel()
+    generator, model = random.Random(9), StepTimeModel()
     for factor in (1, 5):
         for _ in range(300):
-            step = random_step(draw)
+            step = random_step(generator)
             model.observe(step, factor * true_seconds(step))
     step = work([500] * 8, [(0, 100)])
     assert model.step_seconds(step) == pytest.approx(5 * true_seconds(step), rel=0.2)
@@ -77,13 +77,13 @@ def test_a_device_that_becomes_slower_is_followed() -> None:
 
 def test_steps_that_are_all_alike_do_not_spoil_other_predictions() -> None:
     """Thousands of equal steps say nothing about the coefficients; these stay finite and plausible."""
-    draw, model = random.Random(10), StepTimeModel()
+    generator, model = random.Random(10), StepTimeModel()
     for _ in range(100):
-        step = random_step(draw)
+        step = random_step(generator)
         model.observe(step, true_seconds(step))
     alike = work([700] * 8, [])
     for _ in range(5000):
-        model.observe(alike, true_seconds(alike) * (1 + 0.05 * draw.uniform(-1, 1)))
+        model.observe(alike, true_seconds(alike) * (1 + 0.05 * generator.uniform(-1, 1)))
     assert model.decode_seconds(8, 5600) == pytest.approx(true_seconds(alike), rel=0.05)
     other = work([700] * 16, [])
     assert model.step_seconds(other) == pytest.approx(true_seconds(other), rel=0.5)
@@ -98,9 +98,9 @@ def test_steps_that_are_all_alike_do_not_spoil_other_predictions() -> None:
 def test_the_tokens_that_fit_take_the_time_that_is_left(
     start: int, seconds: float, lengths: list[int], seed: int
 ) -> None:
-    draw, model = random.Random(seed), StepTimeModel()
+    generator, model = random.Random(seed), StepTimeModel()
     for _ in range(60):
-        step = random_step(draw)
+        step = random_step(generator)
         model.observe(step, true_seconds(step))
     planned = work(lengths, [])
     count = model.prefill_tokens(planned, start, seconds)
@@ -123,9 +123,9 @@ def test_no_coefficient_is_negative() -> None:
 
 
 def test_a_machine_that_becomes_slower_does_not_leave_prompts_without_time() -> None:
-    draw, model = random.Random(9), StepTimeModel()
+    generator, model = random.Random(9), StepTimeModel()
     for _ in range(80):
-        step = random_step(draw)
+        step = random_step(generator)
         model.observe(step, true_seconds(step))
     slow = work([500] * 8, [(1000, 16)])
     for _ in range(300):
@@ -134,6 +134,6 @@ def test_a_machine_that_becomes_slower_does_not_leave_prompts_without_time() -> 
     assert model.coefficients()["prefill_base_multiple"] <= 2
     assert model.prefill_tokens(work([500] * 8, []), 1000, 8 * base) > 0
     for _ in range(300):
-        step = random_step(draw)
+        step = random_step(generator)
         model.observe(step, true_seconds(step))
     assert model.step_seconds(slow) == pytest.approx(true_seconds(slow), rel=0.1)

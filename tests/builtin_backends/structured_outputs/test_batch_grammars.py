@@ -1,4 +1,4 @@
-"""Masks and verdicts, with grammars of a few words."""
+"""Masks and decisions, with grammars of a few words."""
 
 from __future__ import annotations
 
@@ -158,9 +158,9 @@ def test_a_grammar_that_does_not_return_is_detached() -> None:
         grammar.gate = gate
     try:
         assert allowed_tokens(structured, rows) == [TOO_SLOW, {5}] * 12
-        verdicts = follow(structured, rows, [5] * 24)
+        decisions = follow(structured, rows, [5] * 24)
         emitted_len = [
-            None if (error := verdicts[row].error) is None else (str(error), error.status) for row in range(24)
+            None if (error := decisions[row].error) is None else (str(error), error.status) for row in range(24)
         ]
         assert emitted_len == [(TOO_SLOW, 400), None] * 12
     finally:
@@ -172,7 +172,7 @@ class Noting(Words):
 
     def __init__(self, *words: Ordered[int], pause: float = 0.0) -> None:
         super().__init__(*words)
-        self.fillers, self.followers = list[threading.Thread](), list[threading.Thread]()
+        self.fillers, self.acceptors = list[threading.Thread](), list[threading.Thread]()
         self.pause = pause
 
     def fill(self, mask: Tensor, row: int) -> None:
@@ -183,7 +183,7 @@ class Noting(Words):
             pass
 
     def accept(self, token: int) -> bool:
-        self.followers.append(threading.current_thread())
+        self.acceptors.append(threading.current_thread())
         return super().accept(token)
 
 
@@ -199,7 +199,7 @@ def test_grammars_that_are_quick_are_asked_without_threads_once_they_have_shown_
         row.tokens.append(token)
         grammar.pause = 2 * quick if token == 6 else 0.0  # for good
     assert [thread is here for thread in grammar.fillers] == [False, True, True]
-    assert [thread is here for thread in grammar.followers] == [True, True, False]
+    assert [thread is here for thread in grammar.acceptors] == [True, True, False]
 
 
 def test_quick_masks_are_filled_while_an_asynchronous_device_computes() -> None:
@@ -360,10 +360,10 @@ def test_an_output_ends_where_its_grammar_accepts_nothing(word: tuple[int, ...],
             return False
 
     structured, row = extension(), sequence(Never(word), stop_token_ids=())
-    verdicts = [follow(structured, [row], [token])[0] for token in range(10, 10 + MAX_SAMPLED)]
-    assert [verdict.rejected for verdict in verdicts[:-1]] == [True] * (MAX_SAMPLED - 1)
-    finish, error = verdicts[-1].finish, verdicts[-1].error
+    decisions = [follow(structured, [row], [token])[0] for token in range(10, 10 + MAX_SAMPLED)]
+    assert [decision.rejected for decision in decisions[:-1]] == [True] * (MAX_SAMPLED - 1)
+    finish, error = decisions[-1].finish, decisions[-1].error
     if reason == "stop":
-        assert verdicts[-1].rejected and finish is not None and finish.reason == "stop"
+        assert decisions[-1].rejected and finish is not None and finish.reason == "stop"
     else:
         assert finish is None and error is not None and error.status == 500 and "Never" in str(error)

@@ -27,12 +27,18 @@ class Process:
     def setup(self) -> Setup:
         return self.make_setup()
 
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def wait_ready(self) -> None:
+        self.calls.append("wait_ready")
+
     def interrupt(self) -> None:
         self.calls.append("interrupt")
         self.closed = True
 
-    def __getattr__(self, name: str) -> Callable[[], None]:
-        return lambda: self.calls.append(name)
+    def close(self) -> None:
+        self.calls.append("close")
 
 
 class Processes(list[Process]):

@@ -92,11 +92,11 @@ def test_long_texts_are_cut_in_parts() -> None:
 
 
 @given(st.text(ALPHABET, max_size=6), st.text(ALPHABET, min_size=1, max_size=12), st.sampled_from(CONTINUATIONS))
-def test_stable_tokens_are_those_of_the_whole(before: str, text: str, follower: str) -> None:
+def test_stable_tokens_are_those_of_the_whole(before: str, text: str, suffix: str) -> None:
     output = encode(before)
     jump = ForcedTokenizer(VOCABULARY).tokenize(output, text.encode())
     assert b"".join(PIECES[token] for token in jump.tokens) in (b"", text.encode())
-    whole = encode(b"".join(PIECES[token] for token in output[-4:]).decode(errors="ignore") + text + follower)
+    whole = encode(b"".join(PIECES[token] for token in output[-4:]).decode(errors="ignore") + text + suffix)
     stable = list(jump.tokens[: jump.stable_count])
     starts = [start for start in range(len(whole) + 1) if whole[start : start + len(stable)] == stable]
     assert starts, "the tokenizer cuts the whole in the same way"

@@ -174,7 +174,7 @@ def test_the_minimum_counts_forced_tokens(serve: Callable[..., Any]) -> None:
     assert len(output.tokens) >= 12 and bench.forced > 0
 
 
-# -- after a preamble --------------------------------------------------------------------------------------------
+# -- after a reasoning prefix --------------------------------------------------------------------------------
 
 
 def after(bench: Bench, end: str, opening: str = "") -> ReasoningPrefix:

@@ -1,4 +1,4 @@
-"""Grammars that begin after a preamble, in every way of cutting what ends it."""
+"""Grammars that begin after a reasoning prefix, in every way of cutting what ends it."""
 
 from __future__ import annotations
 

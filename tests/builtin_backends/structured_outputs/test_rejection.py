@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sglang_plug import Constraint, LogprobOptions, Output, PluginOptions, ReasoningPrefix
 from sglang_plug.engine.sampling.sampler import uniform_number
-from tests.core.engine.scheduling.test_overlap import QUESTIONS, Engine
+from tests.core.engine.execution.overlap_bench import QUESTIONS, Engine
 
 from .grammars_of_words import sequence
 

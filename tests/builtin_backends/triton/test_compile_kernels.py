@@ -14,8 +14,7 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 from sglang_plug import AttentionShape, KVPool, SamplingOptions, SamplingParams  # noqa: E402
 from sglang_plug_backends.triton import kernel_set as kernels  # noqa: E402
 from sglang_plug_backends.triton import matrix_vector as row  # noqa: E402
-from sglang_plug_backends.triton import moe  # noqa: E402
-from sglang_plug_backends.triton import sampling as draw  # noqa: E402
+from sglang_plug_backends.triton import moe, sampling  # noqa: E402
 from sglang_plug_backends.triton.settings import TritonSettings  # noqa: E402
 
 from .compiling import (  # noqa: E402
@@ -29,7 +28,7 @@ from .compiling import (  # noqa: E402
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """Return the kernels that the calls of a test compiled for Hopper."""
-    return compile_only(monkeypatch, tmp_path, kernels, moe, draw, row)
+    return compile_only(monkeypatch, tmp_path, kernels, moe, sampling, row)
 
 
 @pytest.fixture

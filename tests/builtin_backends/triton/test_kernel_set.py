@@ -27,7 +27,7 @@ BOUNDS = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 device = "cpu" if INTERPRETED else "cuda"
 
 
-class Random:
+class RandomTensors:
     """Numbers that are the same in each test."""
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ def close(actual: Tensor, expected: Tensor, dtype: torch.dtype, where: object, s
     assert error <= BOUNDS[dtype] * slack, (where, float(error))
 
 
-def check_norms(draw: Random) -> None:
+def check_norms(randn: RandomTensors) -> None:
     for dtype, size, rows, wide in itertools.product(DTYPES, (1, 7, 64, 160, 2048), (1, 3), (False, True)):
-        x, residual, weight = draw(rows, size, dtype=dtype), draw(rows, size, dtype=dtype), draw(size)
+        x, residual, weight = randn(rows, size, dtype=dtype), randn(rows, size, dtype=dtype), randn(size)
         weight = weight if wide else weight.to(dtype)
         close(kernels.rms_norm(x, weight, 1e-5), definitions.rms_norm(x, weight, 1e-5), dtype, (dtype, size, rows))
         normed, total = definitions.add_rms_norm(x, residual, weight, 1e-5)
@@ -54,29 +54,29 @@ def check_norms(draw: Random) -> None:
         close(actual, normed, dtype, (dtype, size, rows))
         assert summed is residual, "the kernel was not used"
     for dtype in DTYPES:
-        heads = draw(4, 6, 3 * 16, dtype=dtype)[:, 2:5, 16:32]
-        weight = draw(16)
+        heads = randn(4, 6, 3 * 16, dtype=dtype)[:, 2:5, 16:32]
+        weight = randn(16)
         close(kernels.rms_norm(heads, weight, 1e-6), definitions.rms_norm(heads, weight, 1e-6), dtype, ("heads", dtype))
     small = torch.full((2, 8), 1e-4, device=device)
     ones = torch.ones(8, device=device)
     close(kernels.rms_norm(small, ones, 1e-3), definitions.rms_norm(small, ones, 1e-3), torch.float32, "eps counts")
-    assert kernels.rms_norm(draw(0, 8), draw(8), 1e-5).shape == (0, 8)
+    assert kernels.rms_norm(randn(0, 8), randn(8), 1e-5).shape == (0, 8)
 
 
-def check_activations(draw: Random) -> None:
+def check_activations(randn: RandomTensors) -> None:
     for dtype, width, rows in itertools.product(DTYPES, (1, 24, 1024, 1500), (1, 5)):
-        pair = draw(rows, 2 * width, dtype=dtype)
+        pair = randn(rows, 2 * width, dtype=dtype)
         close(kernels.silu_mul(pair), definitions.silu_mul(pair), dtype, (dtype, width, rows))
-        view = draw(rows, 2 * width + 6, dtype=dtype)[:, : 2 * width]
+        view = randn(rows, 2 * width + 6, dtype=dtype)[:, : 2 * width]
         close(kernels.silu_mul(view), definitions.silu_mul(view), dtype, ("a view", dtype, width, rows))
-    assert kernels.silu_mul(draw(0, 8)).shape == (0, 4)
+    assert kernels.silu_mul(randn(0, 8)).shape == (0, 4)
 
 
-def check_rope(draw: Random) -> None:
+def check_rope(randn: RandomTensors) -> None:
     for dtype, heads, (dim, width) in itertools.product(DTYPES, (1, 5, 40), ((16, 16), (64, 64), (80, 32), (24, 12))):
-        angles = draw(3, width // 2).repeat(1, 2)
+        angles = randn(3, width // 2).repeat(1, 2)
         cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
-        whole = draw(3, heads + 2, dim, dtype=dtype)
+        whole = randn(3, heads + 2, dim, dtype=dtype)
         for x in (whole, whole[:, 1 : heads + 1]):
             close(
                 kernels.apply_rope(x, cos, sin), definitions.apply_rope(x, cos, sin), dtype, (dtype, heads, dim, width)
@@ -86,15 +86,15 @@ def check_rope(draw: Random) -> None:
     close(kernels.apply_rope(whole, wide, wide), expected, torch.bfloat16, "angles of another dtype")
 
 
-def check_rope_and_store(draw: Random) -> None:
+def check_rope_and_store(randn: RandomTensors) -> None:
     LAYOUTS = ((1, 1, 16, 16, 16), (5, 2, 64, 64, 64), (40, 8, 80, 32, 80), (3, 20, 24, 12, 20))
     cases = itertools.product(DTYPES, (None, *DTYPES, torch.float8_e4m3fn, torch.float8_e5m2), LAYOUTS)
     for dtype, kv_dtype, (heads, kv_heads, dim, width, value_dim) in cases:
         where = (dtype, kv_dtype, heads, kv_heads, dim, width)
-        angles = draw(3, width // 2).repeat(1, 2)
+        angles = randn(3, width // 2).repeat(1, 2)
         cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
-        packed = draw(3, heads + kv_heads, dim, dtype=dtype)
-        q, k, v = packed[:, :heads], packed[:, heads:], draw(3, kv_heads, value_dim + 4, dtype=dtype)[..., :value_dim]
+        packed = randn(3, heads + kv_heads, dim, dtype=dtype)
+        q, k, v = packed[:, :heads], packed[:, heads:], randn(3, kv_heads, value_dim + 4, dtype=dtype)[..., :value_dim]
         shape = AttentionShape(
             heads=heads, kv_heads=kv_heads, dim=dim, value_dim=value_dim, layers=2, kv_dtype=kv_dtype
         )
@@ -115,7 +115,7 @@ def check_rope_and_store(draw: Random) -> None:
 
 @pytest.mark.interpreted
 def test_pool_in_float8(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = Random()
+    randn = RandomTensors()
     monkeypatch.setattr(
         kernels, "writes", lambda dtype, device: True
     )  # numbers that need no rounding the interpreter can convert
@@ -124,8 +124,8 @@ def test_pool_in_float8(monkeypatch: pytest.MonkeyPatch) -> None:
         shape = AttentionShape(heads=4, kv_heads=2, dim=24, layers=1, kv_dtype=kv_dtype)
         largest = torch.finfo(kv_dtype).max
         pools = [KVPool.of(shape, slots=9, dtype=dtype, device=torch.device("cpu")) for _ in range(2)]
-        q = draw(3, 4, 24, dtype=dtype)
-        k, v = (draw(3, 2, 24).to(kv_dtype).to(dtype) * 4 for _ in range(2))
+        q = randn(3, 4, 24, dtype=dtype)
+        k, v = (randn(3, 2, 24).to(kv_dtype).to(dtype) * 4 for _ in range(2))
         k[0, 0, 0], k[1, 1, 20], v[2, 0, 3], v[0, 1, 4] = (
             largest,
             -largest,
@@ -146,25 +146,25 @@ def gated_tanh(both: Tensor) -> Tensor:
     return gate.tanh() * up
 
 
-def check_experts(draw: Random) -> None:
+def check_experts(randn: RandomTensors) -> None:
     routings, widths = ((1, 4, 2), (9, 4, 1), (40, 3, 3), (33, 20, 4)), ((16, 8), (70, 36))
     for (first, dtype), (second, (tokens, count, chosen)) in itertools.product(enumerate(DTYPES), enumerate(routings)):
         hidden, width = widths[(first + second) % 2]  # each with every dtype, and with every routing
-        x = draw(tokens, hidden, dtype=dtype)
-        gate_up = draw(count, 2 * width, hidden, dtype=dtype) / 8
-        down = draw(count, hidden, width, dtype=dtype) / 8
-        experts = torch.rand(tokens, count, generator=draw.generator).topk(chosen).indices.to(device)
-        weights = torch.rand(tokens, chosen, generator=draw.generator).to(device)
+        x = randn(tokens, hidden, dtype=dtype)
+        gate_up = randn(count, 2 * width, hidden, dtype=dtype) / 8
+        down = randn(count, hidden, width, dtype=dtype) / 8
+        experts = torch.rand(tokens, count, generator=randn.generator).topk(chosen).indices.to(device)
+        weights = torch.rand(tokens, chosen, generator=randn.generator).to(device)
         arguments = (x, gate_up, down, experts, weights)
         where = (dtype, tokens, count, chosen, hidden)
         close(kernels.moe(*arguments), definitions.moe(*arguments), dtype, where, slack=1.5)
-        biases = draw(count, 2 * width, dtype=dtype), draw(count, hidden, dtype=dtype)
+        biases = randn(count, 2 * width, dtype=dtype), randn(count, hidden, dtype=dtype)
         biased = (x, gate_up, down, *biases, experts, weights, gated_tanh)
         close(biased_moe(*biased), definitions.biased_moe(*biased), dtype, where, slack=1.5)
         ungated = (x, gate_up[:, :width].contiguous(), down, None, None, experts, weights, torch.relu)
         close(biased_moe(*ungated), definitions.biased_moe(*ungated), dtype, where, slack=1.5)
     everyone = torch.zeros(50, 1, dtype=torch.int64, device=device) + 2
-    arguments = (draw(50, 16), draw(5, 16, 16), draw(5, 16, 8), everyone, torch.ones(50, 1, device=device))
+    arguments = (randn(50, 16), randn(5, 16, 16), randn(5, 16, 8), everyone, torch.ones(50, 1, device=device))
     close(
         kernels.moe(*arguments), definitions.moe(*arguments), torch.float32, "all tokens choose one expert", slack=1.5
     )
@@ -181,15 +181,15 @@ def test_sorted_pairs() -> None:
     assert blocks.ends[used].tolist() == [2, 5, 5, 6]
 
 
-def check_one_row(draw: Random) -> None:
+def check_one_row(randn: RandomTensors) -> None:
     float16, bfloat16 = DTYPES[1:]
     # Every pair of dtype, gate and bias, for all tiles and shapes.
     kinds = ((float16, False, False), (float16, True, True), (bfloat16, False, True), (bfloat16, True, False))
     shapes = ((1, 1), (5, 100), (64, 512), (130, 1500))
     for tiles, (rows, size), (dtype, gated, biased) in itertools.product(TILES[::3], shapes, kinds):
-        weight = draw(2 * rows if gated else rows, size, dtype=dtype)
-        bias = draw(len(weight), dtype=dtype) if biased else None
-        x = draw(1, size, dtype=dtype)
+        weight = randn(2 * rows if gated else rows, size, dtype=dtype)
+        bias = randn(len(weight), dtype=dtype) if biased else None
+        x = randn(1, size, dtype=dtype)
         wide = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
         expected = definitions.silu_mul(wide) if gated else wide
         actual = multiply_row(weight, bias, x, gated=gated, tiles=tiles)
@@ -201,16 +201,16 @@ CHECKS = [check_norms, check_activations, check_rope, check_rope_and_store, chec
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("check", CHECKS)
-def test_interpreted_kernels(check: Callable[[Random], None]) -> None:
+def test_interpreted_kernels(check: Callable[[RandomTensors], None]) -> None:
     assert INTERPRETED
-    check(Random())
+    check(RandomTensors())
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("check", CHECKS)
-def test_compiled_kernels(check: Callable[[Random], None]) -> None:
-    check(Random())
+def test_compiled_kernels(check: Callable[[RandomTensors], None]) -> None:
+    check(RandomTensors())
 
 
 def test_without_gpu_and_interpreter_the_definitions_are_used() -> None:

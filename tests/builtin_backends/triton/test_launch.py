@@ -13,10 +13,9 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from sglang_plug import AttentionShape, KVPool, SamplingOptions, SamplingParams
-from sglang_plug_backends.triton import attention, launch, moe
+from sglang_plug_backends.triton import attention, launch, moe, sampling
 from sglang_plug_backends.triton import kernel_set as kernels
 from sglang_plug_backends.triton import matrix_vector as row
-from sglang_plug_backends.triton import sampling as draw
 from sglang_plug_backends.triton.settings import TritonSettings
 
 from .compiling import replace_kernels
@@ -42,7 +41,7 @@ class Recorded:
 def launched(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
     """Return each launched kernel on a device with overlapping launches, and its named arguments."""
     results: dict[str, dict[str, Any]] = {}
-    replace_kernels(monkeypatch, (kernels, moe, draw, row, attention), partial(Recorded, launches=results))
+    replace_kernels(monkeypatch, (kernels, moe, sampling, row, attention), partial(Recorded, launches=results))
     return results
 
 

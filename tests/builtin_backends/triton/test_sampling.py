@@ -12,7 +12,7 @@ from sglang_plug.testing.model.sampling import distribution, sampling_cases
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from sglang_plug_backends.triton import kernel_set as kernels
-from sglang_plug_backends.triton import sampling as draw
+from sglang_plug_backends.triton import sampling
 from sglang_plug_backends.triton.launch import INTERPRETED
 
 # The interpreter computes with numpy, which warns where a device does not.
@@ -23,7 +23,7 @@ device = "cpu" if INTERPRETED else "cuda"
 
 def made() -> Kernels:
     built = kernels.build()
-    assert built.sample_tokens.func is draw.sample_tokens and built.mask_logits.func is draw.mask_logits
+    assert built.sample_tokens.func is sampling.sample_tokens and built.mask_logits.func is sampling.mask_logits
     return built
 
 
@@ -41,7 +41,7 @@ def check_exact(*, width: int, block: int, some: int, every: int) -> None:
         logits = case.logits.expand(len(tokens), -1).contiguous().to(device)
         options = SamplingOptions.of([case.params] * len(tokens), width, lambda tensor: tensor.to(device))
         uniform = middles[tokens].to(device)
-        sampled = draw.sample_tokens(logits, options, uniform, block=block, wide_block=block).cpu()
+        sampled = sampling.sample_tokens(logits, options, uniform, block=block, wide_block=block).cpu()
         assert torch.equal(sampled, tokens), (case.name, sampled.tolist(), tokens.tolist())
 
 
@@ -50,7 +50,7 @@ def check_not_finite() -> None:
     logits[0, 3], logits[1, 4], logits[2], logits[3] = torch.nan, torch.inf, torch.nan, -torch.inf
     for params in (SamplingParams(), SamplingParams(top_k=3, top_p=0.5, min_p=0.1)):
         options = SamplingOptions.of([params] * 4, 50, lambda tensor: tensor.to(device))
-        tokens = draw.sample_tokens(
+        tokens = sampling.sample_tokens(
             logits.to(device), options, torch.full((4,), 0.5, dtype=torch.float64, device=device)
         )
         assert tokens.shape == (4,) and tokens.dtype == torch.int64

@@ -41,9 +41,23 @@ def test_kinds(backend: Any, kind: str, source: Any, good: list[str], bad: list[
     assert [text for text in bad if compiled.accepts(text)] == []
 
 
-def test_every_kind_is_declared_and_known(backend: Any) -> None:
-    for kind in CONSTRAINT_KINDS:
-        backend.refusal(kind, "")
+NOT_JSON = "the schema is not valid JSON: Expecting value: line 1 column 1 (char 0)"
+EXAMPLES = {
+    "json_schema": ('{"const": 1}', "1"),
+    "json_object": ("", "{}"),
+    "regex": ("a", "a"),
+    "ebnf": ('root ::= "a"', "a"),
+    "choice": ('["a"]', "a"),
+    "structural_tag": ('{"structures": [{"begin": "<f>", "schema": {}, "end": "</f>"}], "triggers": ["<f>"]}', ""),
+}
+"""Kind of constraint -> a source, and the shortest output."""
+
+
+@pytest.mark.parametrize("kind", CONSTRAINT_KINDS)
+def test_every_declared_kind_is_known(backend: Any, kind: str) -> None:
+    source, output = EXAMPLES[kind]
+    assert backend(kind, source).accepts(output)
+    assert backend.refusal(kind, "") == (NOT_JSON if kind in ("json_schema", "choice", "structural_tag") else "")
 
 
 TAG = {"begin": "<f>", "end": "</f>"}

@@ -94,8 +94,8 @@ UPRIGHT = (".experts.gate_up_proj", ".experts.down_proj")
 def published(family: str, weights: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     rename = ON_THE_HUB.get(family, str)
     for name, tensor in weights.items():
-        turned = family == "qwen3-vl-moe" and name.endswith(UPRIGHT)
-        yield rename(name), tensor.transpose(1, 2) if turned else tensor
+        transposed = family == "qwen3-vl-moe" and name.endswith(UPRIGHT)
+        yield rename(name), tensor.transpose(1, 2) if transposed else tensor
 
 
 def arrays(family: str) -> list[dict[str, Tensor]]:
@@ -112,8 +112,8 @@ def arrays(family: str) -> list[dict[str, Tensor]]:
 def media(inputs: dict[str, Tensor], count: int) -> Media:
     kept = {name: item for name, item in inputs.items() if name in ("pixel_values", "image_grid_thw", "row_ends")}
     if kept["pixel_values"].dim() == 5:
-        further = {"tokens": inputs["tokens"]} if "tokens" in inputs else {"image_sizes": inputs["image_sizes"][0]}
-        kept = {"pixel_values": kept["pixel_values"][0], **further}
+        more = {"tokens": inputs["tokens"]} if "tokens" in inputs else {"image_sizes": inputs["image_sizes"][0]}
+        kept = {"pixel_values": kept["pixel_values"][0], **more}
     return Media.of(
         0,
         count,
@@ -130,8 +130,8 @@ def reference_states(theirs: Any, inputs: dict[str, Tensor]) -> Tensor:
     result = theirs.get_image_features(inputs["pixel_values"], **options)
     pooled = result.pooler_output
     states: Tensor = pooled.flatten(0, 1) if isinstance(pooled, Tensor) and pooled.dim() == 3 else pooled[0]
-    further = getattr(result, "deepstack_features", None)
-    return states if further is None else torch.stack([states, *(item[0] for item in further)], dim=1)
+    deepstack = getattr(result, "deepstack_features", None)
+    return states if deepstack is None else torch.stack([states, *(item[0] for item in deepstack)], dim=1)
 
 
 @pytest.mark.parametrize("version", ["now", "published"])

@@ -105,10 +105,10 @@ def test_unroutable_experts_are_refused(model: type[Model], case: tuple[str, Any
 def test_layers_that_predict_further_tokens_are_left_out() -> None:
     model = build(DeepseekV3, v3(num_mtp_layers=1)[1])
     weights = DeepseekV3ForCausalLM(model.config).state_dict()
-    further = {
+    more = {
         name: torch.zeros(1) for name in ("model.layers.3.eh_proj.weight", "model.layers.3.shared_head.norm.weight")
     }
-    model.load_weights({**weights, **further}.items())
+    model.load_weights({**weights, **more}.items())
     with pytest.raises(WeightError, match=r"model\.layers\.4\.norm"):
         model.load_weights({**weights, "model.layers.4.norm": torch.zeros(1)}.items())
 

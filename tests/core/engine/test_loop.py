@@ -53,12 +53,12 @@ class Device:
     def __init__(self) -> None:
         self.failures = 0
 
-    def launch(self, shares: list[ScheduledChunk], before: LaunchedStep | None = None) -> LaunchedStep:
+    def launch(self, chunks: list[ScheduledChunk], before: LaunchedStep | None = None) -> LaunchedStep:
         if self.failures:
             self.failures -= 1
             raise MemoryError("no memory left")
-        results = [StepResult(5 if share.complete else None) for share in shares]
-        return LaunchedStep([share.sequence for share in shares], None, lambda: results)
+        results = [StepResult(5 if chunk.complete else None) for chunk in chunks]
+        return LaunchedStep([chunk.sequence for chunk in chunks], None, lambda: results)
 
 
 class Bench:
@@ -229,9 +229,13 @@ def test_control_calls(make: Make) -> None:
 
 
 def test_close_ends_the_loop(make: Make) -> None:
-    bench = make()
+    faulty = Faulty()
+    bench = make(extensions={"faulty": faulty})
+    bench.submit("running")
     bench.box.messages.append(Close())
     bench.loop.run()
+    assert len(bench.tokens("running")) <= 1, "no step is planned after the one under way"
+    assert faulty.closed == 1
 
 
 def test_weights_are_replaced_between_requests_only(make: Make) -> None:

@@ -82,9 +82,9 @@ def test_the_older_spelling() -> None:
 def test_a_part_of_the_head_is_turned() -> None:
     rope = Rope(16, {"rope_theta": 10000.0, "partial_rotary_factor": 0.5}, 64)
     x = torch.randn(3, 2, 16)
-    turned = apply_rope(x, *rope(torch.arange(3), torch.float32))
-    assert torch.equal(turned[..., 8:], x[..., 8:])
-    assert not torch.equal(turned[1:, :, :8], x[1:, :, :8])
+    rotated = apply_rope(x, *rope(torch.arange(3), torch.float32))
+    assert torch.equal(rotated[..., 8:], x[..., 8:])
+    assert not torch.equal(rotated[1:, :, :8], x[1:, :, :8])
 
 
 def test_unknown_kinds_are_refused() -> None:

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from sglang_plug_backends.triton import attention, launch, moe, quantized, recurrent
+from sglang_plug_backends.triton import attention, launch, moe, quantized, recurrent, sampling
 from sglang_plug_backends.triton import kernel_set as kernels
 from sglang_plug_backends.triton import lora as low_rank
 from sglang_plug_backends.triton import matrix_vector as row
-from sglang_plug_backends.triton import sampling as draw
 from tests.fake_cuda.device.tensors import DeviceTensor, clock
 
-MODULES = (attention, quantized, draw, kernels, low_rank, moe, launch, recurrent, row)
+MODULES = (attention, quantized, sampling, kernels, low_rank, moe, launch, recurrent, row)
 STRIDED = {
     "decode_kernel": ("q", "k", "v", "part", "tables"),
     "prefill_kernel": ("q", "k", "v", "out", "tables"),

@@ -18,11 +18,18 @@ class StepQuota:
     Args:
         max_bytes: in one step; a block that is larger may be loaded in a step of its own.
         clock: the time in seconds.
+        changed: notified when a step ends; ``None``: a condition of this quota.
     """
 
-    def __init__(self, max_bytes: int = STEP_BYTES, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        max_bytes: int = STEP_BYTES,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        changed: threading.Condition | None = None,
+    ) -> None:
         self.max_bytes, self._clock = max_bytes, clock
-        self._changed = threading.Condition()
+        self._changed = threading.Condition() if changed is None else changed
         self._decoding, self._ended = False, 0.0
         self._used = 0
 

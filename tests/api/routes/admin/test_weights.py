@@ -14,11 +14,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import sglang_plug_models.demo
+from tests.api.routes.streaming import Streaming
 
 DEMO = Path(sglang_plug_models.demo.__file__).parent / "sglang-plug-demo"
 ROUTE = "/update_weights_from_disk"
 DONE = {"success": True, "message": "Succeeded to update model weights."}
-PROMPT = {"text": "The capital of France is", "sampling_params": {"temperature": 0.0, "max_new_tokens": 8}}
+MAX_NEW_TOKENS = 8
+PROMPT = {
+    "text": "The capital of France is",
+    "sampling_params": {"temperature": 0.0, "max_new_tokens": MAX_NEW_TOKENS},
+}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +61,7 @@ def test_the_documents_answers(restored: Any, other: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/no/such-folder", "/" + "x" * 4000])
 def test_a_folder_that_is_not_there_is_refused_before_anything_is_aborted(app: Any, path: str) -> None:
-    body = {"text": "Once", "sampling_params": {"max_new_tokens": 1000, "ignore_eos": True}, "stream": True}
+    body = {"text": "Once", "sampling_params": {"max_new_tokens": 200, "ignore_eos": True}, "stream": True}
 
     async def work() -> tuple[Any, bytes]:
         running = app.begin("/generate", body)
@@ -96,16 +101,29 @@ def test_requests_in_flight_end_first_and_new_ones_wait(restored: Any, other: Pa
         while not restored.engine.in_flight:
             await asyncio.sleep(0.001)
         update = asyncio.ensure_future(restored.client.post(ROUTE, json={"model_path": str(other)}))
-        while restored.engine.admission_gate.is_open and not update.done():
-            await asyncio.sleep(0.001)
-        second = asyncio.ensure_future(restored.client.post("/generate", json=long))
-        return [(await task).json() for task in (first, update, second)]
+        others = []
+        while not update.done():
+            is_sent_during_first = not first.done()
+            answer = await restored.client.post("/generate", json=PROMPT)
+            others.append((answer.json()["text"], is_sent_during_first))
+        return [(await first).json(), (await update).json(), others]
 
-    first, update, second = restored.run(work())
+    before = restored.answer("/generate", PROMPT)["text"]
+    first, update, others = restored.run(work())
     assert first["text"] == alone
     assert update == DONE
-    assert second["text"] not in ("", alone)
+    after = restored.answer("/generate", PROMPT)["text"]
+    assert after != before and {text for text, _ in others} <= {before, after}
+    assert (after, True) in others, "no request has waited for the update"
     assert restored.is_whole()
+
+
+async def is_overtaken(request: asyncio.Future[Any], running: Streaming) -> bool:
+    """Return True if an earlier request gets many more tokens than ``request`` needs, and ``request`` none."""
+    tokens = running.received.count(b"data:")
+    while not request.done() and running.received.count(b"data:") < tokens + 20 * MAX_NEW_TOKENS:
+        await asyncio.sleep(0.001)
+    return not request.done()
 
 
 def test_requests_do_not_wait_for_an_update_whose_client_has_left(app: Any, other: Path) -> None:
@@ -115,10 +133,13 @@ def test_requests_do_not_wait_for_an_update_whose_client_has_left(app: Any, othe
         running = app.begin("/generate", endless)
         await running.until("data:")
         update = app.begin(ROUTE, {"model_path": str(other)})
-        waiting = asyncio.ensure_future(app.client.post("/generate", json=PROMPT))
-        await asyncio.sleep(0.2)
-        assert not update.task.done() and not waiting.done()
+        for _ in range(20):  # the first ones may be sent before the update has begun
+            waiting = asyncio.ensure_future(app.client.post("/generate", json=PROMPT))
+            if await is_overtaken(waiting, running):
+                break
+        assert not update.task.done()
         await update.leave()
+        assert not waiting.done(), "requests have not waited for the update"
         answer = await waiting
         assert not running.task.done()
         await running.leave()

@@ -36,11 +36,11 @@ def test_every_character_is_judged_as_by_python(backend: Any, pattern: str) -> N
     meant = [re.compile(pattern.replace("(?<x>", "(?P<x>"), flags) for flags in (re.ASCII, re.NOFLAG)]
     disputed = "\r\u2028\u2029" if pattern == "." else ""  # the dot of ECMAScript stops at these too
     for point in points(backend):
-        verdicts = {expression.fullmatch(point) is not None for expression in meant}
+        matches = {expression.fullmatch(point) is not None for expression in meant}
         if compiled.accepts(point):
-            assert verdicts == {True} and point not in disputed
+            assert matches == {True} and point not in disputed
         elif point.isascii() and point not in disputed:
-            assert False in verdicts, point
+            assert False in matches, point
 
 
 def test_white_space_is_what_both_dialects_take_for_it(backend: Any) -> None:

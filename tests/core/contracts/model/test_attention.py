@@ -43,8 +43,8 @@ CONFIG: dict[str, Any] = {
 FAMILIES = {
     "plain": ("LlamaForCausalLM", LlamaConfig(**CONFIG)),
     "normalised heads": ("Qwen3ForCausalLM", Qwen3Config(**CONFIG, head_dim=16)),
-    "partly turned": ("Phi3ForCausalLM", Phi3Config(**CONFIG, partial_rotary_factor=0.5)),
-    "turned in float32": ("Olmo2ForCausalLM", Olmo2Config(**CONFIG)),
+    "partly rotated": ("Phi3ForCausalLM", Phi3Config(**CONFIG, partial_rotary_factor=0.5)),
+    "rotated in float32": ("Olmo2ForCausalLM", Olmo2Config(**CONFIG)),
 }
 
 

@@ -60,55 +60,55 @@ class Device:
         self._sampled: dict[int, dict[int, tuple[int, ...]]] = {}
 
     def launch(
-        self, shares: list[ScheduledChunk], before: LaunchedStep | None = None
+        self, chunks: list[ScheduledChunk], before: LaunchedStep | None = None
     ) -> LaunchedStep | DeferredSampling:
         self.launches += 1
         number = self.launches
-        assert (before is not None) == any(share.ahead for share in shares)
+        assert (before is not None) == any(chunk.ahead for chunk in chunks)
         self.log.append(f"launch {number}")
-        self.launched_ids.append([share.sequence.request.id for share in shares])
+        self.launched_ids.append([chunk.sequence.request.id for chunk in chunks])
         if number in self.unlaunchable:
             raise MemoryError(f"no memory for {number}")
         known = {} if before is None else self._sampled[id(before.results)]
-        self.steps.begin([held for share in shares if (held := held_state(share.sequence)) is not None])
-        tokens = [self._write(share, known) for share in shares]
-        self.steps.end(shares)
-        complete = [share.complete for share in shares]
-        if before is not None and any(share.complete and share.sequence.constrained for share in shares):
+        self.steps.begin([held for chunk in chunks if (held := held_state(chunk.sequence)) is not None])
+        tokens = [self._write(chunk, known) for chunk in chunks]
+        self.steps.end(chunks)
+        complete = [chunk.complete for chunk in chunks]
+        if before is not None and any(chunk.complete and chunk.sequence.constrained for chunk in chunks):
 
             def sample(committed: Ordered[ScheduledChunk]) -> LaunchedStep:
                 self.log.append(f"sample {number}")
                 return self._sample(number, committed, tokens, complete)
 
             return DeferredSampling(sample)
-        return self._sample(number, shares, tokens, complete)
+        return self._sample(number, chunks, tokens, complete)
 
-    def _write(self, share: ScheduledChunk, known: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
+    def _write(self, chunk: ScheduledChunk, known: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
         """What the step does to slots; the tokens of the sequence as the device knows them."""
-        sequence = share.sequence
-        tokens = known[id(sequence)] if share.pending_on_device else tuple(sequence.tokens)
-        start, end, written = share.start, share.draft_end, tokens + share.drafts
-        assert len(sequence.slots) >= end and share.count > 0
+        sequence = chunk.sequence
+        tokens = known[id(sequence)] if chunk.pending_on_device else tuple(sequence.tokens)
+        start, end, written = chunk.start, chunk.draft_end, tokens + chunk.drafts
+        assert len(sequence.slots) >= end and chunk.count > 0
         assert len(set(sequence.slots)) == len(sequence.slots)
         for position in range(start, end):
             self.slots[sequence.slots[position]] = written[: position + 1]
         for position in range(end):
             assert self.slots[sequence.slots[position]] == written[: position + 1]
         if (held := held_state(sequence)) is not None:
-            self.states.compute(held, tokens, start, share.end)
+            self.states.compute(held, tokens, start, chunk.end)
         return tokens
 
     def _sample(
-        self, number: int, shares: Ordered[ScheduledChunk], tokens: list[tuple[int, ...]], complete: list[bool]
+        self, number: int, chunks: Ordered[ScheduledChunk], tokens: list[tuple[int, ...]], complete: list[bool]
     ) -> LaunchedStep:
         tokens_of: dict[int, tuple[int, ...]] = {}
         step_results = []
-        for share, history, is_complete in zip(shares, tokens, complete, strict=True):
-            sequence = share.sequence
-            if not is_complete or not share.complete or share.dropped:
+        for chunk, history, is_complete in zip(chunks, tokens, complete, strict=True):
+            sequence = chunk.sequence
+            if not is_complete or not chunk.complete or chunk.dropped:
                 step_results.append(StepResult())
                 continue
-            sampled = drafted(history, share.drafts)
+            sampled = drafted(history, chunk.drafts)
             if sequence.constrained:
                 assert history == tuple(sequence.tokens), "chosen before the step ahead of it is committed"
                 sampled = constrained(history, sequence.limit)
@@ -125,7 +125,7 @@ class Device:
             return step_results
 
         self._sampled = {id(results): tokens_of}
-        return LaunchedStep([share.sequence for share in shares if id(share.sequence) in tokens_of], None, results)
+        return LaunchedStep([chunk.sequence for chunk in chunks if id(chunk.sequence) in tokens_of], None, results)
 
 
 class Box:

@@ -201,8 +201,8 @@ def test_what_is_known_too_late_is_not_launched_ahead(how: str) -> None:
     if how == "constrained and reported":
         sequence.sampling.constrained = True
     bench.scheduler.add(sequence)
-    shares = bench.scheduler.plan()
-    assert bench.scheduler.plan_ahead(shares) == []
+    chunks = bench.scheduler.plan()
+    assert bench.scheduler.plan_ahead(chunks) == []
 
 
 def test_constrained_tokens_are_chosen_once_those_before_are_committed() -> None:
@@ -254,9 +254,9 @@ def test_chunks_leave_their_budget_to_those_that_decode() -> None:
     counts: list[list[int]] = []
     launch = bench.device.launch
 
-    def watched(shares: list[ScheduledChunk], before: LaunchedStep | None = None) -> LaunchedStep | DeferredSampling:
-        counts.append([share.count for share in shares])
-        return launch(shares, before)
+    def watched(chunks: list[ScheduledChunk], before: LaunchedStep | None = None) -> LaunchedStep | DeferredSampling:
+        counts.append([chunk.count for chunk in chunks])
+        return launch(chunks, before)
 
     bench.device.launch = watched  # type: ignore[method-assign]
     bench.finish()
@@ -268,9 +268,9 @@ def test_a_step_without_some_of_the_running_sequences_is_followed_by_another_pla
     bench = Bench()
     for id in ("a", "b"):
         bench.scheduler.add(Sequence.of(Request(id=id, tokens=(1, 2), params=SamplingParams()), WIDTH))
-    shares = bench.scheduler.plan()
-    assert bench.scheduler.plan_ahead(shares[:1]) == []
-    assert len(bench.scheduler.plan_ahead(shares)) == 2
+    chunks = bench.scheduler.plan()
+    assert bench.scheduler.plan_ahead(chunks[:1]) == []
+    assert len(bench.scheduler.plan_ahead(chunks)) == 2
 
 
 def test_nothing_is_evicted_or_retracted_ahead() -> None:

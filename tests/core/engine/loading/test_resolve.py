@@ -1,17 +1,14 @@
-"""Which model class serves a checkpoint, for which tasks, on which device."""
+"""Which model class serves a checkpoint, and for which tasks."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
 
 from sglang_plug import Checkpoint, ConfigError, Facts, ModelSpec, PluginError, PluginOptions, Plugins
 from sglang_plug.contracts.request import Task
-from sglang_plug.engine.loading.device import choose_device, choose_dtype
 from sglang_plug.engine.loading.resolve import _tasks as served_tasks
 from sglang_plug.engine.loading.resolve import choose_model
 from sglang_plug.plugins.installed.discovery import DiscoveredPlugin
@@ -107,38 +104,6 @@ def test_two_plugins_of_one_architecture_still_clash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "devices", "message"),
-    [
-        ("cuda", 0, "--device cuda: torch sees no CUDA device here"),
-        ("cuda:7", 0, "--device cuda:7: torch sees no CUDA device here"),
-        ("cuda:2", 2, "--device cuda:2: torch sees 2 CUDA devices here; the last is cuda:1"),
-        ("abacus", 0, "--device 'abacus' is not a device that torch knows"),
-        ("meta", 0, "--device meta: torch cannot compute there"),
-        ("xpu", 0, "--device xpu: torch cannot compute there"),
-    ],
-)
-def test_devices_that_are_not_there(name: str, devices: int, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        choose_device(name, cuda_devices=devices)
-
-
-def test_devices_that_are_there() -> None:
-    names = ("cpu", "cuda", "cuda:0", "cuda:1")
-    assert [choose_device(name, cuda_devices=2).type for name in names] == ["cpu", *["cuda"] * 3]
-
-
-def test_each_replica_has_devices_of_its_own() -> None:
-    names = ("cpu", "auto", "cuda", "cuda:1")
-    assert [str(choose_device(name, 2, cuda_devices=4)) for name in names] == [
-        "cpu",
-        *["cuda:2"] * 2,
-        "cuda:3",
-    ]
-    with pytest.raises(ConfigError, match="--device cuda with this many --replicas needs cuda:4: torch sees 4"):
-        choose_device("cuda", 4, cuda_devices=4)
-
-
-@pytest.mark.parametrize(
     ("declared", "task", "served"),
     [
         ({"generate"}, "auto", ("generate",)),
@@ -169,24 +134,3 @@ def test_tasks_that_a_model_cannot_do(declared: set[Task], task: str, can: str) 
 def declares(tasks: set[Task]) -> Component:
     origin = DiscoveredPlugin("mine", "mine", "1", "mine")
     return Component(ModelSpec(name="Mine", target="mine:Mine", tasks=frozenset(tasks)), origin, {})
-
-
-@pytest.mark.parametrize(
-    ("whole", "decoder", "device", "expected"),
-    [
-        ({"dtype": torch.bfloat16}, {}, "cuda", torch.bfloat16),
-        ({"dtype": None}, {"dtype": torch.bfloat16}, "cuda", torch.bfloat16),
-        ({}, {"torch_dtype": "float16"}, "cuda", torch.float16),
-        ({"dtype": "bfloat16"}, {"dtype": "float32"}, "cpu", torch.bfloat16),
-        ({}, {"dtype": torch.float16}, "cpu", torch.float32),
-        ({"dtype": "float16", "quantization_config": {"quant_method": "awq"}}, {}, "cpu", torch.bfloat16),
-        ({"dtype": "float16", "quantization_config": {"quant_method": "awq"}}, {}, "cuda", torch.float16),
-        ({}, {}, "cuda", torch.float32),
-    ],
-)
-def test_the_dtype_is_that_of_the_whole_or_of_the_decoder(
-    whole: dict[str, Any], decoder: dict[str, Any], device: str, expected: torch.dtype
-) -> None:
-    configs = SimpleNamespace(**whole), SimpleNamespace(**decoder)
-    assert choose_dtype("auto", *configs, torch.device(device)) == expected
-    assert choose_dtype("float32", *configs, torch.device(device)) == torch.float32

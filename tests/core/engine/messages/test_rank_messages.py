@@ -108,13 +108,13 @@ class Bench:
 
     def step(
         self,
-        shares: list[ScheduledChunk],
+        chunks: list[ScheduledChunk],
         device_tokens: DeviceTokens | None = None,
         extensions: Mapping[str, RankStep] = MappingProxyType({}),
     ) -> tuple[Any, Any]:
         """The batch that rank 0 builds, and that of the other rank."""
-        batch = self.runner.build(shares, device_tokens)
-        self.ranks.step(shares, batch, known=device_tokens is None, extensions=extensions)
+        batch = self.runner.build(chunks, device_tokens)
+        self.ranks.step(chunks, batch, known=device_tokens is None, extensions=extensions)
         self.worker_rank.run()
         return batch, self.components.backend.planned[-1]
 
@@ -138,7 +138,7 @@ def test_a_worker_rank_builds_the_same_batches(data: st.DataObject) -> None:
     bench, fresh = Bench(), iter(range(1, 10**6))
     sequences = [sequence(number, data.draw(st.integers(1, 12))) for number in range(4)]
     for _ in range(data.draw(st.integers(1, 12))):
-        shares = []
+        chunks = []
         for seq in data.draw(st.permutations(sequences)):
             action = data.draw(st.sampled_from(["computes", "computes", "computes", "rests", "is retracted"]))
             if action == "is retracted":
@@ -148,16 +148,16 @@ def test_a_worker_rank_builds_the_same_batches(data: st.DataObject) -> None:
             remaining = len(seq.tokens) - seq.computed
             count = data.draw(st.integers(1, remaining))
             drafts = tuple(range(data.draw(st.integers(0, 3)))) if count == remaining else ()
-            share = ScheduledChunk(seq, count, drafts=drafts)
-            del seq.slots[share.start :]  # what a draft had that failed
-            seq.slots.extend(next(fresh) for _ in range(share.width))
-            shares.append(share)
-        if not shares:
+            chunk = ScheduledChunk(seq, count, drafts=drafts)
+            del seq.slots[chunk.start :]  # what a draft had that failed
+            seq.slots.extend(next(fresh) for _ in range(chunk.width))
+            chunks.append(chunk)
+        if not chunks:
             continue
-        same(*bench.step(shares))
-        for share in shares:
-            seq = share.sequence
-            seq.computed += share.count
+        same(*bench.step(chunks))
+        for chunk in chunks:
+            seq = chunk.sequence
+            seq.computed += chunk.count
             if seq.computed == len(seq.tokens):
                 seq.tokens.append(next(fresh))
 
@@ -179,9 +179,9 @@ def test_tokens_that_only_the_device_knows_follow() -> None:
     for number, seq in enumerate((known, unknown)):
         seq.slots.extend(range(10 * number, 10 * number + 4))
     unknown.computed = 1
-    shares = [ScheduledChunk(known, 2), ScheduledChunk(unknown, 1, ahead=1)]
-    assert shares[1].pending_on_device
-    batch, received = bench.step(shares, DeviceTokens([1], torch.tensor([77])))
+    chunks = [ScheduledChunk(known, 2), ScheduledChunk(unknown, 1, ahead=1)]
+    assert chunks[1].pending_on_device
+    batch, received = bench.step(chunks, DeviceTokens([1], torch.tensor([77])))
     same(batch, received)
     assert received.input_ids.tolist() == [0, 1, 77]
     assert bench.group.messages[-1].tokens is None and not bench.group.sent
@@ -196,9 +196,9 @@ def test_tensors_of_step_extensions_follow() -> None:
     prepare_step = {name: lambda step, batch, name=name: received.update({name: step}) for name in steps}
     bench.components.extensions = ExtensionPoints(prepare_step=prepare_step)
     bench.step([ScheduledChunk(seq, 3)], extensions=steps)
-    rows, turned = received["images"].tensors
+    rows, transposed = received["images"].tensors
     assert received["images"].data == b"rows" and rows.tolist() == [1, 2]
-    assert torch.equal(turned, states.T) and received["other"] == RankStep(b"step data") and not bench.group.sent
+    assert torch.equal(transposed, states.T) and received["other"] == RankStep(b"step data") and not bench.group.sent
 
 
 def test_a_worker_rank_lets_extensions_prepare_the_batch_before_it_is_planned() -> None:

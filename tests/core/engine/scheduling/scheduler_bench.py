@@ -80,24 +80,24 @@ class Device:
         self.steps = StateSteps(self.states)  # type: ignore[arg-type]
         self.computed = 0
 
-    def run(self, shares: list[ScheduledChunk]) -> list[StepResult]:
+    def run(self, chunks: list[ScheduledChunk]) -> list[StepResult]:
         results = []
-        self.steps.begin([held for share in shares if (held := held_state(share.sequence)) is not None])
-        for share in shares:
-            sequence = share.sequence
-            tokens = (*sequence.tokens, *share.drafts)
-            end = sequence.computed + share.width
-            assert len(sequence.slots) >= end and share.count > 0
-            assert not share.drafts or share.end == len(sequence.tokens)
+        self.steps.begin([held for chunk in chunks if (held := held_state(chunk.sequence)) is not None])
+        for chunk in chunks:
+            sequence = chunk.sequence
+            tokens = (*sequence.tokens, *chunk.drafts)
+            end = sequence.computed + chunk.width
+            assert len(sequence.slots) >= end and chunk.count > 0
+            assert not chunk.drafts or chunk.end == len(sequence.tokens)
             for position in range(sequence.computed, end):
                 self.slots[sequence.slots[position]] = tokens[: position + 1]
             for position in range(end):
                 assert self.slots[sequence.slots[position]] == tokens[: position + 1]
             if (held := held_state(sequence)) is not None:
-                self.states.compute(held, tokens, sequence.computed, share.end)
-            self.computed += share.count
-            results.append(sampled(tuple(sequence.tokens), share.drafts) if share.complete else StepResult())
-        self.steps.end(shares)
+                self.states.compute(held, tokens, sequence.computed, chunk.end)
+            self.computed += chunk.count
+            results.append(sampled(tuple(sequence.tokens), chunk.drafts) if chunk.complete else StepResult())
+        self.steps.end(chunks)
         return results
 
 
@@ -140,10 +140,10 @@ def finish(scheduler: Scheduler, device: Device, limit: int = 10_000) -> dict[st
 
 
 def step(scheduler: Scheduler, device: Device) -> list[Output]:
-    shares = scheduler.plan()
-    assert shares or not scheduler.busy, "a busy scheduler planned nothing"
-    assert sum(share.width for share in shares) <= max(scheduler.chunk_size, len(scheduler.running))
-    outputs = scheduler.commit(shares, device.run(shares))
+    chunks = scheduler.plan()
+    assert chunks or not scheduler.busy, "a busy scheduler planned nothing"
+    assert sum(chunk.width for chunk in chunks) <= max(scheduler.chunk_size, len(scheduler.running))
+    outputs = scheduler.commit(chunks, device.run(chunks))
     scheduler.check()
     return outputs
 

@@ -63,11 +63,11 @@ def test_prompt_logprobs_are_not_taken_from_the_cache() -> None:
     submit(scheduler, "a", [4] * 30, params={"max_new_tokens": 1})
     finish(scheduler, device)
     submit(scheduler, "b", [4] * 30, params={"max_new_tokens": 1}, logprobs=LogprobOptions(start=10))
-    shares = scheduler.plan()
-    assert shares[0].sequence.computed == 9
+    chunks = scheduler.plan()
+    assert chunks[0].sequence.computed == 9
     logprobs = tuple(TokenLogprob(4, 0.0) for _ in range(10, 25))
-    scheduler.commit(shares, [StepResult(prompt_logprobs=logprobs[:15])])
-    assert shares[0].sequence.reusable == 24
+    scheduler.commit(chunks, [StepResult(prompt_logprobs=logprobs[:15])])
+    assert chunks[0].sequence.reusable == 24
 
 
 def test_zero_new_tokens_caches_the_prompt() -> None:
@@ -183,14 +183,14 @@ def test_random_traffic(data: st.DataObject) -> None:
 class Forcing(Device):
     """Some tokens come along without being sampled; they are the same that would be sampled, so outputs are as ever."""
 
-    def run(self, shares: list[ScheduledChunk]) -> list[StepResult]:
-        results = super().run(shares)
-        return [self._forced(share, result) for share, result in zip(shares, results, strict=True)]
+    def run(self, chunks: list[ScheduledChunk]) -> list[StepResult]:
+        results = super().run(chunks)
+        return [self._forced(chunk, result) for chunk, result in zip(chunks, results, strict=True)]
 
-    def _forced(self, share: ScheduledChunk, result: StepResult) -> StepResult:
-        sequence = share.sequence
+    def _forced(self, chunk: ScheduledChunk, result: StepResult) -> StepResult:
+        sequence = chunk.sequence
         emitted_len = sequence.output.emitted_len + len(sequence.output.forced_logprobs)
-        known = sequence.tokens[emitted_len : sequence.computed + share.count + 1]
+        known = sequence.tokens[emitted_len : sequence.computed + chunk.count + 1]
         assert not known or sequence.computed < emitted_len, "the step does not compute what predicts a forced token"
         logprobs = tuple(TokenLogprob(token, 0.0) for token in known) if sequence.request.logprobs is not None else ()
         if result.token is None:
@@ -297,12 +297,12 @@ def test_images_that_see_each_other_are_computed_in_one_step(page_size: int) -> 
     sequence = submit_images(scheduler, "a", prompt, range(5, 15), range(20, 23), range(26, 48))
     ends = []
     while sequence.computed < len(prompt):
-        shares = scheduler.plan()
-        ahead = scheduler.plan_ahead(shares)
-        outputs = scheduler.commit(shares, device.run(shares))
+        chunks = scheduler.plan()
+        ahead = scheduler.plan_ahead(chunks)
+        outputs = scheduler.commit(chunks, device.run(chunks))
         ends.append(sequence.computed)
         if ahead:
-            assert [share.committed.count for share in ahead] == [sequence.count(sequence.computed, 8)]
+            assert [chunk.committed.count for chunk in ahead] == [sequence.count(sequence.computed, 8)]
     assert ends == [15, 23, 48, 50]
     finish(scheduler, device)
     assert len(outputs) == 1
@@ -328,9 +328,9 @@ def test_one_image_longer_than_a_step_makes_room_for_itself() -> None:
     scheduler, device = make(chunk_size=4), Device()
     submit_images(scheduler, "a", list(range(100, 140)), range(2, 38))
     submit(scheduler, "b", list(range(200, 210)))
-    shares = scheduler.plan()
-    assert [share.count for share in shares] == [38]
-    scheduler.commit(shares, device.run(shares))
+    chunks = scheduler.plan()
+    assert [chunk.count for chunk in chunks] == [38]
+    scheduler.commit(chunks, device.run(chunks))
     finished = finish_unbounded(scheduler, device)
     assert finished["b"] == expected(list(range(200, 210)))
 
@@ -339,8 +339,8 @@ def finish_unbounded(scheduler: Scheduler, device: Device) -> dict[str, list[int
     """As ``finish``, where steps may be longer than a chunk."""
     tokens: dict[str, list[int]] = {}
     while scheduler.busy:
-        shares = scheduler.plan()
-        for output in scheduler.commit(shares, device.run(shares)):
+        chunks = scheduler.plan()
+        for output in scheduler.commit(chunks, device.run(chunks)):
             tokens.setdefault(output.id, []).extend(output.tokens)
         scheduler.check()
     return tokens

@@ -26,8 +26,8 @@ class Runner:
     def __init__(self) -> None:
         self.steps: list[list[ScheduledChunk]] = []
 
-    def run(self, shares: Ordered[ScheduledChunk]) -> list[StepResult]:
-        self.steps.append(list(shares))
+    def run(self, chunks: Ordered[ScheduledChunk]) -> list[StepResult]:
+        self.steps.append(list(chunks))
         return []
 
 
@@ -49,18 +49,18 @@ def test_prompt_lengths(changed: dict[str, Any], lengths: list[list[int]]) -> No
 def test_every_token_has_a_slot_of_its_own(page_size: int) -> None:
     largest_steps, runner = steps(page_size=page_size), Runner()
     largest_steps.run(runner)  # type: ignore[arg-type]
-    for shares in runner.steps:
-        slots = [slot for share in shares for slot in share.sequence.slots]
-        assert len(set(slots)) == len(slots) == sum(share.count for share in shares) == 20
+    for chunks in runner.steps:
+        slots = [slot for chunk in chunks for slot in chunk.sequence.slots]
+        assert len(set(slots)) == len(slots) == sum(chunk.count for chunk in chunks) == 20
         assert min(slots) >= page_size and max(slots) < largest_steps.slots + page_size
-        assert all(share.complete and set(share.sequence.tokens) <= set(range(7)) for share in shares)
+        assert all(chunk.complete and set(chunk.sequence.tokens) <= set(range(7)) for chunk in chunks)
     assert largest_steps.slots == {1: 20, 4: 32}[page_size]
 
 
 def test_sampling_asks_for_much() -> None:
     runner = Runner()
     steps().run(runner)  # type: ignore[arg-type]
-    few, many = (shares[0].sequence.request for shares in runner.steps)
+    few, many = (chunks[0].sequence.request for chunks in runner.steps)
     assert few.logprobs is not None and few.logprobs.start == 0
     assert many.logprobs is not None and many.logprobs.start == -1
     for request in (few, many):
@@ -70,8 +70,8 @@ def test_sampling_asks_for_much() -> None:
 def test_prompts_without_outputs() -> None:
     runner = Runner()
     steps(task="embed").run(runner)  # type: ignore[arg-type]
-    assert all(share.sequence.request.task == "embed" for shares in runner.steps for share in shares)
-    assert all(share.sequence.request.logprobs is None for shares in runner.steps for share in shares)
+    assert all(chunk.sequence.request.task == "embed" for chunks in runner.steps for chunk in chunks)
+    assert all(chunk.sequence.request.logprobs is None for chunks in runner.steps for chunk in chunks)
 
 
 class Spans(StepExtension, AdmissionPhase, ProfilingPhase):
@@ -115,11 +115,11 @@ def test_the_largest_request_of_an_extension_has_a_step_of_its_own(
     largest_steps, runner = steps(longest=18, tokens=20, page_size=page_size).with_extensions(extensions), Runner()
     largest_steps.run(runner)  # type: ignore[arg-type]
     assert len(runner.steps) == 3
-    shares = runner.steps[-1]
-    assert [share.count for share in shares] == counts
-    first = shares[0].sequence
+    chunks = runner.steps[-1]
+    assert [chunk.count for chunk in chunks] == counts
+    first = chunks[0].sequence
     assert first.request.id == "spans" and len(first.tokens) == 17 and first.layout is not None
-    slots = [slot for share in shares for slot in share.sequence.slots]
+    slots = [slot for chunk in chunks for slot in chunk.sequence.slots]
     assert len(set(slots)) == len(slots) == sum(counts) and max(slots) < largest_steps.slots + page_size
 
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -232,3 +235,29 @@ def test_a_model_that_transformers_lacks_is_compared_with_a_reference() -> None:
 def test_without_a_reference_the_remedy_is_told() -> None:
     with pytest.raises(AssertionError, match="transformers has no BigramForCausalLM; give check_model a reference"):
         check_model("BigramForCausalLM", BIGRAM, model_class=Bigram)
+
+
+KERNEL_SETS = """
+    from dataclasses import dataclass
+
+    MADE = []
+
+    @hookimpl
+    def register_kernels():
+        yield KernelSpec(name="wide", target=f"{__name__}:build", settings=f"{__name__}:Width")
+
+    @dataclass(frozen=True)
+    class Width:
+        width: int = 8
+
+    def build(settings):
+        from sglang_plug.contracts.model.kernels import TORCH
+        MADE.append(settings.width)
+        return TORCH
+"""
+
+
+def test_a_named_kernel_set_is_made_with_its_settings(install: Callable[..., Path]) -> None:
+    install("sglang-wide", KERNEL_SETS)
+    check_model("LlamaForCausalLM", CONFIGS["LlamaForCausalLM"], kernels="wide")
+    assert importlib.import_module("sglang_wide").MADE == [8]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,7 +30,7 @@ from sglang_plug import (
 from sglang_plug.testing import check_store
 from sglang_plug_api.responses.store import MemoryResponses
 from sglang_plug_api.stores.sqlite.example import open_store
-from sglang_plug_api.stores.sqlite.store import SQLiteStore
+from sglang_plug_api.stores.sqlite.store import DATABASE, SQLiteStore
 
 
 def test_the_built_in_store_conforms() -> None:
@@ -47,10 +49,16 @@ class Broken(SQLiteStore):
     def __init__(self, folder: Path, context: StoreContext) -> None:
         super().__init__(replace(context, folder=str(folder)))
 
+    def execute(self, statement: str, *values: Any) -> list[sqlite3.Row]:
+        """Change or read the store's file without the store, and return the rows."""
+        with closing(sqlite3.connect(self.folder / DATABASE, isolation_level=None)) as database:
+            database.row_factory = sqlite3.Row
+            return database.execute(statement, values).fetchall()
+
 
 class ForgetsAtClose(Broken):
     async def close(self) -> None:
-        await self.call(lambda database: database._database.execute("DELETE FROM files"))
+        self.execute("DELETE FROM files")
         await super().close()
 
 
@@ -117,33 +125,22 @@ class AllowsEverything(Broken):
     async def move(self, id: str, to: BatchStatus, now: int, **more: Any) -> BatchRecord:
         if to == "validating":
             return await super().move(id, to, now, **more)
-        change = f"UPDATE batches SET status = ?, {to}_at = ? WHERE id = ?"
-        await self.call(lambda database: database._database.execute(change, (to, now, id)))
+        self.execute(f"UPDATE batches SET status = ?, {to}_at = ? WHERE id = ?", to, now, id)
         return await self.batch(id)
 
 
 class CountsTwice(Broken):
     async def add_results(self, id: str, results: Sequence[LineResult], worker: str = "") -> None:
-        def count(database: Any) -> None:
-            database.add_results(id, results, worker)
-            database._database.execute(
-                "UPDATE batches SET completed = completed + 1 WHERE id = ? AND status = 'in_progress'", (id,)
-            )
-
-        await self.call(count)
+        await super().add_results(id, results, worker)
+        self.execute("UPDATE batches SET completed = completed + 1 WHERE id = ? AND status = 'in_progress'", id)
 
 
 class IgnoresClaims(Broken):
     """Accepts results whoever holds the line."""
 
     async def add_results(self, id: str, results: Sequence[LineResult], worker: str = "") -> None:
-        row = "SELECT worker FROM claims WHERE batch = ? AND line = ?"
-
-        def add(database: Any) -> None:
-            holder = database._row(row, id, results[0].line)
-            database.add_results(id, results, holder["worker"] if holder else worker)
-
-        await self.call(add)
+        holders = self.execute("SELECT worker FROM claims WHERE batch = ? AND line = ?", id, results[0].line)
+        await super().add_results(id, results, holders[0]["worker"] if holders else worker)
 
 
 class ClaimsForever(Broken):
@@ -160,11 +157,8 @@ class ClaimsTwice(Broken):
         lines = list(lines)
         held = "SELECT line FROM claims WHERE batch = ? AND worker <> ? AND until > ?"
 
-        def taken(database: Any) -> set[int]:
-            rows = database._database.execute(held, (id, worker, time.time())).fetchall()
-            return {row["line"] for row in rows} | database.done_lines(id)
-
-        before = await self.call(taken)
+        rows = self.execute(held, id, worker, time.time())
+        before = {row["line"] for row in rows} | await self.call(lambda database: database.done_lines(id))
         free = set() if WHOLE_BATCH in before else set(lines) - before
         try:
             open = (await self.batch(id)).status in ("validating", "in_progress", "finalizing", "cancelling")

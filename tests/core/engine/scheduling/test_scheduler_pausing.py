@@ -12,9 +12,9 @@ from sglang_plug import Constraint, LogprobOptions
 from sglang_plug.engine.messages.api_messages import Abort, Pause, Resume
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.prefix_cache.radix import RadixCache
+from tests.core.engine.execution.overlap_bench import QUESTIONS, SCHEMA, Engine, numbers, without_numbers
 
 from .scheduler_bench import Device, expected, finish, make, room, step, submit
-from .test_overlap import QUESTIONS, SCHEMA, Engine, numbers, without_numbers
 
 pytestmark = pytest.mark.whole_engine
 

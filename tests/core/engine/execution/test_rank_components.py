@@ -1,20 +1,19 @@
-"""What is assembled from the components that were chosen."""
+"""The components that each rank builds for itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sglang_plug import Plugins
-from sglang_plug.config import PluginOptions
-from sglang_plug.engine.execution.rank_components import _kernels
-from sglang_plug.testing.model import model as model_kit
+from sglang_plug import EngineConfig, Plugins
+from sglang_plug.config import BackendOptions, ModelOptions, PluginOptions
+from sglang_plug.engine.execution.rank_components import build_rank_components
+from sglang_plug.engine.loading.resolve import resolve
 
-SOURCE = """
+KERNEL_SETS = """
     from dataclasses import dataclass
 
     @hookimpl
@@ -48,12 +47,11 @@ SOURCE = """
 def test_kernel_sets_are_made_with_their_settings(
     name: str, settings: dict[str, Any], expected: str, install: Callable[..., Path]
 ) -> None:
-    install("sglang-wide", SOURCE)
-    component = Plugins.discover(PluginOptions(settings=settings)).get("kernels", name)
-    resolved: Any = SimpleNamespace(choices={"kernels": SimpleNamespace(component=component)})
-    assert _kernels(resolved).name == expected
-
-
-def test_the_model_kit_makes_a_named_set_with_its_settings(install: Callable[..., Path]) -> None:
-    install("sglang-wide", SOURCE)
-    assert [model_kit._kernels(name).name for name in ("wide", "plain", "torch")] == ["wide 8", "plain", "torch"]
+    install("sglang-wide", KERNEL_SETS)
+    config = EngineConfig(
+        model=ModelOptions(device="cpu"),
+        backends=BackendOptions(kernels=name),
+        plugins=PluginOptions(settings=settings),
+    )
+    resolved = resolve(config, Plugins.discover(config.plugins))
+    assert build_rank_components(resolved).kernels.name == expected

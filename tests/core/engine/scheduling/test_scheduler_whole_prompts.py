@@ -38,21 +38,21 @@ def submit(scheduler: Scheduler, index: int, length: int) -> None:
 
 
 def step(scheduler: Scheduler) -> tuple[list[ScheduledChunk], list[Output]]:
-    shares = scheduler.plan()
-    used = [slot for share in shares for slot in share.sequence.slots[: share.count]]
+    chunks = scheduler.plan()
+    used = [slot for chunk in chunks for slot in chunk.sequence.slots[: chunk.count]]
     assert max(Counter(used).values()) == 1, "two prompts in one slot"
-    results = [StepResult(values=(float(share.sequence.request.id),)) for share in shares]
-    outputs = scheduler.commit(shares, results)
+    results = [StepResult(values=(float(chunk.sequence.request.id),)) for chunk in chunks]
+    outputs = scheduler.commit(chunks, results)
     scheduler.check()
-    return shares, outputs
+    return chunks, outputs
 
 
 @given(lengths, st.integers(1, 32), st.integers(1, 6), st.sampled_from([1, 4]), aborted)
 @example([40, 40], 1, 6, 1, set())
 def test_every_prompt_is_computed_at_once_and_no_slot_is_lost(
-    lengths: list[int], chunk: int, max_running: int, page_size: int, aborted: set[int]
+    lengths: list[int], chunk_size: int, max_running: int, page_size: int, aborted: set[int]
 ) -> None:
-    scheduler = make(chunk, max_running, page_size)
+    scheduler = make(chunk_size, max_running, page_size)
     for index, length in enumerate(lengths):
         submit(scheduler, index, length)
     for index in aborted:
@@ -60,16 +60,16 @@ def test_every_prompt_is_computed_at_once_and_no_slot_is_lost(
     remaining = [index for index in range(len(lengths)) if index not in aborted]
     order: list[int] = []
     while scheduler.busy:
-        shares, outputs = step(scheduler)
-        assert shares, "a busy scheduler planned nothing"
-        counts = [share.count for share in shares]
-        assert counts == [len(share.sequence.request.tokens) for share in shares]
-        assert all(share.complete for share in shares)
-        assert sum(counts) <= chunk or len(counts) == 1
+        chunks, outputs = step(scheduler)
+        assert chunks, "a busy scheduler planned nothing"
+        counts = [chunk.count for chunk in chunks]
+        assert counts == [len(chunk.sequence.request.tokens) for chunk in chunks]
+        assert all(chunk.complete for chunk in chunks)
+        assert sum(counts) <= chunk_size or len(counts) == 1
         assert len(counts) <= max_running
-        for share, output in zip(shares, outputs, strict=True):
+        for chunk, output in zip(chunks, outputs, strict=True):
             assert output.finish is not None and output.finish.reason == "stop"
-            assert (output.id, output.values) == (share.sequence.request.id, (float(output.id),))
+            assert (output.id, output.values) == (chunk.sequence.request.id, (float(output.id),))
             assert output.tokens == () and output.cached_tokens == 0
             order.append(int(output.id))
         assert scheduler.running == []
@@ -83,6 +83,6 @@ def test_a_prompt_longer_than_a_step_waits_for_one_of_its_own() -> None:
         submit(scheduler, index, length)
     steps = []
     while scheduler.busy:
-        shares, _ = step(scheduler)
-        steps.append([share.count for share in shares])
+        chunks, _ = step(scheduler)
+        steps.append([chunk.count for chunk in chunks])
     assert steps == [[6, 6], [30], [4]]

@@ -89,10 +89,10 @@ class Device:
     def __init__(self, extensions: ExtensionPoints) -> None:
         self._extensions = extensions
 
-    def launch(self, shares: list[ScheduledChunk], before: LaunchedStep | None = None) -> LaunchedStep:
-        sequences = [share.sequence for share in shares]
-        decisions = self._extensions.decisions(sequences, [5] * len(shares))
-        results = [StepResult(5, finish=decisions.get(row, TokenDecision()).finish) for row in range(len(shares))]
+    def launch(self, chunks: list[ScheduledChunk], before: LaunchedStep | None = None) -> LaunchedStep:
+        sequences = [chunk.sequence for chunk in chunks]
+        decisions = self._extensions.decisions(sequences, [5] * len(chunks))
+        results = [StepResult(5, finish=decisions.get(row, TokenDecision()).finish) for row in range(len(chunks))]
         return LaunchedStep(sequences, None, lambda: results)
 
 

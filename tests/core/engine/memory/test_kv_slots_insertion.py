@@ -96,7 +96,7 @@ def test_a_cache_that_stores_nothing_keeps_no_slots() -> None:
     assert kv.pool.free == 32
 
 
-class Follower(StepExtension, CachePhase):
+class CacheRecorder(StepExtension, CachePhase):
     """Notes which slots hold cached tokens."""
 
     def __init__(self) -> None:
@@ -118,17 +118,17 @@ class Follower(StepExtension, CachePhase):
 
 
 def test_an_extension_can_follow_what_is_cached() -> None:
-    follower = Follower()
-    points = extension_points({"follower": follower})
+    recorder = CacheRecorder()
+    points = extension_points({"recorder": recorder})
     kv = KVAllocator(SlotPool(32, 4), RadixCache(4, LeastRecentlyUsed(), time.monotonic), points)
 
     def compare() -> None:
-        assert len(follower.slots) == kv.cache.size
+        assert len(recorder.slots) == kv.cache.size
 
     kv.insert(sequence(20), 8, Writer())
     compare()
     kv.insert(sequence(20), 16, Writer())
-    assert follower.restored == [("one", 8), ("one", 16)]
+    assert recorder.restored == [("one", 8), ("one", 16)]
     compare()
     running = sequence(27, 100)
     assert kv.allocate(running, kv.match(running), 0)  # evicts some of it
@@ -142,4 +142,4 @@ def test_an_extension_can_follow_what_is_cached() -> None:
     kv.insert(sequence(20), 16, Writer())
     kv.flush()
     compare()
-    assert not follower.slots
+    assert not recorder.slots
