@@ -119,7 +119,7 @@ def test_loading_and_unloading_tell_what_is_loaded(adapted: Any, folders: dict[s
         (LOAD, {"lora_name": "red", "lora_path": "DEMO"}, "an adapter of that name is loaded"),
         (LOAD, {"lora_name": "green", "lora_path": "/no/such/folder"}, "is not a folder"),
         (LOAD, {"lora_name": "green", "lora_path": "DEMO"}, "holds no adapter of a known format (lora)"),
-        (LOAD, {"lora_name": "a:b", "lora_path": "DEMO"}, "none of them a colon"),
+        (LOAD, {"lora_name": "a:b", "lora_path": "DEMO"}, "and no colon"),
         (LOAD, {"lora_name": "sglang-plug-demo", "lora_path": "DEMO"}, "is the name of the served model"),
         (UNLOAD, {"lora_name": "green"}, "no adapter 'green' is loaded; loaded: 'red'"),
     ],
