@@ -114,9 +114,9 @@ def test_each_extension_follows_its_own_grammars() -> None:
 @pytest.mark.parametrize(
     ("prefix", "message"),
     [
-        (ReasoningPrefix(()), "needs what ends it"),
-        (ReasoningPrefix(((),)), "needs what ends it"),
-        (ReasoningPrefix(((1,), ())), "needs what ends it"),
+        (ReasoningPrefix(()), "needs an end marker"),
+        (ReasoningPrefix(((),)), "needs an end marker"),
+        (ReasoningPrefix(((1,), ())), "needs an end marker"),
         (ReasoningPrefix(((1,),), (70,)), "reasoning_prefix is not in the vocabulary of 70 tokens"),
         (ReasoningPrefix(((-1,),)), "reasoning_prefix is not in the vocabulary"),
     ],

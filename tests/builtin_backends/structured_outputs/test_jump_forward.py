@@ -217,8 +217,8 @@ def test_bad_preambles_are_refused(serve: Callable[..., Any]) -> None:
     bench = Bench(serve)
     request = bench.request(JSON)
     for reasoning_prefix, message in (
-        (ReasoningPrefix(()), "needs what ends it"),
-        (ReasoningPrefix(((),)), "needs what ends it"),
+        (ReasoningPrefix(()), "needs an end marker"),
+        (ReasoningPrefix(((),)), "needs an end marker"),
         (ReasoningPrefix(((1,),), (1 << 20,)), "not in the vocabulary"),
     ):
         with pytest.raises(Exception, match=message):
