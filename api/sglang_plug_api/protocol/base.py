@@ -85,9 +85,14 @@ class RequestBody(BaseModel):
 
     misplaced: ClassVar[Remedies] = PLAIN
 
+    processor_remedy: ClassVar[str] = "it is a parameter of requests that generate text"
+    """Remedy for a field of a logits processor of this server, in bodies that do not take such fields."""
+
     @model_validator(mode="after")
     def _refuse_misplaced(self, info: ValidationInfo) -> RequestBody:
-        check(self.model_extra or {}, self.misplaced)
+        if self.model_extra:
+            names = self.misplaced.keys() & request_fields_of(info).names
+            check(self.model_extra, {**self.misplaced, **dict.fromkeys(names, self.processor_remedy)})
         return self
 
 

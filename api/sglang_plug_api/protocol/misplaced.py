@@ -32,11 +32,11 @@ FALSE_ASKS = frozenset({"use_activation", "include_reasoning"})
 """Fields of which false is_requested for something, too."""
 
 _PROCESSOR = "images are processed as the checkpoint says"
-_WATERMARK = "install sglang-plug-watermark, which adds the field watermark to what generates text"
+_WATERMARK = "a plugin can watermark generated text: sglang-plug plugins search watermark"
 _NOT_SPLIT = (
     "prefill and decode engines are paired by the server (--prefill-replicas, --prefill-servers), not by requests"
 )
-_THINKING = "use thinking_budget of the plugin sglang-plug-thinking-budget, or"
+_THINKING = "or a plugin that limits reasoning: sglang-plug plugins search thinking"
 _OWN_ENCODER = "this server encodes images itself"
 EVERYWHERE: Remedies = {
     "guided_json": "use response_format with type json_schema",
@@ -109,7 +109,7 @@ GENERATION: Remedies = {
     "repetition_detection": "use repetition_penalty, or stop",
     "session_params": _SESSIONS,
     "moderation": "nothing is moderated",
-    "thinking_token_budget": f"{_THINKING} max_tokens",
+    "thinking_token_budget": f"use max_tokens, {_THINKING}",
 }
 """Remedies for chat and text completions."""
 
@@ -299,7 +299,7 @@ NATIVE: Remedies = {
     "bootstrap_pair_key": _NOT_SPLIT,
     "decode_tp_size": _NOT_SPLIT,
     "require_reasoning": "use /v1/chat/completions",
-    "max_thinking_tokens": f"{_THINKING} max_new_tokens, in sampling_params",
+    "max_thinking_tokens": f"use max_new_tokens in sampling_params, {_THINKING}",
 }
 """Remedies for ``/generate``."""
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from sglang_plug import PluginOptions, Plugins
 from sglang_plug_api.answers.errors import from_validation
-from sglang_plug_api.protocol.base import RequestBody
+from sglang_plug_api.options.request_fields import request_fields
+from sglang_plug_api.protocol.base import RequestBody, validation_context
 from sglang_plug_api.protocol.embeddings import EmbeddingsBody, RerankBody
 from sglang_plug_api.protocol.misplaced import FALSE_ASKS, NEUTRAL
 from sglang_plug_api.protocol.native import GenerateBody, SamplingBody
@@ -48,6 +51,44 @@ def test_what_would_do_nothing_is_refused_by_name(body: type[RequestBody], name:
     plain = body.model_validate(BODIES[body])
     for nothing in (None, *(() if name in FALSE_ASKS else (False,)), [], "", *NEUTRAL.get(name, ())):
         assert declared(body.model_validate({**BODIES[body], name: nothing})) == declared(plain)
+
+
+WATERMARK_PLUGIN = """
+from dataclasses import dataclass
+
+from sglang_plug import LogitsProcessorSpec, hookimpl
+
+
+@dataclass(frozen=True)
+class Fields:
+    watermark: dict | None = None
+
+
+@hookimpl
+def register_logits_processors():
+    yield LogitsProcessorSpec(name="marker", target="x:Marker", summary="x", request_fields=f"{__name__}:Fields")
+"""
+
+
+@pytest.mark.parametrize("blocked", [(), ("logits-processor:marker",)], ids=["loaded", "blocked"])
+@pytest.mark.parametrize(
+    ("body", "remedy"),
+    [
+        (GenerateBody, "it belongs in sampling_params"),
+        (EmbeddingsBody, "it is a parameter of requests that generate text"),
+    ],
+)
+def test_a_field_of_a_processor_of_this_server_gets_the_remedy_of_its_route(
+    tmp_path: Path, body: type[RequestBody], remedy: str, blocked: tuple[str, ...]
+) -> None:
+    """Not that of other servers, where no plugin has the field."""
+    assert "watermark" in body.misplaced
+    (tmp_path / "marker.py").write_text(WATERMARK_PLUGIN)
+    plugins = Plugins.discover(PluginOptions(files=(str(tmp_path / "marker.py"),), block=blocked))
+    with pytest.raises(ValidationError) as caught:
+        body.model_validate({**BODIES[body], "watermark": {}}, context=validation_context(request_fields(plugins)))
+    refusal = from_validation(caught.value)
+    assert (refusal.param, refusal.message) == ("watermark", f"'watermark' would have no effect here: {remedy}")
 
 
 def test_zero_is_not_nothing() -> None:
