@@ -16,7 +16,8 @@ from pydantic import (
     model_validator,
 )
 
-from sglang_plug.plugins.request_fields import RequestFieldError, RequestFields
+from sglang_plug.contracts.sampling_params import RequestFieldError
+from sglang_plug.plugins.request_fields import RequestFields
 from sglang_plug_api.answers.errors import ApiError, WrongField
 
 from .misplaced import PLAIN, Remedies, check
@@ -85,14 +86,14 @@ class RequestBody(BaseModel):
 
     misplaced: ClassVar[Remedies] = PLAIN
 
-    processor_remedy: ClassVar[str] = "it is a parameter of requests that generate text"
+    _processor_remedy: ClassVar[str] = "it is a parameter of requests that generate text"
     """Remedy for a field of a logits processor of this server, in bodies that do not take such fields."""
 
     @model_validator(mode="after")
     def _refuse_misplaced(self, info: ValidationInfo) -> RequestBody:
         if self.model_extra:
             names = self.misplaced.keys() & request_fields_of(info).names
-            check(self.model_extra, {**self.misplaced, **dict.fromkeys(names, self.processor_remedy)})
+            check(self.model_extra, {**self.misplaced, **dict.fromkeys(names, self._processor_remedy)})
         return self
 
 

@@ -123,7 +123,7 @@ class GenerateBody(PromptsBody):
     """``POST /generate``: one prompt, or a batch of them with every other field a value or a list of as many."""
 
     misplaced: ClassVar[Remedies] = NATIVE
-    processor_remedy: ClassVar[str] = "it belongs in sampling_params"
+    _processor_remedy: ClassVar[str] = "it belongs in sampling_params"
 
     input_embeds: StatesPrompts | None = None
     """Inputs of the model's first layer instead of tokens: a list of states, or one for each prompt."""
@@ -146,7 +146,7 @@ class GenerateBody(PromptsBody):
         names = request_fields_of(info).names
         for name, value in (self.model_extra or {}).items():
             if name in names and is_requested(value):
-                raise WrongField(name, f"{name!r} would have no effect here: {self.processor_remedy}")
+                raise WrongField(name, f"{name!r} would have no effect here: {self._processor_remedy}")
         return self
 
     @field_validator("top_logprobs_num")

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sglang_plug import SamplingParams
-from sglang_plug.plugins.request_fields import RequestFieldError, RequestFields
+from sglang_plug.contracts.sampling_params import RequestFieldError
+from sglang_plug.plugins.request_fields import RequestFields
 from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.stops.stop_regex import StopPatterns
@@ -158,8 +159,6 @@ class RequestSampling:
             self._defaults.fields.check_params(completed)
         except RequestFieldError as error:
             raise ApiError(str(error), param=error.field) from None
-        except ValueError as error:
-            raise ApiError(str(error), param=str(error).partition(" ")[0]) from None
         return completed
 
     def _check_prompt(self, prompt: int) -> None:

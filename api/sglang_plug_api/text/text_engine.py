@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -281,7 +280,7 @@ class TextEngine:
                 raise refusal from None
             if text == str(error):
                 raise
-            raise RequestError(text, error.status, error.about) from error
+            raise RequestError(text, error.status, error.about, error.field) from error
         finally:
             self._running.discard(running)
             self._report(job, detokenizer, arrived, first, refused)
@@ -390,6 +389,6 @@ def _refusal(job: Job, error: RequestError, text: str) -> ApiError | None:
         case "input_embeds":
             return ApiError(text, error.status, param="input_embeds")
         case "processor_fields":
-            return ApiError(text, error.status, param=re.split(r"[\s:]", text, maxsplit=1)[0])
+            return ApiError(text, error.status, param=error.field or None)
         case _:
             return None

@@ -124,7 +124,8 @@ class InFlightRequests:
                     self.send(Resume((id,)))
                 finished = output.finish is not None
                 if output.finish is not None and output.finish.reason == "error":
-                    raise RequestError(output.finish.message, output.finish.status, output.finish.about)
+                    finish = output.finish
+                    raise RequestError(finish.message, finish.status, finish.about, finish.field)
                 yield output if id == request.id else replace(output, id=request.id)
         except EngineError:
             finished = True

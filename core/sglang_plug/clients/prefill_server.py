@@ -117,7 +117,7 @@ class PrefillServer:
                 async for output in outputs:
                     self._connections.send(peer, StepOutputs([replace(output, id=request.id)]))
         except RequestError as error:
-            finish = Finish("error", message=str(error), status=error.status, about=error.about)
+            finish = Finish("error", message=str(error), status=error.status, about=error.about, field=error.field)
             self._connections.send(peer, StepOutputs([Output(id=request.id, finish=finish)]))
         except EngineError as error:
             self._connections.refuse(peer, Failed(str(error)))

@@ -28,12 +28,14 @@ class RequestError(ValueError):
 
     ``status`` is the HTTP status a server should answer with, ``about`` the part of the request that is wrong, if it is
     a single one: ``constraint``, ``input_embeds`` (the input embeddings that its prompt has instead of tokens), or
-    ``processor_fields``, where the message begins with the field.
+    ``processor_fields``. ``field`` is the path of the wrong field among the latter; empty if it is not known.
     """
 
-    def __init__(self, message: str, status: int = 400, about: RequestPart = "") -> None:
+    def __init__(self, message: str, status: int = 400, about: RequestPart = "", field: str = "") -> None:
         super().__init__(message)
-        self.status, self.about = status, about
+        self.status = status
+        self.about = about
+        self.field = field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,8 @@ class Finish:
     status: int = 200
     about: RequestPart = ""
     """What of the request the error is about."""
+    field: str = ""
+    """The path of the wrong request field, see ``RequestError``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -370,7 +370,7 @@ class EngineLoop:
 
 
 def _refused(error: RequestError) -> Finish:
-    return Finish("error", message=str(error), status=error.status, about=error.about)
+    return Finish("error", message=str(error), status=error.status, about=error.about, field=error.field)
 
 
 def _collect_all() -> None:

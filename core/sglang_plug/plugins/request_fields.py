@@ -16,7 +16,7 @@ import msgspec
 from msgspec import inspect as types
 
 from sglang_plug.config import ConfigError
-from sglang_plug.contracts.sampling_params import PROCESSED_PARAMS, SamplingParams
+from sglang_plug.contracts.sampling_params import PROCESSED_PARAMS, RequestFieldError, SamplingParams
 from sglang_plug.system.field_errors import field_error
 
 from .registry import Component, PluginError, Plugins, import_target
@@ -27,14 +27,6 @@ CONTAINERS = (types.UnionType, types.ListType, types.VarTupleType, types.Datacla
 """Types whose values may have objects in them."""
 SHOWN = 80
 """Maximum number of characters of a request that an error repeats."""
-
-
-class RequestFieldError(ValueError):
-    """A request field has a wrong value or cannot be used here; ``field`` is its path."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field
 
 
 @dataclass(frozen=True, slots=True)

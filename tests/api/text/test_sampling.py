@@ -162,6 +162,7 @@ def test_seeds_beyond_64_bits(seed: int) -> None:
         ({"max_new_tokens": 1.5}, "max_new_tokens"),
         ({"top_k": "5"}, "top_k"),
         ({"stop_token_ids": [True]}, "stop_token_ids"),
+        ({"stop_token_ids": [*range(257)]}, "stop_token_ids"),
         ({"min_new_tokens": 17}, "min_new_tokens"),
         ({"temperature": float("nan")}, "temperature"),
     ],

@@ -417,6 +417,15 @@ async def test_salts_of_two_callers_are_never_the_same(text_engine: Any, scripte
     assert len({request.salt for request in scripted.requests}) == 5
 
 
+async def test_a_refusal_names_the_field_that_the_engine_names(text_engine: Any, scripted: Any) -> None:
+    """Whatever its text begins with."""
+    scripted.error = RequestError("No token is left", about="processor_fields", field="allowed_token_ids")
+    engine = text_engine()
+    with pytest.raises(ApiError, match="^No token is left$") as refused:
+        await engine.complete(job(engine))
+    assert refused.value.param == "allowed_token_ids"
+
+
 async def test_an_error_names_the_id_that_the_caller_chose(text_engine: Any, scripted: Any) -> None:
     engine = text_engine()
     scripted.error = RequestError("Duplicate request ID: 'key/one' is still being served", 409)

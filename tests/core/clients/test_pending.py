@@ -186,10 +186,12 @@ async def test_a_refusal_is_an_error_with_a_status() -> None:
     stream = pending.submit(REQUEST)
     task = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
-    pending.dispatch(StepOutputs([Output(id="a", finish=Finish("error", message="full", status=503))]))
+    finish = Finish("error", message="full", status=503, about="processor_fields", field="steer.token")
+    pending.dispatch(StepOutputs([Output(id="a", finish=finish)]))
     with pytest.raises(RequestError, match="full") as caught:
         await task
-    assert caught.value.status == 503
+    error = caught.value
+    assert (error.status, error.about, error.field) == (503, "processor_fields", "steer.token")
 
 
 async def test_control_calls_are_told_apart() -> None:

@@ -9,18 +9,12 @@ from typing import Any, Final
 import torch
 
 from sglang_plug.contracts.request import Request, RequestError
-from sglang_plug.contracts.sampling_params import SamplingParams
+from sglang_plug.contracts.sampling_params import RequestFieldError, SamplingParams
 from sglang_plug.contracts.serving.logits_processor import LogitsProcessor, ProcessorRequest
 from sglang_plug.contracts.text.vocabulary import Vocabulary
 from sglang_plug.plugins.attribution import described, make
 from sglang_plug.plugins.registry import Component, Plugins
-from sglang_plug.plugins.request_fields import (
-    ProcessorRequestFields,
-    RequestFieldError,
-    RequestFields,
-    is_set,
-    usable_processors,
-)
+from sglang_plug.plugins.request_fields import ProcessorRequestFields, RequestFields, is_set, usable_processors
 from sglang_plug.plugins.specs import LogitsProcessorSpec
 from sglang_plug.system.library_panics import is_error
 
@@ -127,7 +121,7 @@ class LogitsProcessors:
             self.fields.check_params(params)
             fields = self.fields.read(params.processor_fields) if params.processor_fields else {}
         except RequestFieldError as error:
-            raise RequestError(str(error), about=ABOUT) from None
+            raise RequestError(str(error), about=ABOUT, field=error.field) from None
         uses = []
         for loaded in self.loaded:
             if not loaded.is_requested(params, fields):
@@ -150,20 +144,18 @@ class LogitsProcessors:
         try:
             return loaded.processor.prepare(request)
         except ValueError as error:
-            raise RequestError(_about_field(loaded, request, str(error)), about=ABOUT) from None
+            raise _field_refusal(loaded, request, str(error)) from None
         except BaseException as error:
             if not is_error(error):
                 raise
             raise RequestError(loaded.describe(error), 500) from error
 
 
-def _about_field(loaded: LoadedProcessor, request: ProcessorRequest, text: str) -> str:
-    """Return ``text``, prefixed with one of the processor's fields unless it begins with one."""
-    names = (
-        []
-        if loaded.fields is None
-        else [name for name in loaded.fields.names if name in request.params.processor_fields]
-    )
-    if not names or text.startswith(tuple(names)):
-        return text
-    return f"{names[0]}: {text}"
+def _field_refusal(loaded: LoadedProcessor, request: ProcessorRequest, text: str) -> RequestError:
+    """Return the refusal ``text`` of a processor: about the field that it begins with, else the first one given."""
+    declared = () if loaded.fields is None else loaded.fields.names
+    requested = [name for name in declared if name in request.params.processor_fields]
+    if requested and not text.startswith(tuple(requested)):
+        return RequestError(f"{requested[0]}: {text}", about=ABOUT, field=requested[0])
+    fields = [name for name in (*declared, *loaded.sampling_params) if text.startswith(name)]
+    return RequestError(text, about=ABOUT, field=max(fields, key=len, default=""))

@@ -121,17 +121,69 @@ def test_a_processor_that_cannot_say_whether_it_is_done_ends_its_own_requests_on
 
 
 @pytest.mark.parametrize(
-    ("params", "message"),
+    ("params", "field", "message"),
     [
-        ({"steer": {"token": -1}}, "steer: there is no token -1"),
-        ({"no_repeat_window": "a"}, "no_repeat_window must be an integer or null, not text"),
-        ({"steer": {"token": 3, "strength": -1.0}}, "steer: strength must be more than 0, got -1.0"),
+        ({"steer": {"token": -1}}, "steer", "steer: there is no token -1"),
+        ({"steer": {"token": "a"}}, "steer.token", "steer.token must be an integer, not text"),
+        ({"no_repeat_window": "a"}, "no_repeat_window", "no_repeat_window must be an integer or null, not text"),
+        ({"steer": {"token": 3, "strength": -1.0}}, "steer", "steer: strength must be more than 0, got -1.0"),
     ],
 )
-def test_the_engine_refuses_wrong_values(ask: Callable[..., list[Any]], params: Any, message: str) -> None:
+def test_the_engine_refuses_wrong_values(ask: Callable[..., list[Any]], params: Any, field: str, message: str) -> None:
     (error,) = ask([request("a", **params)], errors=True)
     assert isinstance(error, RequestError)
-    assert (str(error), error.status, error.about) == (message, 400, "processor_fields")
+    assert (str(error), error.status, error.about, error.field) == (message, 400, "processor_fields", field)
+
+
+REFUSING = """
+from dataclasses import dataclass
+
+from sglang_plug import LogitsProcessor, LogitsProcessorSpec, hookimpl
+
+
+@hookimpl
+def register_logits_processors():
+    target, fields = f"{__name__}:Refusing", f"{__name__}:Fields"
+    yield LogitsProcessorSpec(name="x", target=target, sampling_params=("logit_bias",), request_fields=fields)
+
+
+@dataclass
+class Fields:
+    level: int = 0
+    level_until: int = 0
+    text: str = ""
+
+
+class Refusing(LogitsProcessor):
+    def prepare(self, request):
+        raise ValueError(request.fields.text or "logit_bias is not for today")
+
+    def batch(self, rows):
+        raise AssertionError("no step is computed")
+"""
+
+
+@pytest.mark.parametrize(
+    ("params", "message", "field"),
+    [
+        ({"level": 3, "text": "level is low"}, "level is low", "level"),
+        ({"level": 3, "text": "level_until is low"}, "level_until is low", "level_until"),
+        ({"level": 3, "text": "That is low"}, "level: That is low", "level"),
+        ({}, "logit_bias is not for today", "logit_bias"),
+    ],
+)
+def test_a_refusal_of_a_processor_is_about_the_field_that_its_text_begins_with(
+    tmp_path: Path, params: dict[str, Any], message: str, field: str
+) -> None:
+    """Without one, it is about the first field that the request has."""
+    (tmp_path / "refusing.py").write_text(REFUSING)
+    options = PluginOptions(files=(str(tmp_path / "refusing.py"),), block=("logits-processor:logit-bias",))
+    processors = LogitsProcessors.build(Plugins.discover(options), VOCABULARY, torch.device("cpu"))
+    sampling = SamplingParams(processor_fields=params, logit_bias={} if params else {3: 1.0})
+    with pytest.raises(RequestError) as caught:
+        processors.admit(Request(id="a", tokens=(1,), params=sampling))
+    error = caught.value
+    assert (str(error), error.about, error.field) == (message, "processor_fields", field)
 
 
 def test_sequences_may_leave_while_their_tokens_are_on_the_device() -> None:
