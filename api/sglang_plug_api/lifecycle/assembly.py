@@ -89,7 +89,7 @@ async def start_components(engine: TextEngine, plugins: Plugins) -> None:
     await plugins.lifecycle.start_async(
         {**engine.info, "served_model_name": engine.model_name, "log_interval": interval}
     )
-    for observer in engine.guarded_observers:
+    for observer in engine.reports.observers:
         engine.client.on_step(observer.on_step)
 
 

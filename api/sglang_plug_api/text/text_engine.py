@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,6 @@ from sglang_plug import (
     MediaPrompt,
     Observer,
     RequestError,
-    RequestEvent,
     TemplateError,
     Tokenizer,
 )
@@ -27,17 +25,12 @@ from sglang_plug.plugins.request_fields import RequestFields
 from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.multimodal.image_prompts import ImagePrompts
 from sglang_plug_api.multimodal.images import RequestImage
-from sglang_plug_api.observers.observer_guard import GuardedObserver
+from sglang_plug_api.observers.request_reports import JobReport, RequestReports
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.service.admission_gate import AdmissionGate
 from sglang_plug_api.service.callers import Callers, current_caller
 from sglang_plug_api.service.gather import shielded
-from sglang_plug_api.service.request_context import (
-    DEADLINE_STATUS,
-    RequestContext,
-    current_request_context,
-    deadline_outcome,
-)
+from sglang_plug_api.service.request_context import DEADLINE_STATUS, current_request_context
 from sglang_plug_api.service.sequence_limits import SequenceLimits
 from sglang_plug_api.stores.storage import Storage
 
@@ -48,7 +41,6 @@ from .job import Job, JobOutput, RunningJob, joined, limited, output_job
 from .parsers import Parsers
 from .sampling import SamplingDefaults
 
-logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 Encoded = TypeVar("Encoded", bound=Sequence[Any])
 """A prompt that is not a text."""
@@ -99,7 +91,7 @@ class TextEngine:
         self._tokenizer, self._image_prompts = tokenizer, image_prompts
         self.callers = Callers(config)
         self.storage = storage
-        self.guarded_observers = tuple(GuardedObserver(name, observer) for name, observer in self.observers.items())
+        self.reports = RequestReports(self.observers, log=config.log_requests)
         self.request_fields = RequestFields() if request_fields is None else request_fields
         self.defaults = SamplingDefaults(
             config, info, tokenizer.eos_token_ids if tokenizer else (), self.request_fields
@@ -212,7 +204,7 @@ class TextEngine:
             return await asyncio.get_running_loop().run_in_executor(self._chat_threads, render)
         except RequestError as error:
             if error.status == DEADLINE_STATUS:
-                self._report_refusal(context)
+                self.reports.late(context)
             raise
 
     def check_text(self, text: str) -> None:
@@ -244,7 +236,14 @@ class TextEngine:
         detokenizer = Detokenizer(job, self._tokenizer)
         request = job.engine_request(arrived, isolated=self.config.tenant_isolation)
         await self.admission_gate.wait_open()
-        first: float | None = None
+        report = JobReport(
+            self.reports,
+            id=job.id,
+            request=job.request,
+            prompt_tokens=len(job.tokens),
+            arrived=arrived,
+            deadline=job.context.deadline,
+        )
         refused, repeats = 0, int(whole)
         running, job_outputs = RunningJob(job), list[JobOutput]()
         self._running.add(running)
@@ -253,13 +252,8 @@ class TextEngine:
                 try:
                     async with contextlib.aclosing(self.client.submit(request)) as outputs:
                         while detokenizer.ending is None:
-                            output = await running.next(outputs)
-                            job_output = detokenizer.feed(output)
-                            now = time.time()
-                            if output.tokens:
-                                first = now if first is None else first
-                            for observer in self.guarded_observers:
-                                observer.on_tokens(job.id, len(job_output.tokens), now)
+                            job_output = detokenizer.feed(await running.next(outputs))
+                            report.progress(job_output.completion_tokens)
                             if not whole:
                                 yield job_output
                             else:
@@ -268,7 +262,8 @@ class TextEngine:
                     if error.replica is None or not repeats:
                         raise
                     repeats -= 1
-                    detokenizer, first = Detokenizer(job, self._tokenizer), None
+                    detokenizer = Detokenizer(job, self._tokenizer)
+                    report.restart()
                     job_outputs.clear()
             if whole:
                 yield joined(job_outputs)
@@ -283,7 +278,8 @@ class TextEngine:
             raise RequestError(text, error.status, error.about, error.field) from error
         finally:
             self._running.discard(running)
-            self._report(job, detokenizer, arrived, first, refused)
+            reason = "" if detokenizer.ending is None else detokenizer.ending.reason
+            report.end(reason, detokenizer.count, detokenizer.cached_tokens, refused)
 
     async def update_weights(self, source: str, revision: str | None = None, version: str | None = None) -> None:
         """Replace the weights by those of another checkpoint once no request is in flight; new requests wait meanwhile.
@@ -336,42 +332,6 @@ class TextEngine:
         """Return the whole output."""
         async with contextlib.aclosing(self.stream(job, whole=True)) as job_outputs:
             return await anext(job_outputs)
-
-    def _report_refusal(self, context: RequestContext) -> None:
-        """Tell the observers of a request whose deadline passed before it was tokenized."""
-        event = RequestEvent(
-            id="",
-            reason="abort",
-            prompt_tokens=0,
-            cached_tokens=0,
-            output_tokens=0,
-            arrived=context.received,
-            first_token=None,
-            finished=time.time(),
-            deadline="refused",
-        )
-        for observer in self.guarded_observers:
-            observer.on_request(event)
-
-    def _report(self, job: Job, detokenizer: Detokenizer, arrived: float, first: float | None, refused: int) -> None:
-        """Tell the observers that a job ended; ``refused`` is the status of its refusal, or 0."""
-        finished, reason = time.time(), detokenizer.ending.reason if detokenizer.ending else ""
-        event = RequestEvent(
-            id=job.id,
-            reason=reason or "abort",
-            prompt_tokens=len(job.tokens),
-            cached_tokens=detokenizer.cached_tokens,
-            output_tokens=detokenizer.count,
-            arrived=arrived,
-            first_token=first,
-            finished=finished,
-            request=job.request,
-            deadline=deadline_outcome(job.context.deadline, finished, reason, refused),
-        )
-        for observer in self.guarded_observers:
-            observer.on_request(event)
-        if self.config.log_requests:
-            logger.info("Request %s", event)
 
 
 def _model_name(config: ServerConfig, info: Mapping[str, Any]) -> str:

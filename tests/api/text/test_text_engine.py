@@ -232,19 +232,15 @@ async def test_observers_see_every_request_once(text_engine: Any, scripted: Any)
 
 
 async def test_a_whole_output_is_computed_again_if_its_replica_fails(text_engine: Any, scripted: Any) -> None:
-    events: list[RequestEvent] = []
-
-    class Watcher(Observer):
-        def on_request(self, event: RequestEvent) -> None:
-            events.append(event)
-
-    engine = text_engine(observers={"watcher": Watcher()})
+    watcher = Watcher()
+    engine = text_engine(observers={"watcher": watcher})
     scripted.interruptions = [EngineError("signal 9", replica=1)]
     whole = await engine.complete(job(engine, logprobs=LogprobOptions(), stop=["world"]))
     assert (whole.text, whole.completion_tokens) == ("Hello, ", 12)
     assert len(whole.logprobs) == 12
     assert [request.id for request in scripted.requests] == ["one", "one"]
-    assert [(event.id, event.reason, event.output_tokens) for event in events] == [("one", "stop", 12)]
+    assert [(event.id, event.reason, event.output_tokens) for event in watcher.events] == [("one", "stop", 12)]
+    assert sum(watcher.tokens) == 12  # what the failed replica computed is not counted again
     assert engine.in_flight == 0
 
 
