@@ -31,7 +31,9 @@ from sglang_plug_api.options.config import ServerConfig, StorageConfig
 from sglang_plug_api.options.request_fields import request_fields
 from sglang_plug_api.protocol import misplaced
 from sglang_plug_api.protocol.misplaced import Remedies
+from sglang_plug_api.service.server_state import ServerState
 from sglang_plug_api.stores.storage import load_storage
+from sglang_plug_api.text.server_facts import ServerFacts
 from sglang_plug_api.text.text_engine import TextEngine
 
 PAGE = Path(__file__).with_name("api.md")
@@ -342,8 +344,10 @@ def application() -> Iterator[tuple[TextEngine, Plugins, FastAPI]]:
     plugins = Plugins.discover(PluginOptions(allow=(DISTRIBUTION,), strict=True))
     with tempfile.TemporaryDirectory() as folder:
         config = ServerConfig(storage=StorageConfig(file_storage_path=folder))
-        storage = load_storage(config, plugins)
-        engine = TextEngine(config, Nobody(), FACTS, None, storage=storage, request_fields=request_fields(plugins))
+        server = ServerFacts(
+            storage=load_storage(config, plugins), state=ServerState(weight_version=""), observers={}, plugins={}
+        )
+        engine = TextEngine(config, Nobody(), FACTS, None, server=server, request_fields=request_fields(plugins))
         yield engine, plugins, build_app(engine, plugins, GateState())
 
 

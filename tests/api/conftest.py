@@ -16,19 +16,24 @@ from sglang_plug import (
     EngineConfig,
     Finish,
     LogprobOptions,
+    Observer,
     Output,
     PluginOptions,
     Plugins,
     Request,
     StepStats,
+    Store,
     TokenLogprob,
 )
 from sglang_plug.config import ModelOptions
 from sglang_plug_api.options.config import ServerConfig
+from sglang_plug_api.service.server_state import ServerState
 from sglang_plug_api.stops.stop_regex import StopPatterns
 from sglang_plug_api.stores.sqlite.store import SQLiteStore
 from sglang_plug_api.stores.storage import Storage, store_context
 from sglang_plug_api.text import sampling
+from sglang_plug_api.text.parsers import load_parsers
+from sglang_plug_api.text.server_facts import ServerFacts
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .letters import END, LETTERS, VOCABULARY
@@ -166,15 +171,36 @@ def scripted() -> ScriptedEngine:
 
 @pytest.fixture
 def text_engine(scripted: ScriptedEngine) -> Callable[..., TextEngine]:
-    """``text_engine(**options)``: the text side of ``scripted``, with options of ``ServerConfig``."""
+    """``text_engine(**options)``: the text side of ``scripted``, with options of ``ServerConfig``.
+
+    It has the parsers that the options name if ``plugins`` are given.
+    """
 
     def make(
-        *, tokenizer: Any = LETTERS, observers: Any = None, image_prompts: Any = None, **options: Any
+        *,
+        tokenizer: Any = LETTERS,
+        observers: Mapping[str, Observer] | None = None,
+        image_prompts: Any = None,
+        store: Store | None = None,
+        plugins: Plugins | None = None,
+        context_length: int = INFO["context_length"],
+        **options: Any,
     ) -> TextEngine:
         config = ServerConfig(engine=EngineConfig(model=ModelOptions(path="org/letters")), **options)
-        storage = Storage(SQLiteStore(store_context(config)))
+        server = ServerFacts(
+            storage=Storage(store or SQLiteStore(store_context(config))),
+            state=ServerState(weight_version=config.weight_version),
+            observers=observers or {},
+            plugins={},
+        )
         return TextEngine(
-            config, scripted, INFO, tokenizer, storage=storage, observers=observers, image_prompts=image_prompts
+            config,
+            scripted,
+            {**INFO, "context_length": context_length, "max_total_tokens": 5 * context_length},
+            tokenizer,
+            server=server,
+            parsers=None if plugins is None else load_parsers(config, plugins, tokenizer),
+            image_prompts=image_prompts,
         )
 
     return make

@@ -51,7 +51,7 @@ def test_every_sequence_of_a_real_engine_has_a_span(options: PluginOptions) -> N
         stream: Any = engine.generate("Once upon a time", {**sampling, "max_new_tokens": 1000}, stream=True)
         next(stream)
         stream.close()
-        observer: Any = engine._engine.observers["in-memory"]
+        observer: Any = engine._engine.server.observers["in-memory"]
         observer.on_stop()
     first, second, aborted = observer.exporter.get_finished_spans()
     for span, answer in zip((first, second), answers, strict=True):

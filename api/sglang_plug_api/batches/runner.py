@@ -14,6 +14,7 @@ from functools import partial
 from fastapi import FastAPI
 
 from sglang_plug import BatchRecord, EngineError, StorageError
+from sglang_plug_api.service.callers import Callers
 from sglang_plug_api.stores.storage import Storage
 from sglang_plug_api.text.text_engine import TextEngine
 
@@ -50,7 +51,11 @@ class BatchRunner:
         storage_pause: float = STORAGE_PAUSE,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._engine, self._storage, self._storage_pause, self._now = engine, storage, storage_pause, now
+        self._engine = engine
+        self._storage = storage
+        self._storage_pause = storage_pause
+        self._now = now
+        self._callers = Callers(engine.config)
         self._worker = str(uuid.uuid4())
         self._jobs: dict[str, BatchJob] = {}
         self._tasks = set[asyncio.Task[None]]()
@@ -122,7 +127,7 @@ class BatchRunner:
         job = BatchJob(
             batch,
             self._storage.store,
-            partial(call_route, app, self._engine.callers.of_owner(batch.owner)),
+            partial(call_route, app, self._callers.of_owner(batch.owner)),
             admission,
             self._limits,
             InputLimits(lines=config.storage.max_batch_lines, line_bytes=config.max_request_bytes),

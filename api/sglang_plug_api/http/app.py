@@ -157,7 +157,7 @@ async def _lifespan(engine: TextEngine, _app: FastAPI) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await engine.storage.close()
+        await engine.server.storage.close()
 
 
 class _App(FastAPI):

@@ -15,8 +15,10 @@ from sglang_plug.system.freed_memory import return_large_blocks
 from sglang_plug_api.multimodal.image_prompts import ImagePrompts
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.options.request_fields import request_fields
+from sglang_plug_api.service.server_state import ServerState
 from sglang_plug_api.stores.storage import load_storage
 from sglang_plug_api.text.parsers import load_parsers
+from sglang_plug_api.text.server_facts import ServerFacts
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .plugin_table import plugin_table
@@ -55,12 +57,14 @@ def assemble(
     client: EngineClient,
     info: Mapping[str, Any],
     *,
+    warming_up: bool = False,
     early: EarlyTokenizer | None = None,
     observers: Mapping[str, Observer] | None = None,
 ) -> TextEngine:
     """Build the text side of a started engine: tokenizer, observers, plugin table; parts made earlier are reused.
 
-    Raises ``ConfigError`` if the engine has other plugins than this process.
+    With ``warming_up``, the server is not ready before its own first request has ended. Raises ``ConfigError`` if the
+    engine has other plugins than this process.
     """
     check_engine_plugins(plugins.fingerprint, info)
     tokenizer = None if config.skip_tokenizer_init else load_tokenizer(config, plugins, info, early)
@@ -68,19 +72,18 @@ def assemble(
     parsers = load_parsers(config, plugins, tokenizer)
     table = plugin_table(plugins)
     image_prompts = load_image_prompts(config, plugins, info)
-    engine = TextEngine(
+    storage = load_storage(config, plugins)
+    state = ServerState(weight_version=config.weight_version, warming_up=warming_up)
+    return TextEngine(
         config,
         client,
         info,
         tokenizer,
-        storage=load_storage(config, plugins),
-        observers=observers,
-        plugins=table,
+        server=ServerFacts(state=state, storage=storage, observers=observers, plugins=table),
         parsers=parsers,
         image_prompts=image_prompts,
         request_fields=request_fields(plugins),
     )
-    return engine
 
 
 async def start_components(engine: TextEngine, plugins: Plugins) -> None:

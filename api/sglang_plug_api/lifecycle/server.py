@@ -190,7 +190,7 @@ class _Server:
             await self._fail(str(error))
             return
         engine = self._service.engine
-        engine.startup_time = round(time.monotonic() - self._started, 3)
+        engine.server.state.startup_time = round(time.monotonic() - self._started, 3)
         logger.info("The server is fired up and ready to roll!")
         self._announce(_ready_text(engine, self._listener, self._has_page))
 
@@ -242,7 +242,7 @@ def _ready_text(engine: TextEngine, listener: socket.socket, has_page: bool) -> 
         return "\n".join([*lines, f"Decode servers connect with --prefill-servers {engine.info['prefill_address']}"])
     if has_page:
         lines.append(f"Open {url}/ in a browser.")
-    if engine.has_text and "generate" in engine.info["tasks"]:
+    if engine.encoder.has_tokenizer and "generate" in engine.info["tasks"]:
         body = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
         key = " -H 'Authorization: Bearer YOUR_KEY'" if engine.config.api_keys else ""
         lines.append("Try it in another terminal:")

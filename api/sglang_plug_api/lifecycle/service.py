@@ -72,10 +72,17 @@ class Service:
         Raises ``EngineError`` if no engine starts, and ``ConfigError``.
         """
         info = await start_engine(self.client, self._early)
-        engine = assemble(self.config, self._plugins, self.client, info, early=self._early, observers=self._observers)
+        engine = assemble(
+            self.config,
+            self._plugins,
+            self.client,
+            info,
+            warming_up=not self.config.skip_server_warmup,
+            early=self._early,
+            observers=self._observers,
+        )
         logger.info("%s", limits_line(info))
         logger.info("%s", start_report(self.config, self._plugins, info, engine.model_name))
-        engine.warming_up = not self.config.skip_server_warmup
         app = build_app(engine, self._plugins, self._gate)
         await start_components(engine, self._plugins)
         self._engine = engine
@@ -86,9 +93,10 @@ class Service:
 
         Raises ``WarmUpError`` if no request will be served.
         """
-        if self.engine.warming_up:
+        state = self.engine.server.state
+        if state.warming_up:
             await warm_up_until_served(self.engine)
-        self.engine.warming_up = False
+        state.warming_up = False
 
     async def failed(self) -> str:
         """Wait until no engine can serve for good; return the reason."""

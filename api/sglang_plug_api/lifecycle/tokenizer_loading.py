@@ -13,7 +13,8 @@ from sglang_plug.plugins.attribution import make_with_settings
 from sglang_plug.plugins.registry import Component
 from sglang_plug.system.gc_control import gc_paused
 from sglang_plug_api.options.config import ServerConfig
-from sglang_plug_api.text.guarded_tokenizer import GuardedTokenizer
+
+from .guarded_tokenizer import GuardedTokenizer
 
 logger = logging.getLogger(__name__)
 

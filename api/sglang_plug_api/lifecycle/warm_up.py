@@ -58,7 +58,7 @@ async def warm_up_until_served(engine: TextEngine) -> None:
 
 async def warm_up(engine: TextEngine) -> None:
     """Serve one short request, let the engine learn how long steps take, and empty the prefix cache."""
-    tokens = await engine.encode(PROMPT) if engine.has_text else [0]
+    tokens = await engine.encode(PROMPT) if engine.encoder.has_tokenizer else [0]
     computes_prompts_only = engine.config.role == "prefill"
     await probe_model(engine, tokens, new_tokens=1 if computes_prompts_only else TOKENS)
     if engine.info["tasks"][0] == "generate" and engine.config.engine.schedule.target_itl_ms:
@@ -88,7 +88,7 @@ async def _serve_together(engine: TextEngine, lengths: Sequence[int], first: int
 
 async def _prompt(engine: TextEngine, number: int, length: int) -> list[int]:
     """Return a prompt of at most ``length`` tokens whose beginning depends on ``number``: no prefix is shared."""
-    if not engine.has_text:
+    if not engine.encoder.has_tokenizer:
         return [number] * length
     words = " ".join(map(str, range(number, number + length)))
     return list(await engine.encode(words))[:length]

@@ -56,7 +56,7 @@ class Generation:
             _check_fields_with_embeds(body, columns["logprob_start_len"])
         params_of_prompts = await _prompt_params(engine, body, columns["sampling_params"])
         ids, adapters = prompt_ids(body), prompt_adapters(engine, body)
-        tokens_of_inputs = await engine.encode_each(body.inputs())
+        tokens_of_inputs = await engine.encoder.encode_each(body.inputs())
         prompts = await gather(starmap(partial(_media_prompt, engine), zip(tokens_of_inputs, images, strict=True)))
         jobs = []
         for index, (prompt, params) in enumerate(zip(prompts, params_of_prompts, strict=True)):
@@ -108,7 +108,7 @@ class Generation:
         meta = meta_info(self._engine, job, output, record, self._started, self._texts)
         if self._body.return_prompt_token_ids:
             meta["prompt_token_ids"] = list(job.tokens)
-        if self._engine.has_text:
+        if self._engine.encoder.has_tokenizer:
             return {"text": text, "output_ids": list(tokens), "meta_info": meta}
         return {"output_ids": list(tokens), "token_ids": list(tokens), "meta_info": meta}
 

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class RequestReports:
-    """What becomes of the requests of a server, reported to its observers.
+    """Reports the requests of a server to its observers.
 
     Args:
         observers: maps names to loaded observers.

@@ -154,11 +154,11 @@ class Engine:
 
         Raises ``ApiError`` or ``RequestError`` if it cannot be loaded.
         """
-        self._run(self._engine.load_adapter(lora_name, lora_path))
+        self._run(self._engine.adapters.load(lora_name, lora_path))
 
     def unload_lora_adapter(self, lora_name: str) -> None:
         """Unload an adapter; requests in flight keep it. Raises ``ApiError`` if it is not loaded."""
-        self._run(self._engine.unload_adapter(lora_name))
+        self._run(self._engine.adapters.unload(lora_name))
 
     def flush_cache(self) -> bool:
         """Empty the prefix cache; return False if requests are running."""

@@ -42,7 +42,7 @@ class ExtraResponseFields:
         if not self._body.return_meta_info:
             return {}
         job, record = self._jobs[index], self._records[index]
-        texts = self._engine.tokenizer if self._engine.has_text else None
+        texts = self._engine.tokenizer if self._engine.encoder.has_tokenizer else None
         return {"meta_info": meta_info(self._engine, job, output, record, self._started, texts)}
 
     def add(self, index: int, output: JobOutput) -> None:

@@ -15,10 +15,10 @@ from sglang_plug_api.text.chat_events import ParsingOptions
 from sglang_plug_api.text.constraints import check_writable, with_backend
 from sglang_plug_api.text.job import Job
 from sglang_plug_api.text.reasoning import apply_reasoning
-from sglang_plug_api.text.template_variables import EFFORT, template_variables
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .choices import generation_truncation
+from .template_variables import EFFORT, template_variables
 from .tools import SCHEMA, tool_setup
 
 TemplateTools = Sequence[Mapping[str, Any]] | None

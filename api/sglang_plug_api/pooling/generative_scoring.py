@@ -50,7 +50,7 @@ async def scoring_jobs(
         raise ScoringUnsupported(f"its vocabulary has no single token for each of {names}")
 
     for text in chain.from_iterable(pairs):
-        engine.check_text(text)
+        engine.encoder.check_text(text)
 
     def encode(*pair: str) -> list[int]:
         question = _question(pair[0], pair[1], instruct or INSTRUCT)
@@ -64,7 +64,7 @@ async def scoring_jobs(
         return fitting(engine, prompts, len(pairs), param)
 
     try:
-        prompts = await engine.in_chat_thread(work)
+        prompts = await engine.encoder.in_chat_thread(work)
     except TemplateError:
         raise ScoringUnsupported("it has no chat template for a question") from None
     options = LogprobOptions(ids=tuple(answer[0] for answer in answers))

@@ -17,8 +17,9 @@ from sglang_plug_api.protocol.embeddings import InputBody, TruncatedBody
 from sglang_plug_api.service.gather import gather
 from sglang_plug_api.service.sequence_limits import SequenceLimits
 from sglang_plug_api.text.job import PROMPT_ONLY, Job, JobOutput, new_id
+from sglang_plug_api.text.prompt_encoder import MAX_INLINE_CHARACTERS
 from sglang_plug_api.text.sampling import Sampling
-from sglang_plug_api.text.text_engine import MAX_INLINE_CHARACTERS, TextEngine
+from sglang_plug_api.text.text_engine import TextEngine
 from sglang_plug_api.text.truncation import Truncation, truncation_of
 
 NOT_POOLING = (
@@ -61,7 +62,7 @@ async def encode_all(
         if not isinstance(prompt, str):
             tokens = [int(token) for token in prompt]
             return tokens if truncation is None else truncation.cut(tokens)
-        engine.check_text(prompt)
+        engine.encoder.check_text(prompt)
         tokens = engine.tokenizer.encode(prompt, special=special)
         if truncation is None or len(tokens) <= truncation.max_tokens:
             return tokens
@@ -83,7 +84,7 @@ async def encode_pairs(
     check_count(engine, len(pairs), param)
     encode = engine.tokenizer.encode_pair
     for text in chain.from_iterable(pairs):
-        engine.check_text(text)
+        engine.encoder.check_text(text)
 
     def length(first: str, second: str) -> int:
         return len(encode(first, second))
@@ -238,7 +239,7 @@ def meta_info(engine: TextEngine, job: Job, output: JobOutput, started: float) -
         "finish_reason": {"type": "stop"},
         "prompt_tokens": len(job.tokens),
         "cached_tokens": output.cached_tokens,
-        "weight_version": engine.weight_version,
+        "weight_version": engine.server.state.weight_version,
         "e2e_latency": time.time() - started,
     }
 

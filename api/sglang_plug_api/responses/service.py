@@ -53,8 +53,8 @@ class ResponsesService:
 
     def __init__(self, engine: TextEngine, *, renew_interval: float = RENEW_INTERVAL) -> None:
         config, self._renew_interval = engine.config, renew_interval
-        self._engine, self._storage = engine, engine.storage
-        self._stored = StoredResponses(engine.storage, config)
+        self._engine, self._storage = engine, engine.server.storage
+        self._stored = StoredResponses(engine.server.storage, config)
         self._running: dict[str, ActiveResponse] = {}
         self._background_tasks = BackgroundTasks()
         self._counted: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext

@@ -31,7 +31,7 @@ LOG_HAS_DETAILS = "the server's log has the details"
 
 
 class Storage:
-    """The store of a server, which alone uses it (``TextEngine.storage``).
+    """The store of a server, which alone uses it (``ServerFacts.storage``).
 
     Args:
         store: keeps files and batches; it is closed with this object.

@@ -54,7 +54,7 @@ def meta_info(
         "cached_tokens": output.cached_tokens,
         "cached_tokens_details": cached_tokens_details(output),
         "num_retractions": output.retractions,
-        "weight_version": engine.weight_version,
+        "weight_version": engine.server.state.weight_version,
         "e2e_latency": time.time() - started,
     }
     if output.drafts is not None:

@@ -60,7 +60,7 @@ def with_reasoning(engine: TextEngine, jobs: Sequence[Job]) -> list[Job]:
     Their constraints apply from the first token on, so constrained outputs have no reasoning.
     """
     parser = engine.parsers.reasoning
-    if parser is None or not engine.has_text:
+    if parser is None or not engine.encoder.has_tokenizer:
         return list(jobs)
     blocks: dict[int, ReasoningBlock] = {}
     for job in jobs:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from sglang_plug import (
     AUTO,
     EngineClient,
     EngineError,
     MediaPrompt,
-    Observer,
     RequestError,
-    TemplateError,
     Tokenizer,
 )
 from sglang_plug.plugins.request_fields import RequestFields
@@ -28,44 +24,29 @@ from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.observers.request_reports import JobReport, RequestReports
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.service.admission_gate import AdmissionGate
-from sglang_plug_api.service.callers import Callers, current_caller
+from sglang_plug_api.service.callers import current_caller
 from sglang_plug_api.service.gather import shielded
-from sglang_plug_api.service.request_context import DEADLINE_STATUS, current_request_context
 from sglang_plug_api.service.sequence_limits import SequenceLimits
-from sglang_plug_api.stores.storage import Storage
 
-from .adapter_names import AdapterNames, unknown_model
+from .adapters import Adapters, unknown_model
 from .constraints import constraint_refusal
 from .detokenizing import Detokenizer
 from .job import Job, JobOutput, RunningJob, joined, limited, output_job
 from .parsers import Parsers
+from .prompt_encoder import PromptEncoder
 from .sampling import SamplingDefaults
-
-Result = TypeVar("Result")
-Encoded = TypeVar("Encoded", bound=Sequence[Any])
-"""A prompt that is not a text."""
-
-MAX_INLINE_CHARACTERS = 2048
-"""Longest text that is tokenized on the event loop; longer ones are tokenized in a thread."""
-CHARACTERS_PER_TOKEN = 128
-"""Length of the longest tokens of common vocabularies, runs of blanks; other tokens average four characters."""
-CHAT_THREADS = 4
-"""Chat requests whose prompts are rendered at the same time."""
-MIN_TEXT_LIMIT = 1 << 20
-"""Characters that are tokenized whatever the model's context length is."""
+from .server_facts import ServerFacts
 
 
 class TextEngine:
-    """The model in terms of text, and the facts about it that routes need.
+    """The model in terms of text.
 
     Args:
         config: the server's configuration.
         client: client of the started engine.
         info: the engine's description of itself.
         tokenizer: ``None`` with ``--skip-tokenizer-init``.
-        storage: files, batches and stored responses.
-        observers: maps names to loaded observers.
-        plugins: the table that ``/plugins`` shows.
+        server: the server around the model, for routes.
         parsers: parsers of tool calls and of reasoning.
         image_prompts: makes prompts of tokens and images; ``None`` if the model takes text only.
         request_fields: the request fields of logits processors.
@@ -78,36 +59,29 @@ class TextEngine:
         info: Mapping[str, Any],
         tokenizer: Tokenizer | None,
         *,
-        storage: Storage,
-        observers: Mapping[str, Observer] | None = None,
-        plugins: Mapping[str, Any] | None = None,
+        server: ServerFacts,
         parsers: Parsers | None = None,
         image_prompts: ImagePrompts | None = None,
         request_fields: RequestFields | None = None,
     ) -> None:
-        self.config, self.client, self.info = config, client, info
-        self.observers, self.plugins = dict(observers or {}), dict(plugins or {})
+        self.config = config
+        self.client = client
+        self.info = info
+        self.server = server
         self.parsers = parsers or Parsers()
-        self._tokenizer, self._image_prompts = tokenizer, image_prompts
-        self.callers = Callers(config)
-        self.storage = storage
-        self.reports = RequestReports(self.observers, log=config.log_requests)
         self.request_fields = RequestFields() if request_fields is None else request_fields
-        self.defaults = SamplingDefaults(
-            config, info, tokenizer.eos_token_ids if tokenizer else (), self.request_fields
-        )
+        end_tokens = tokenizer.eos_token_ids if tokenizer else ()
+        self.defaults = SamplingDefaults(config, info, end_tokens, self.request_fields)
         self.model_name = config.served_model_name or _model_name(config, info)
-        self.adapters = AdapterNames(self.model_name, info.get("adapters"))
-        self.started = int(time.time())
-        self.weight_version = config.weight_version
-        self.startup_time: float | None = None
-        """Seconds from the start of the server until it was ready; ``None``: it is not ready yet."""
-        self.warming_up = False
-        """True until the server's own first request has ended."""
-        self._chat_threads = ThreadPoolExecutor(CHAT_THREADS, "chat-template")
-        self._running = set[RunningJob]()
+        self.adapters = Adapters(self.model_name, info.get("adapters"), client)
+        self.reports = RequestReports(server.observers, log=config.log_requests)
+        self.encoder = PromptEncoder(tokenizer, info["context_length"], self.reports.late)
+        """Converts texts and chats into tokens."""
         self.admission_gate = AdmissionGate()
         """Closed while new requests wait for an update of the weights."""
+        self._tokenizer = tokenizer
+        self._image_prompts = image_prompts
+        self._running = set[RunningJob]()
 
     @property
     def in_flight(self) -> int:
@@ -117,14 +91,7 @@ class TextEngine:
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer. Raises ``ApiError`` if the server runs with ``--skip-tokenizer-init``."""
-        if self._tokenizer is None:
-            raise ApiError("the server runs with --skip-tokenizer-init: send input_ids, and decode output_ids yourself")
-        return self._tokenizer
-
-    @property
-    def has_text(self) -> bool:
-        """False with ``--skip-tokenizer-init``."""
-        return self._tokenizer is not None
+        return self.encoder.tokenizer
 
     @property
     def supports_images(self) -> bool:
@@ -154,64 +121,11 @@ class TextEngine:
 
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the tokens of ``text``. Raises ``ApiError`` if it is too long to be tokenized."""
-        tokens: list[list[int]] = await self.encode_each([text], special=special)
-        return tokens[0]
-
-    async def encode_each(self, prompts: Sequence[str | Encoded], *, special: bool = True) -> list[list[int] | Encoded]:
-        """Return the tokens of each text, and other prompts as they are. Raises ``ApiError`` if a text is too long."""
-        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-        if not texts:
-            return [prompt for prompt in prompts if not isinstance(prompt, str)]
-        tokenizer = self.tokenizer
-        for text in texts:
-            self.check_text(text)
-
-        def work() -> list[list[int] | Encoded]:
-            return [
-                tokenizer.encode(prompt, special=special) if isinstance(prompt, str) else prompt for prompt in prompts
-            ]
-
-        return work() if sum(map(len, texts)) <= MAX_INLINE_CHARACTERS else await asyncio.to_thread(work)
+        return await self.encoder.encode(text, special=special)
 
     async def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
         """Return the tokens of the prompt that the chat template renders; ``options`` as in ``Tokenizer.chat``."""
-        tokenizer = self.tokenizer
-
-        def render() -> list[int]:
-            text = tokenizer.chat(messages, **options)
-            self.check_text(text)
-            return tokenizer.encode(text, special=False)
-
-        try:
-            return await self.in_chat_thread(render)
-        except TemplateError as error:
-            param = "chat_template_kwargs" if error.about == "variables" else "messages"
-            raise ApiError(str(error), param=param) from None
-
-    async def in_chat_thread(self, work: Callable[[], Result]) -> Result:
-        """Run ``work``, which renders chat templates, and return its result.
-
-        Slow templates delay only each other, since they have threads of their own. Raises ``RequestError`` if the
-        deadline of the request passed before a thread was free.
-        """
-        context = current_request_context()
-
-        def render() -> Result:
-            context.check_deadline()
-            return work()
-
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._chat_threads, render)
-        except RequestError as error:
-            if error.status == DEADLINE_STATUS:
-                self.reports.late(context)
-            raise
-
-    def check_text(self, text: str) -> None:
-        """Raise ``ApiError`` for a text that is longer than any that fits the model, before tokenizing it."""
-        limit = max(MIN_TEXT_LIMIT, CHARACTERS_PER_TOKEN * self.info["context_length"])
-        if len(text) > limit:
-            raise ApiError(f"a text has {len(text)} characters; the maximum is {limit}")
+        return await self.encoder.encode_chat(messages, **options)
 
     def check_sequences(self, total: int) -> None:
         """Raise ``ApiError`` for a request with too many sequences; call it before tokenizing."""
@@ -293,28 +207,7 @@ class TextEngine:
     async def _replace_weights(self, source: str, revision: str | None, version: str | None) -> None:
         await self.client.control("update_weights", source=source, revision=revision)
         self.info = {**self.info, "model_path": source}
-        self.weight_version = version or self.weight_version
-
-    async def load_adapter(self, name: str, path: str) -> None:
-        """Let requests use the adapter in the folder ``path`` as ``name``.
-
-        Raises ``ApiError`` or ``RequestError`` if it cannot be loaded.
-        """
-        self.adapters.check_free(name)
-        await shielded(self._load_adapter(name, path))
-
-    async def _load_adapter(self, name: str, path: str) -> None:
-        await self.client.control("load_adapter", adapter=name, path=path)
-        self.adapters.paths[name] = path
-
-    async def unload_adapter(self, name: str) -> None:
-        """Unload an adapter; requests in flight keep it until they end. Raises ``ApiError`` if it is not loaded."""
-        self.adapters.require_loaded(name)
-        await shielded(self._unload_adapter(name))
-
-    async def _unload_adapter(self, name: str) -> None:
-        await self.client.control("unload_adapter", adapter=name)
-        self.adapters.paths.pop(name, None)
+        self.server.state.weight_version = version or self.server.state.weight_version
 
     def abort(self, request: str | None) -> int:
         """End every sequence of the request with exactly this id, or all sequences if ``None``.

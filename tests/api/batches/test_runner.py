@@ -17,8 +17,7 @@ from sglang_plug import BatchRecord, EngineError, StoreContext
 from sglang_plug_api.answers.errors import json_response
 from sglang_plug_api.batches.runner import ABANDONED_AFTER, BatchRunner
 from sglang_plug_api.http.middleware import GateState
-from sglang_plug_api.options.config import ServerConfig, StorageConfig
-from sglang_plug_api.service.callers import Callers
+from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.stores.sqlite.store import SQLiteStore
 from sglang_plug_api.stores.storage import Storage
 from sglang_plug_api.text.text_engine import TextEngine
@@ -44,8 +43,7 @@ class Server:
             model_name=model,
             client=self.client,
             in_flight=0,
-            callers=Callers(ServerConfig()),
-            config=SimpleNamespace(max_request_bytes=10_000, storage=StorageConfig(), role=None),
+            config=ServerConfig(max_request_bytes=10_000),
         )
         self.storage = Storage(SQLiteStore(StoreContext(folder=str(storage.folder), max_bytes=100_000)))
         self.runner = BatchRunner(cast(TextEngine, engine), self.storage, storage_pause=0, now=now)

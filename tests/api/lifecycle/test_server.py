@@ -200,7 +200,7 @@ async def test_assembled_observers_see_the_start_and_every_step(plugins: Any, sc
     chosen = config(tokenizer_mode="wide", observers=("watcher",), served_model_name="mine")
     engine = assemble(chosen, plugins, scripted, info)
     await start_components(engine, plugins)
-    watcher: Any = engine.observers["watcher"]
+    watcher: Any = engine.server.observers["watcher"]
     assert watcher.info["served_model_name"] == "mine"
     assert watcher.info["log_interval"] == chosen.engine.schedule.log_interval
     names = ("time", "seconds", "prefill_sequences", "prefill_tokens", "cached_tokens", "decode_sequences", "running")
@@ -209,7 +209,7 @@ async def test_assembled_observers_see_the_start_and_every_step(plugins: Any, sc
     for listener in scripted.listeners:
         listener(stats)
     assert watcher.steps == [stats]
-    assert engine.plugins["components"]
+    assert engine.server.plugins["components"]
 
 
 async def test_an_engine_with_other_plugins_is_refused(plugins: Any, scripted: Any, info: Any) -> None:
@@ -219,7 +219,7 @@ async def test_an_engine_with_other_plugins_is_refused(plugins: Any, scripted: A
 
 
 async def test_assembled_without_a_tokenizer(plugins: Any, scripted: Any, info: Any) -> None:
-    assert not assemble(config(skip_tokenizer_init=True), plugins, scripted, info).has_text
+    assert not assemble(config(skip_tokenizer_init=True), plugins, scripted, info).encoder.has_tokenizer
 
 
 def test_a_taken_port_is_told_before_anything_is_loaded(plugins: Any) -> None:

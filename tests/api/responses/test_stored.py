@@ -28,7 +28,6 @@ from sglang_plug_api.responses.input_items import ItemQuery
 from sglang_plug_api.responses.service import ResponsesService
 from sglang_plug_api.responses.store import MemoryResponses
 from sglang_plug_api.stores.sqlite.store import SQLiteStore
-from sglang_plug_api.stores.storage import Storage
 
 Serve = Callable[[], ResponsesService]
 
@@ -69,9 +68,7 @@ async def services(
     text_engine: Callable[..., Any], memory: MemoryResponses
 ) -> AsyncIterator[tuple[ResponsesService, ResponsesService]]:
     """Two servers with the same store of responses."""
-    engines = [text_engine(), text_engine()]
-    for engine in engines:
-        engine.storage = Storage(Sharing(memory))
+    engines = [text_engine(store=Sharing(memory)) for _ in range(2)]
     first, second = (ResponsesService(engine, renew_interval=0.01) for engine in engines)
     async with first.lifespan(FastAPI()), second.lifespan(FastAPI()):
         yield first, second
@@ -173,9 +170,7 @@ async def test_a_server_that_was_too_busy_to_renew_its_responses_keeps_them(
     text_engine: Callable[..., Any], scripted: Any, monkeypatch: pytest.MonkeyPatch, is_shared: bool
 ) -> None:
     monkeypatch.setattr(stored, "KEPT_SECONDS", 0.0)
-    engine = text_engine()
-    if is_shared:
-        engine.storage = Storage(Sharing(MemoryResponses(100, 1 << 20)))
+    engine = text_engine(store=Sharing(MemoryResponses(100, 1 << 20)) if is_shared else None)
     server = ResponsesService(engine, renew_interval=3600)
     async with server.lifespan(FastAPI()):
         scripted.pause.clear()
@@ -212,8 +207,8 @@ class Leased(MemoryResponses):
 async def test_events_go_on_after_a_server_was_too_busy_to_renew_a_response(
     text_engine: Callable[..., Any], scripted: Any
 ) -> None:
-    engine, store = text_engine(), Leased()
-    engine.storage = Storage(Sharing(store))
+    store = Leased()
+    engine = text_engine(store=Sharing(store))
     server = ResponsesService(engine, renew_interval=3600)
     async with server.lifespan(FastAPI()):
         scripted.pause.clear()
@@ -230,8 +225,7 @@ async def test_events_go_on_after_a_server_was_too_busy_to_renew_a_response(
 async def test_a_response_fails_at_the_end_of_its_server(
     services: tuple[ResponsesService, ResponsesService], text_engine: Callable[..., Any], memory: Any, scripted: Any
 ) -> None:
-    engine = text_engine()
-    engine.storage = Storage(Sharing(memory))
+    engine = text_engine(store=Sharing(memory))
     ending, other = ResponsesService(engine), services[1]
     async with ending.lifespan(FastAPI()):
         scripted.pause.clear()
@@ -249,9 +243,7 @@ async def test_a_response_fails_at_the_end_of_its_server(
 async def test_a_server_finishes_responses_before_it_stops_if_others_can_read_them(
     text_engine: Callable[..., Any], scripted: Any, is_shared: bool
 ) -> None:
-    engine = text_engine()
-    if is_shared:
-        engine.storage = Storage(Sharing(MemoryResponses(100, 1 << 20)))
+    engine = text_engine(store=Sharing(MemoryResponses(100, 1 << 20)) if is_shared else None)
     app, server = FastAPI(), ResponsesService(engine)
     app.state.gate = gate = GateState()
     async with server.lifespan(app):
@@ -287,9 +279,8 @@ class Failing(MemoryResponses):
 
 
 async def test_a_store_that_is_away_costs_no_answer(text_engine: Callable[..., Any]) -> None:
-    engine = text_engine()
     store = Failing(1)
-    engine.storage = Storage(Sharing(store))
+    engine = text_engine(store=Sharing(store))
     server = ResponsesService(engine)
     answer = await server.answer(await server.prepare(ResponsesBody(input="abc", max_output_tokens=5)))
     assert answer["status"] in ("completed", "incomplete")
@@ -334,9 +325,8 @@ class Encoding(MemoryResponses):
 
 
 async def test_a_store_gets_json(text_engine: Callable[..., Any]) -> None:
-    engine = text_engine()
     store = Encoding()
-    engine.storage = Storage(Sharing(store))
+    engine = text_engine(store=Sharing(store))
     server = ResponsesService(engine)
     async with server.lifespan(FastAPI()):
         body = ResponsesBody(input="abc", background=True, stream=True, max_output_tokens=5, top_logprobs=2)
@@ -359,8 +349,7 @@ class Slow(MemoryResponses):
 
 
 async def test_responses_that_start_at_the_same_time_are_limited_together(text_engine: Callable[..., Any]) -> None:
-    engine = text_engine(max_stored_responses=2)
-    engine.storage = Storage(Sharing(Slow(100, 1 << 20)))
+    engine = text_engine(store=Sharing(Slow(100, 1 << 20)), max_stored_responses=2)
     server = ResponsesService(engine)
     async with server.lifespan(FastAPI()):
         started = await asyncio.gather(*(start(server) for _ in range(5)), return_exceptions=True)
@@ -376,8 +365,7 @@ class Faulty(MemoryResponses):
 
 
 async def test_a_response_ends_although_its_events_cannot_be_stored(text_engine: Callable[..., Any]) -> None:
-    engine = text_engine()
-    engine.storage = Storage(Sharing(Faulty(100, 1 << 20)))
+    engine = text_engine(store=Sharing(Faulty(100, 1 << 20)))
     server = ResponsesService(engine)
     async with server.lifespan(FastAPI()):
         id = await start(server)

@@ -18,8 +18,6 @@ from sglang_plug_api.http.app import build_app
 from sglang_plug_api.http.middleware import GateState
 from sglang_plug_api.lifecycle.assembly import assemble
 from sglang_plug_api.options.parsing import server_config
-from sglang_plug_api.text.parsers import load_parsers
-from sglang_plug_api.text.sampling import SamplingDefaults
 
 from .streaming import Streaming
 
@@ -119,10 +117,7 @@ def scripted_application(text_engine: Any) -> Callable[..., FastAPI]:
 
     def make(tool_call_parser: str = "hermes", *, files: tuple[str, ...] = (), **options: Any) -> FastAPI:
         plugins = Plugins.discover(PluginOptions(files=files)) if files else installed
-        engine = text_engine(tool_call_parser=tool_call_parser, **options)
-        room = {**engine.info, "context_length": 4096, "max_total_tokens": 8192}
-        engine.defaults = SamplingDefaults(engine.config, room, engine.tokenizer.eos_token_ids)
-        engine.parsers = load_parsers(engine.config, plugins, engine.tokenizer)
+        engine = text_engine(tool_call_parser=tool_call_parser, plugins=plugins, context_length=4096, **options)
         return build_app(engine, plugins, GateState())
 
     return make

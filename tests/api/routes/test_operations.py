@@ -26,11 +26,11 @@ def test_health(app: Any, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/health", "/ping", "/ready", "/readyz", "/health_generate"])
 def test_health_while_the_server_warms_up(app: Any, path: str) -> None:
-    app.engine.warming_up = True
+    app.engine.server.state.warming_up = True
     try:
         response = app.get(path)
     finally:
-        app.engine.warming_up = False
+        app.engine.server.state.warming_up = False
     assert response.status_code == 503
     assert "is warming up" in response.json()["error"]["message"]
     assert app.get(path).status_code == 200
@@ -78,7 +78,7 @@ def test_server_info_hides_keys(apps: Any) -> None:
     info = app.get("/server_info")
     assert "hidden-key" not in info.text
     assert info.json()["admin_api_key"] == "********"
-    assert info.json()["plugins"] == app.get("/plugins").json() == app.engine.plugins
+    assert info.json()["plugins"] == app.get("/plugins").json() == app.engine.server.plugins
 
 
 def test_server_info_names_the_options_as_the_command_line_does(app: Any) -> None:

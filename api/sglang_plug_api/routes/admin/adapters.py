@@ -31,7 +31,7 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/unload_lora_adapter", UnloadAdapterBody, summary="As /unload_lora_adapter")
     async def unload(request: Request) -> Response:
         body = await read_body(request, UnloadAdapterBody)
-        return await _respond(engine, engine.unload_adapter(body.lora_name))
+        return await _respond(engine, engine.adapters.unload(body.lora_name))
 
     return router
 
@@ -40,7 +40,7 @@ async def _load(engine: TextEngine, body: LoadAdapterBody) -> None:
     allowed, path = engine.config.allow_update_from, Path(body.lora_path).resolve()
     if allowed and not any(path.is_relative_to(Path(folder).resolve()) for folder in allowed):
         raise RequestError(f"{body.lora_path} is not below a folder of --allow-update-from")
-    await engine.load_adapter(body.lora_name, body.lora_path)
+    await engine.adapters.load(body.lora_name, body.lora_path)
 
 
 async def _respond(engine: TextEngine, work: Awaitable[None]) -> Response:

@@ -80,5 +80,5 @@ def _check_alive(engine: TextEngine) -> None:
         raise ApiError(f"the engine is not running: {engine.client.failure}", 503)
     if (age := engine.client.heartbeat_age) > HEARTBEAT_TIMEOUT:
         raise ApiError(f"no heartbeat from the engine for {age:.0f} seconds", 503)
-    if engine.warming_up:
+    if engine.server.state.warming_up:
         raise ApiError("the server is warming up: its own first request has not ended", 503)

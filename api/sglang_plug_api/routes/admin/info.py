@@ -50,7 +50,7 @@ def build(engine: TextEngine) -> APIRouter:
 
     @router.get("/plugins", summary="Plugins and what they declare")
     async def plugins() -> Response:
-        return json_response(engine.plugins)
+        return json_response(engine.server.plugins)
 
     return router
 
@@ -62,7 +62,7 @@ def _basic(engine: TextEngine) -> dict[str, Any]:
         "tokenizer_path": config.engine.model.tokenizer_path or info["model_path"],
         "is_generation": "generate" in info["tasks"],
         "preferred_sampling_params": dict(config.preferred_sampling_params) or None,
-        "weight_version": engine.weight_version,
+        "weight_version": engine.server.state.weight_version,
         "has_image_understanding": engine.supports_images,
         "has_audio_understanding": False,
         "model_type": info["model_type"],
@@ -92,14 +92,14 @@ async def _server_info(engine: TextEngine) -> dict[str, Any]:
         **_component_options(live["components"]),
         "tokenizer_path": _basic(engine)["tokenizer_path"],
         "served_model_name": engine.model_name,
-        "weight_version": engine.weight_version,
+        "weight_version": engine.server.state.weight_version,
         "is_embedding": "generate" not in live["tasks"],
         "enable_metrics": True,
-        "startup_time": engine.startup_time,
-        "file_storage": engine.storage.status(),
+        "startup_time": engine.server.state.startup_time,
+        "file_storage": engine.server.storage.status(),
         "max_total_num_tokens": live["max_total_tokens"],
         "plugin_options": _plugin_options(engine.config.engine.plugins),
-        "plugins": engine.plugins,
+        "plugins": engine.server.plugins,
     }
 
 

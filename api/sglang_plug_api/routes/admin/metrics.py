@@ -12,7 +12,7 @@ from sglang_plug_api.text.text_engine import TextEngine
 def build(engine: TextEngine) -> APIRouter:
     """Return the route."""
     router = APIRouter(tags=["operations"])
-    candidates = engine.observers.values()
+    candidates = engine.server.observers.values()
     observer = next((item for item in candidates if isinstance(item, PrometheusObserver)), None)
 
     @router.get("/metrics", summary="Metrics in Prometheus' text format")

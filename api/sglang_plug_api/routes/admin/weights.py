@@ -43,7 +43,7 @@ def build(engine: TextEngine) -> APIRouter:
         body = await read_body(request, WeightVersionBody)
         if body.abort_all_requests:
             engine.abort(None)
-        engine.weight_version = body.new_version
+        engine.server.state.weight_version = body.new_version
         message = f"Weight version updated to {body.new_version}"
         return json_response({"success": True, "message": message, "new_version": body.new_version})
 

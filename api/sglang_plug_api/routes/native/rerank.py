@@ -112,7 +112,7 @@ async def _texts(engine: TextEngine, body: RerankBody) -> list[str]:
         return texts
     cut, tokenizer = Truncation(body.max_tokens_per_doc, "right"), engine.tokenizer
     for text in texts:
-        engine.check_text(text)
+        engine.encoder.check_text(text)
     return await asyncio.to_thread(lambda: [cut.cut_text(tokenizer, text) for text in texts])
 
 

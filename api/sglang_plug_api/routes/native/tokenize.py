@@ -49,7 +49,7 @@ async def _tokenized(engine: TextEngine, body: TokenizeBody) -> dict[str, Any]:
         job, _ = await prepare_chat(engine, _chat_request(engine, body, body.messages))
         tokens = list(job.tokens)
     elif isinstance(prompt, list):
-        tokens = await engine.encode_each(prompt, special=body.add_special_tokens)
+        tokens = await engine.encoder.encode_each(prompt, special=body.add_special_tokens)
     else:
         tokens = await engine.encode(prompt or "", special=body.add_special_tokens)
     result: dict[str, Any] = {

@@ -28,7 +28,7 @@ from sglang_plug_api.text.text_engine import TextEngine
 
 def build(engine: TextEngine) -> APIRouter:
     """Return the routes; their lifespan runs the batches."""
-    storage, store = engine.storage, engine.storage.store
+    storage, store = engine.server.storage, engine.server.storage.store
     runner = BatchRunner(engine, storage)
     router = APIRouter(tags=["OpenAI"], lifespan=runner.lifespan)
 

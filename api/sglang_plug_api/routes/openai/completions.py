@@ -54,7 +54,7 @@ def build(engine: TextEngine) -> APIRouter:
 
 def _check_logprobs(engine: TextEngine, body: CompletionBody) -> None:
     """Raise ``ApiError`` for log-probabilities on a server without a tokenizer: they have the texts of the tokens."""
-    for name in () if engine.has_text else ("logprobs", "prompt_logprobs"):
+    for name in () if engine.encoder.has_tokenizer else ("logprobs", "prompt_logprobs"):
         if getattr(body, name) is not None:
             raise ApiError(
                 f"the server runs with --skip-tokenizer-init, and {name} has the texts of tokens; use /generate with "
@@ -88,7 +88,7 @@ class _CompletionCall:
         _check_logprobs(engine, body)
         id, params, inputs = request_id(body), body.sampling(), body.prompts()
         engine.check_sequences(len(inputs) * engine.defaults.outputs(params))
-        prompts = await engine.encode_each(inputs, special=body.add_special_tokens)
+        prompts = await engine.encoder.encode_each(inputs, special=body.add_special_tokens)
         if (truncation := generation_truncation(engine, body)) is not None:
             prompts = [truncation.cut(tokens) for tokens in prompts]
         completed = engine.defaults.of_request(params)

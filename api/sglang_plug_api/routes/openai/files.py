@@ -53,7 +53,7 @@ UPLOAD_BODY = {"requestBody": {"required": True, "content": {"multipart/form-dat
 
 def build(engine: TextEngine) -> APIRouter:
     """Return the routes."""
-    storage, store = engine.storage, engine.storage.store
+    storage, store = engine.server.storage, engine.server.storage.store
     limit, room = engine.config.storage.max_file_bytes, UploadRoom(engine.config.storage.max_storage_bytes)
     router = APIRouter(tags=["OpenAI"])
 

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from sglang_plug_api.answers.errors import json_response
-from sglang_plug_api.text.adapter_names import unknown_model
+from sglang_plug_api.text.adapters import unknown_model
 from sglang_plug_api.text.text_engine import TextEngine
 
 
@@ -17,7 +17,7 @@ def build(engine: TextEngine) -> APIRouter:
     card: dict[str, Any] = {
         "id": engine.model_name,
         "object": "model",
-        "created": engine.started,
+        "created": engine.server.state.started,
         "owned_by": "sglang-plug",
         "root": engine.model_name,
         "parent": None,

@@ -193,7 +193,7 @@ def test_only_from_the_allowed_folders(apps: Callable[..., Any], other: Path, tm
 def test_a_new_name_for_the_weights(app: Any) -> None:
     new = {"new_version": "third"}
     answer = {"success": True, "message": "Weight version updated to third", "new_version": "third"}
-    before = app.engine.weight_version
+    before = app.engine.server.state.weight_version
     assert app.answer("/update_weight_version", new) == answer
     assert app.answer("/generate", PROMPT)["meta_info"]["weight_version"] == "third"
     assert app.get("/model_info").json()["weight_version"] == "third"

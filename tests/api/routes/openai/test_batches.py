@@ -178,7 +178,9 @@ def test_lines_that_were_aborted_with_all_requests_run_again(app: Any) -> None:
         async with asyncio.timeout(TIMEOUT):
             while not app.engine.in_flight:
                 await asyncio.sleep(0.001)
-        answer = await app.client.post("/update_weight_version", json={"new_version": app.engine.weight_version})
+        answer = await app.client.post(
+            "/update_weight_version", json={"new_version": app.engine.server.state.weight_version}
+        )
         return int(answer.status_code)
 
     assert app.run(abort_all()) == 200

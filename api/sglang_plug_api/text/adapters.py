@@ -1,24 +1,29 @@
-"""Adapter names in requests: the adapter's name alone, or after the model's name and a colon."""
+"""The loaded adapters. Requests use an adapter's name alone, or after the model's name and a colon."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sglang_plug import EngineClient
 from sglang_plug_api.answers.errors import SHOWN, ApiError
+from sglang_plug_api.service.gather import shielded
 
 DISABLED = "adapters are not enabled: start the server with --enable-lora or --lora-paths"
 
 
-class AdapterNames:
+class Adapters:
     """The loaded adapters, looked up by the names that requests use.
 
     Args:
         model: name of the served model.
         loaded: maps the names of loaded adapters to their folders; ``None``: adapters are not enabled.
+        client: client of the engine that loads them.
     """
 
-    def __init__(self, model: str, loaded: Mapping[str, str] | None) -> None:
-        self._model, self.enabled = model, loaded is not None
+    def __init__(self, model: str, loaded: Mapping[str, str] | None, client: EngineClient) -> None:
+        self._model = model
+        self._client = client
+        self.enabled = loaded is not None
         self.paths: dict[str, str] = dict(loaded or {})
 
     def is_served(self, model: str | None) -> bool:
@@ -49,12 +54,30 @@ class AdapterNames:
             raise ApiError(f"no adapter {adapter[:SHOWN]!r} is loaded; loaded: {self._known()}", param="lora_path")
         return adapter
 
-    def check_free(self, name: str) -> None:
-        """Raise ``ApiError`` if ``name`` is the model's, since no request could choose an adapter of that name."""
+    async def load(self, name: str, path: str) -> None:
+        """Let requests use the adapter in the folder ``path`` as ``name``.
+
+        Raises ``ApiError`` if the name is the model's, since no request could choose that adapter, and ``ApiError`` or
+        ``RequestError`` if it cannot be loaded.
+        """
         if not self.enabled:
             raise ApiError(DISABLED)
         if name == self._model:
             raise ApiError(f"{name!r} is the name of the served model; give the adapter another", param="lora_name")
+        await shielded(self._load(name, path))
+
+    async def _load(self, name: str, path: str) -> None:
+        await self._client.control("load_adapter", adapter=name, path=path)
+        self.paths[name] = path
+
+    async def unload(self, name: str) -> None:
+        """Unload an adapter; requests in flight keep it until they end. Raises ``ApiError`` if it is not loaded."""
+        self.require_loaded(name)
+        await shielded(self._unload(name))
+
+    async def _unload(self, name: str) -> None:
+        await self._client.control("unload_adapter", adapter=name)
+        self.paths.pop(name, None)
 
     def _from_model(self, model: str | None) -> str | None:
         if not self.enabled or model in (None, self._model):

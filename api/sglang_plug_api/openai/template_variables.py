@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sglang_plug_api.answers.errors import ApiError
-
-from .reasoning import SWITCHES
-from .text_engine import TextEngine
+from sglang_plug_api.text.reasoning import SWITCHES
+from sglang_plug_api.text.text_engine import TextEngine
 
 REQUEST_NAMES = frozenset({"messages", "tools", "add_generation_prompt"})
 TOKEN_NAMES = frozenset(f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_plug_api.answers.errors import ApiError
-from sglang_plug_api.text.template_variables import template_variables
+from sglang_plug_api.openai.template_variables import template_variables
 
 
 def variables(
