@@ -19,7 +19,9 @@ from sglang_plug_api.http.streaming import merged
 from sglang_plug_api.multimodal.images import RequestImage, images_of_prompts
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.native import GenerateBody, PromptsBody, SamplingBody
+from sglang_plug_api.service.callers import current_caller
 from sglang_plug_api.service.gather import gather
+from sglang_plug_api.service.request_context import current_request_context
 from sglang_plug_api.text.constraints import sampling_constraint
 from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Ending, Job, JobOutput, new_id
 from sglang_plug_api.text.meta_info import OutputSoFar, meta_info
@@ -58,6 +60,7 @@ class Generation:
         ids, adapters = prompt_ids(body), prompt_adapters(engine, body)
         tokens_of_inputs = await engine.encoder.encode_each(body.inputs())
         prompts = await gather(starmap(partial(_media_prompt, engine), zip(tokens_of_inputs, images, strict=True)))
+        caller, context = current_caller(), current_request_context()
         jobs = []
         for index, (prompt, params) in enumerate(zip(prompts, params_of_prompts, strict=True)):
             tokens = prompt.tokens
@@ -75,6 +78,8 @@ class Generation:
                     priority=body.priority or 0,
                     salt=body.salt,
                     adapter=adapters[index],
+                    caller=caller,
+                    context=context,
                 )
             )
         jobs = [_with_next_token(job) for job in engine.expand(jobs)]

@@ -11,6 +11,8 @@ from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.protocol.openai import ChatBody, Effort
 from sglang_plug_api.protocol.tools import Tool, ToolChoice
+from sglang_plug_api.service.callers import current_caller
+from sglang_plug_api.service.request_context import current_request_context
 from sglang_plug_api.text.chat_events import ParsingOptions
 from sglang_plug_api.text.constraints import check_writable, with_backend
 from sglang_plug_api.text.job import Job
@@ -122,6 +124,8 @@ async def prepare_rendered_chat(
         media=prompt.media,
         constraint=with_backend(constraint, request.grammar_backend),
         constraint_field="tools" if tools.constraint else request.constraint_field,
+        caller=current_caller(),
+        context=current_request_context(),
     )
     parsing = replace(
         tools.parsing,

@@ -14,6 +14,8 @@ from sglang_plug_api.http.middleware import id_header
 from sglang_plug_api.native.generate import prompt_adapters, prompt_ids, with_ids
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.native import PoolBody
+from sglang_plug_api.service.callers import current_caller
+from sglang_plug_api.service.request_context import current_request_context
 from sglang_plug_api.text.job import Job
 from sglang_plug_api.text.text_engine import TextEngine
 
@@ -43,6 +45,7 @@ async def pool_prompts(
     if task != "embed":
         refuse(body, "dimensions", remedy="scores cannot be shortened")
     prompts = await encode_all(engine, body.inputs(), "text" if body.text is not None else "input_ids")
+    caller, context = current_caller(), current_request_context()
     jobs = [
         Job(
             id=id,
@@ -52,6 +55,8 @@ async def pool_prompts(
             priority=body.priority or 0,
             salt=body.salt,
             adapter=adapter,
+            caller=caller,
+            context=context,
         )
         for id, tokens, adapter in zip(
             prompt_ids(body), prompts, prompt_adapters(engine, body, body.model), strict=True

@@ -14,7 +14,9 @@ from sglang_plug import SamplingParams
 from sglang_plug.contracts.request import Task
 from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.protocol.embeddings import InputBody, TruncatedBody
+from sglang_plug_api.service.callers import ANONYMOUS, Caller, current_caller
 from sglang_plug_api.service.gather import gather
+from sglang_plug_api.service.request_context import RequestContext, current_request_context
 from sglang_plug_api.service.sequence_limits import SequenceLimits
 from sglang_plug_api.text.job import PROMPT_ONLY, Job, JobOutput, new_id
 from sglang_plug_api.text.prompt_encoder import MAX_INLINE_CHARACTERS
@@ -150,12 +152,20 @@ class PoolingRequest:
     body: TruncatedBody
     id: str
     adapter: str | None
+    caller: Caller
+    context: RequestContext
 
     @classmethod
     def of(cls, engine: TextEngine, body: TruncatedBody) -> PoolingRequest:
         """Return the request with this body. Raises ``ApiError`` if its model is not served."""
         engine.check_model(body.model)
-        return cls(body=body, id=body.rid or new_id(), adapter=engine.adapters.resolve(body.model))
+        return cls(
+            body=body,
+            id=body.rid or new_id(),
+            adapter=engine.adapters.resolve(body.model),
+            caller=current_caller(),
+            context=current_request_context(),
+        )
 
     def truncation(self, engine: TextEngine, *, room: int = 0) -> Truncation | None:
         """Return how the texts are cut: by default to their first tokens, with ``room`` for other tokens."""
@@ -173,6 +183,8 @@ class PoolingRequest:
                 priority=self.body.priority or 0,
                 salt=self.body.salt,
                 adapter=self.adapter,
+                caller=self.caller,
+                context=self.context,
                 **fields,
             )
             for index, tokens in enumerate(prompts)
@@ -251,9 +263,17 @@ def prompt_usage(prompts: Sequence[Sequence[int]]) -> dict[str, int]:
 
 
 async def probe_model(engine: TextEngine, tokens: Sequence[int], *, new_tokens: int, priority: int = 0) -> None:
-    """Run one small request of the first task that the model can do."""
+    """Run one small request of the first task that the model can do. It counts for no caller."""
     task: Task = engine.info["tasks"][0]
     sampling = PROMPT_ONLY
     if task == "generate":
         sampling = engine.defaults.complete({"max_new_tokens": new_tokens, "temperature": 0.0}, len(tokens), new_tokens)
-    await engine.complete(Job(tokens=tokens, task=task, sampling=sampling, priority=priority))
+    job = Job(
+        tokens=tokens,
+        task=task,
+        sampling=sampling,
+        priority=priority,
+        caller=ANONYMOUS,
+        context=RequestContext(),
+    )
+    await engine.complete(job)

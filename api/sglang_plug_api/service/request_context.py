@@ -1,7 +1,7 @@
 """The context of a request: the caller that it counts for, and its deadline.
 
-Like the caller of ``service.callers``, it is in a context variable, so that every ``Job`` of every route has it.
-``http.request_body`` sets it from the body and the headers of the request.
+Like the caller of ``service.callers``, it is in a context variable, so that routes of plugins have it without passing
+it on. ``http.request_body`` sets it from the body and the headers of the request.
 """
 
 from __future__ import annotations

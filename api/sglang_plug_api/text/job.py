@@ -76,9 +76,11 @@ class Job:
     salt: str = ""
     adapter: str | None = None
     caller: Caller = field(default_factory=current_caller)
-    """The caller that sent the request."""
+    """The caller that sent the request. By default it is the one whose request is being served where the job is made:
+    routes of plugins need not name it, and the server's own name it."""
     context: RequestContext = field(default_factory=current_request_context)
-    """The caller that the sequence counts for in the engine, and its deadline."""
+    """The caller that the sequence counts for in the engine, and its deadline. By default it is the context of the
+    request that is being served where the job is made, as for ``caller``."""
 
     @property
     def terms(self) -> RequestContext:

@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 import pytest
 
 from sglang_plug_api.answers.errors import ApiError
-from sglang_plug_api.pooling.pooling import encode_all, fitting
+from sglang_plug_api.pooling.pooling import encode_all, fitting, probe_model
 from sglang_plug_api.protocol.base import Side
 from sglang_plug_api.protocol.score import QueryWithItems
+from sglang_plug_api.service.callers import Caller, acting_as
+from sglang_plug_api.service.request_context import RequestContext, set_request_context
 from sglang_plug_api.text.truncation import Truncation
 
 ENGINE: Any = SimpleNamespace(info={"context_length": 3})
@@ -72,3 +74,12 @@ async def test_many_token_ids_are_read_in_a_thread(text_engine: Any) -> None:
     assert Read.threads == [threading.current_thread()]
     await encode_all(engine, [Read([1] * 50)] * 50, "input")
     assert len(Read.threads) == 51 and threading.current_thread() not in Read.threads[1:]
+
+
+async def test_a_probe_counts_for_no_caller(text_engine: Any, scripted: Any) -> None:
+    """Not for the one whose request asked for the health, nor does it have that request's deadline."""
+    set_request_context(RequestContext("user", deadline_ms=5000))
+    with acting_as(Caller("key")):
+        await probe_model(text_engine(), (0,), new_tokens=1)
+    (request,) = scripted.requests
+    assert (request.caller, request.deadline, "key" in request.id) == ("", None, False)

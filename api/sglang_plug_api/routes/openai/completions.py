@@ -27,7 +27,9 @@ from sglang_plug_api.openai.choices import (
 )
 from sglang_plug_api.protocol.openai import CompletionBody
 from sglang_plug_api.protocol.sampling import renamed_params
+from sglang_plug_api.service.callers import current_caller
 from sglang_plug_api.service.gather import gather
+from sglang_plug_api.service.request_context import current_request_context
 from sglang_plug_api.text.constraints import generation_constraint
 from sglang_plug_api.text.job import Job, JobOutput
 from sglang_plug_api.text.logprobs import TextOffsets, completion_logprobs
@@ -95,7 +97,11 @@ class _CompletionCall:
         samplings = [completed.for_prompt(len(tokens), DEFAULT_TOKENS) for tokens in prompts]
         logprobs = logprob_options(body, body.logprobs, echo=bool(body.echo))
         constraint, field = generation_constraint(body)
-        inputs_of_jobs = [Job(tokens=tokens, constraint=constraint, constraint_field=field) for tokens in prompts]
+        caller, context = current_caller(), current_request_context()
+        inputs_of_jobs = [
+            Job(tokens=tokens, constraint=constraint, constraint_field=field, caller=caller, context=context)
+            for tokens in prompts
+        ]
         jobs = make_jobs(engine, body, inputs_of_jobs, samplings, logprobs, id)
         echoes = (
             await asyncio.to_thread(_echoes, engine, inputs, prompts, body) if body.echo else [_NO_ECHO] * len(prompts)
