@@ -133,5 +133,7 @@ async def prepare_rendered_chat(
         stream_reasoning=request.stream_reasoning,
         include_reasoning=request.include_reasoning,
     )
-    parser = None if request.continue_final_message else engine.parsers.reasoning
+    parser = engine.parsers.reasoning
+    if parser is None or request.continue_final_message:
+        return job, parsing
     return apply_reasoning(job, parsing, parser, engine.tokenizer, variables, calls=tools.constraint is not None)

@@ -121,8 +121,7 @@ class ProcessorFieldsBody(RequestBody):
                 self._processor_fields = fields.check(extra)
             except RequestFieldError as error:
                 raise WrongField(error.field, str(error)) from None
-            extra = {name: value for name, value in extra.items() if name not in fields.names}
-        check(extra, self.misplaced)
+            check({name: value for name, value in extra.items() if name not in fields.names}, self.misplaced)
         return self
 
     @property

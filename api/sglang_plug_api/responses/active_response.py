@@ -110,7 +110,8 @@ class ActiveResponse:
 
     async def count_reasoning(self) -> None:
         """Count the reasoning tokens for the usage; call it at the end of the output."""
-        self._reasoning = await reasoning_tokens(self._engine, [self._choice]) or 0
+        if (reasoning := self._choice.reasoning) is not None:
+            self._reasoning = await reasoning_tokens(self._engine, [reasoning])
 
     @property
     def must_stop(self) -> bool:

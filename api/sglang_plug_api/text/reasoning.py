@@ -8,7 +8,7 @@ from typing import Any
 
 from sglang_plug import OutputParser, ReasoningBlock, ReasoningMarks, ReasoningPrefix, Tokenizer
 
-from .chat_events import Choice, ParsingOptions
+from .chat_events import ParsingOptions
 from .job import Job
 from .text_engine import TextEngine
 
@@ -23,7 +23,7 @@ NO_REASONING = ReasoningBlock(())
 def apply_reasoning(
     job: Job,
     parsing: ParsingOptions,
-    parser: type[OutputParser] | None,
+    parser: type[OutputParser],
     tokenizer: Tokenizer,
     variables: Mapping[str, Any],
     *,
@@ -39,8 +39,6 @@ def apply_reasoning(
         variables: variables of the chat template.
         calls: True if outputs are constrained to tool calls, alone or between texts.
     """
-    if parser is None:
-        return job, parsing
     disabled = any(variables.get(name) is False for name in SWITCHES)
     marks = None if disabled else _marks(parser, tokenizer, job.tokens, calls=calls)
     if marks is None:
@@ -84,17 +82,13 @@ def _block(tokenizer: Tokenizer, marks: ReasoningMarks) -> ReasoningBlock:
     return ReasoningBlock(tuple(_tokens(tokenizer, text) for text in ends), _tokens(tokenizer, opening), repeats)
 
 
-async def reasoning_tokens(engine: TextEngine, choices: Iterable[Choice]) -> int | None:
-    """Count the reasoning tokens of ``choices``; ``None`` if reasoning is not separated from the answers.
+async def reasoning_tokens(engine: TextEngine, reasoning: Iterable[str]) -> int:
+    """Count the tokens of the reasoning of several outputs.
 
     The texts are tokenized again, because the marks of reasoning do not end where pieces of output end. A model that
     wrote unusual tokens used a few more.
     """
-    texts = [choice.reasoning for choice in choices]
-    known = [text for text in texts if text is not None]
-    if not known:
-        return None
-    return sum([len(await engine.encode(text, special=False)) for text in known])
+    return sum([len(await engine.encode(text, special=False)) for text in reasoning])
 
 
 def _tokens(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:

@@ -97,7 +97,7 @@ class _ChatCall:
             tokens = self._additions.for_output(index, output)
             choices.append({"index": index, "message": message, **ending, **tokens})
         envelope = ResponseBuilder(self._engine, self._body, self.id, "chat.completion")
-        self._usage.reasoning = await reasoning_tokens(self._engine, self._choices)
+        await self._count_reasoning()
         more = {**self._additions.for_start(0), **self._additions.prompt_logprobs(0, outputs[0])}
         return envelope(choices, self._usage.report(), **more, **self._additions.for_answer(outputs[0]))
 
@@ -120,8 +120,14 @@ class _ChatCall:
                     more = self._additions.for_answer(output) if chunk["finish_reason"] else {}
                     yield envelope([chunk], usage, **more)
         if self._body.usage_in_stream:
-            self._usage.reasoning = await reasoning_tokens(self._engine, self._choices)
+            await self._count_reasoning()
             yield envelope([], self._usage.report())
+
+    async def _count_reasoning(self) -> None:
+        """Add the reasoning tokens to the usage, if reasoning is separated from the answers."""
+        texts = [choice.reasoning for choice in self._choices if choice.reasoning is not None]
+        if texts:
+            self._usage.reasoning = await reasoning_tokens(self._engine, texts)
 
     def _usage_so_far(self) -> dict[str, Any] | None:
         return self._usage.report() if self._body.usage_in_chunks else None
