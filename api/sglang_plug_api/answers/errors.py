@@ -52,7 +52,11 @@ class ApiError(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.message, self.status, self.param, self.code, self.headers = message, status, param, code, headers
+        self.message = message
+        self.status = status
+        self.param = param
+        self.code = code
+        self.headers = headers
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body."""

@@ -24,7 +24,9 @@ class LargeList(Sequence[Any]):
     """
 
     def __init__(self, items: Sequence[Any], entry: Callable[[Any], Any], weight: int = 1) -> None:
-        self._items, self._entry, self._weight = items, entry, max(1, weight)
+        self._items = items
+        self._entry = entry
+        self._weight = max(1, weight)
         self._entries: list[Any] | None = None
 
     @property

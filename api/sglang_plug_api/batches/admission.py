@@ -32,7 +32,10 @@ class BatchAdmission:
     """
 
     def __init__(self, engine: TextEngine, *, limit: int, capacity: int, closed: Callable[[], bool]) -> None:
-        self._engine, self._limit, self._capacity, self._closed = engine, limit, capacity, closed
+        self._engine = engine
+        self._limit = limit
+        self._capacity = capacity
+        self._closed = closed
         self._held = 0
         self._waiting = dict[int, int]()
         """Replica -> sequences that waited at its last step."""

@@ -97,9 +97,15 @@ class BatchJob:
         timing: JobTiming | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._batch, self._store, self._call = batch, store, call
-        self._admission, self._concurrency, self._limits, self._worker = admission, concurrency, limits, worker
-        self._timing, self._now = timing or JobTiming(), now
+        self._batch = batch
+        self._store = store
+        self._call = call
+        self._admission = admission
+        self._concurrency = concurrency
+        self._limits = limits
+        self._worker = worker
+        self._timing = timing or JobTiming()
+        self._now = now
         self._stopped = asyncio.Event()
         self._journal = _Journal(store, batch.id, worker)
 
@@ -320,7 +326,9 @@ class _Journal:
     """Writes results in groups: those that arrive during a write make up the next group."""
 
     def __init__(self, store: Store, batch: str, worker: str) -> None:
-        self._store, self._id, self._worker = store, batch, worker
+        self._store = store
+        self._id = batch
+        self._worker = worker
         self._pending: list[LineResult] = []
         self._next: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()

@@ -38,7 +38,10 @@ class LineError(Exception):
 
     def __init__(self, code: str, message: str, line: int | None, param: str | None = None) -> None:
         super().__init__(message)
-        self.code, self.message, self.line, self.param = code, message, line, param
+        self.code = code
+        self.message = message
+        self.line = line
+        self.param = param
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry for the batch's ``errors``."""

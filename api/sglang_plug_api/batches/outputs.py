@@ -41,7 +41,9 @@ class ResultFiles:
     """
 
     def __init__(self, store: Store, batch: BatchRecord, now: int) -> None:
-        self._store, self._batch, self._now = store, batch, now
+        self._store = store
+        self._batch = batch
+        self._now = now
         self._contents: list[ContentWriter] = []
         self._written = set[int]()
         """Numbers of the lines whose results are in a file."""

@@ -167,7 +167,9 @@ class _Parts:
         self._count += 1
         if self._count > MAX_PARTS:
             raise ApiError(f"the form has more than {MAX_PARTS} parts", 413)
-        self._disposition, self._name, self._value = b"", "", bytearray()
+        self._disposition = b""
+        self._name = ""
+        self._value = bytearray()
 
     def _end_header(self) -> None:
         name, value = self._header

@@ -32,7 +32,9 @@ class Axis:
     """
 
     def __init__(self, values: Sequence[float], start: float, end: float, log: bool) -> None:
-        self._log, self._start, self._end = log, start, end
+        self._log = log
+        self._start = start
+        self._end = end
         low, high = min(values), max(values)
         self._low: float
         self._high: float

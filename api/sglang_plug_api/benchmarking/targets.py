@@ -188,7 +188,9 @@ class Progress:
     """
 
     def __init__(self, total: int, options: argparse.Namespace, unit: str = "requests") -> None:
-        self._total, self._unit, self._done = total, unit, 0
+        self._total = total
+        self._unit = unit
+        self._done = 0
         self._is_visible = sys.stderr.isatty() and not options.disable_tqdm
 
     def __enter__(self) -> Progress:

@@ -212,7 +212,9 @@ class BodyLimit:
     """
 
     def __init__(self, app: ASGIApp, limit: int, timeout: float, larger: Mapping[str, int] | None = None) -> None:
-        self._app, self._limit, self._timeout = app, limit, timeout
+        self._app = app
+        self._limit = limit
+        self._timeout = timeout
         self._larger = {} if larger is None else larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

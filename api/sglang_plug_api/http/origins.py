@@ -38,7 +38,10 @@ class CheckOrigin:
     def __init__(
         self, app: ASGIApp, allowed: Sequence[str], policy: HostPolicy, effects: Sequence[Pattern[str]]
     ) -> None:
-        self._app, self._allowed, self._policy, self._effects = app, frozenset(allowed), policy, effects
+        self._app = app
+        self._allowed = frozenset(allowed)
+        self._policy = policy
+        self._effects = effects
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an ASGI call."""

@@ -113,8 +113,11 @@ class _Server:
         announce: Callable[[str], None],
         started: float,
     ) -> None:
-        self._service, self._listener = service, listener
-        self._shutdown, self._announce, self._started = shutdown, announce, started
+        self._service = service
+        self._listener = listener
+        self._shutdown = shutdown
+        self._announce = announce
+        self._started = started
         self._has_page = _has_page(app)
         config = service.config
         limit = ConnectionLimit(max_connections(config.max_connections))

@@ -34,7 +34,9 @@ class ByteBudget:
     """
 
     def __init__(self, per_file: int, total: int) -> None:
-        self.per_file, self.total, self._remaining = per_file, total, total
+        self.per_file = per_file
+        self.total = total
+        self._remaining = total
 
     def take(self, count: int, so_far: int) -> None:
         """Count ``count`` more bytes of a file that has ``so_far`` with them. Raises ``MediaError``."""
@@ -67,7 +69,9 @@ class Fetcher:
     """
 
     def __init__(self, rules: UrlRules, timeout: float, resolve: Resolve = resolve_host) -> None:
-        self._rules, self._timeout, self._resolve = rules, timeout, resolve
+        self._rules = rules
+        self._timeout = timeout
+        self._resolve = resolve
         self._lookups = ThreadPoolExecutor(LOOKUP_THREADS, "image-lookup")
         self._trust: ssl.SSLContext | None = None
 

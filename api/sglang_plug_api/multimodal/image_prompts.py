@@ -67,7 +67,9 @@ class ImagePrompts:
         *,
         max_prepared_bytes: int = MAX_PREPARED_BYTES,
     ) -> None:
-        self._processor, self._limits, self._sources = processor, limits, sources
+        self._processor = processor
+        self._limits = limits
+        self._sources = sources
         self.prepared = PreparedBytes(max_prepared_bytes)
         self._decoding = asyncio.Semaphore(MAX_CONCURRENT_DECODES)
         self._fetching = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)

@@ -36,7 +36,9 @@ class Generation:
     def __init__(self, engine: TextEngine, body: GenerateBody, jobs: Sequence[Job]) -> None:
         self.id = jobs[0].request
         """The id of the request; the first prompt's if each has one of its own."""
-        self._engine, self._body, self._jobs = engine, body, jobs
+        self._engine = engine
+        self._body = body
+        self._jobs = jobs
         self._started = time.time()
         self._is_list = body.is_batch or len(jobs) > 1
         self._texts = engine.tokenizer if body.return_text_in_logprobs else None

@@ -20,7 +20,9 @@ class ExtraResponseFields:
     """The additions that one request asks for: token ids, ``meta_info``, log-probabilities of the prompt."""
 
     def __init__(self, engine: TextEngine, body: GenerationBody, jobs: Sequence[Job]) -> None:
-        self._engine, self._body, self._jobs = engine, body, jobs
+        self._engine = engine
+        self._body = body
+        self._jobs = jobs
         self._records: dict[int, OutputSoFar] = {}
         self._prompt_logprobs: dict[int, LargeList] = {}
         self._started = time.time()

@@ -49,10 +49,13 @@ class ActiveResponse:
         *,
         keep: bool,
     ) -> None:
-        self.job, self.keep = job, keep
+        self.job = job
+        self.keep = keep
         self.items = full_items(body.input)
         """The items of the request's own input."""
-        self._engine, self._body, self._messages = engine, body, messages
+        self._engine = engine
+        self._body = body
+        self._messages = messages
         self._choice = Choice(parsing)
         self._output = Output(chat_logprob_entry(engine.tokenizer) if body.includes_logprobs else None)
         self._last_events: list[NamedEvent] = []
@@ -100,7 +103,9 @@ class ActiveResponse:
 
     def add(self, output: JobOutput) -> list[NamedEvent]:
         """Add the next part of the output and return its events."""
-        self._tokens, self._cached, self._ending = output.completion_tokens, output.cached_tokens, output.ending
+        self._tokens = output.completion_tokens
+        self._cached = output.cached_tokens
+        self._ending = output.ending
         if self._body.includes_logprobs:
             token_bytes = self._engine.tokenizer.piece_bytes
             self._output.add_logprobs((token_bytes(item.token), item) for item in output.logprobs)

@@ -94,7 +94,9 @@ class EventWriter:
         *,
         pause: float = ATTEMPT_PAUSE,
     ) -> None:
-        self._append, self._id, self._pause = append, id, pause
+        self._append = append
+        self._id = id
+        self._pause = pause
         self._pending: list[ResponseEvent] = []
         self._writing: asyncio.Task[None] | None = None
 

@@ -123,8 +123,10 @@ class CallItem:
     """A function call item."""
 
     def __init__(self, name: str, call_id: str | None) -> None:
-        self.id, self.status = f"fc_{new_id()}", "in_progress"
-        self._name, self._call_id = name, call_id or new_call_id()
+        self.id = f"fc_{new_id()}"
+        self.status = "in_progress"
+        self._name = name
+        self._call_id = call_id or new_call_id()
         self._arguments: list[str] = []
 
     @property

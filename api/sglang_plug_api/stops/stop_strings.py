@@ -15,9 +15,11 @@ class StopMatcher:
     """
 
     def __init__(self, stops: Sequence[str], *, keep: bool = False) -> None:
-        self._stops, self._keep = tuple(stops), keep
+        self._stops = tuple(stops)
+        self._keep = keep
         self._overlaps = [0] * len(self._stops)
-        self._held, self._too_early = "", 0
+        self._held = ""
+        self._too_early = 0
         """The end of the text, and the number of its first characters in which no stop string may end."""
         self.matched: str | None = None
         """The stop string that appeared."""

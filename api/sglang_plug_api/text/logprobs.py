@@ -58,7 +58,9 @@ class TextOffsets:
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], echo: str = "", *, skip_special: bool) -> None:
-        self._echo, self._echoed, self._length = echo, 0, len(echo)
+        self._echo = echo
+        self._echoed = 0
+        self._length = len(echo)
         self._echo_decoder = tokenizer.decoder(skip_special=True)
         self._special_decoder = tokenizer.decoder(skip_special=False)
         self._decoder = tokenizer.decoder(skip_special=skip_special, prompt=prompt)

@@ -20,8 +20,10 @@ class OutputSoFar:
     """Text, tokens and log-probabilities of one output so far."""
 
     def __init__(self, output: JobOutput) -> None:
-        self.text, self.tokens = output.text, list(output.tokens)
-        self.logprobs, self.prompt_logprobs = list(output.logprobs), output.prompt_logprobs
+        self.text = output.text
+        self.tokens = list(output.tokens)
+        self.logprobs = list(output.logprobs)
+        self.prompt_logprobs = output.prompt_logprobs
         self.next_logprobs: tuple[TokenLogprob, ...] = ()
         """Those of the token after a prompt, of which no output was wanted."""
 

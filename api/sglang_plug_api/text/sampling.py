@@ -95,8 +95,10 @@ class RequestSampling:
     def __init__(self, defaults: SamplingDefaults, fields: Mapping[str, Any]) -> None:
         self._defaults = defaults
         values = {**defaults.values, **fields}
-        self._max_new_tokens, self._min_new_tokens = values.get("max_new_tokens"), values.get("min_new_tokens")
-        self._has_maximum, self._names_minimum = "max_new_tokens" in values, "min_new_tokens" in fields
+        self._max_new_tokens = values.get("max_new_tokens")
+        self._min_new_tokens = values.get("min_new_tokens")
+        self._has_maximum = "max_new_tokens" in values
+        self._names_minimum = "min_new_tokens" in fields
         self._names_maximum = fields.get("max_new_tokens") is not None  # the operator's default is cut to what fits
         stop_tokens = tuple(dict.fromkeys(values.get("stop_token_ids") or ()))
         self._check_tokens("stop_token_ids", stop_tokens)

@@ -37,7 +37,10 @@ class PrefillConnection(EngineClient):
         check: Callable[[Mapping[str, Any]], Awaitable[None]],
         lost: Callable[[], None],
     ) -> None:
-        self.address, self._make, self._check, self._lost = address, make, check, lost
+        self.address = address
+        self._make = make
+        self._check = check
+        self._lost = lost
         self._client: EngineClient | None = None
         self._failure: str | None = "it is not connected yet"
         self._refusal: ConfigError | None = None
@@ -126,7 +129,9 @@ class PrefillConnection(EngineClient):
         async with asyncio.timeout(CONNECT_SECONDS):
             await client.start()
             await self._check(await client.control("info"))
-        self._client, self._failure, self._refusal = client, None, None
+        self._client = client
+        self._failure = None
+        self._refusal = None
         self._tried.set()
         logger.info("Prefill server %s computes prompts", self.address)
         reason = await client.wait_failed()

@@ -26,8 +26,10 @@ class PrefilledClient(EngineClient):
     """
 
     def __init__(self, client: EngineClient, prefill: Prefill) -> None:
-        self._client, self._prefill = client, prefill
-        self._address, self._block_tokens = "", 0
+        self._client = client
+        self._prefill = prefill
+        self._address = ""
+        self._block_tokens = 0
 
     async def start(self) -> Mapping[str, Any]:
         """Start the engine. Raises ``ConfigError`` if none of its stores can receive blocks."""

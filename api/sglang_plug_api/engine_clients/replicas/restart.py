@@ -50,10 +50,15 @@ class RestartingClient(EngineClient):
         name: str = "The engine",
     ) -> None:
         self._name = name
-        self._make, self._max_restarts, self._window, self._clock = make, max_restarts, window, clock
+        self._make = make
+        self._max_restarts = max_restarts
+        self._window = window
+        self._clock = clock
         self._client = make()
         self._listeners: list[Callable[[StepStats], None]] = []
-        self._lasting, self._notes, self._failed = lasting or LastingCalls(), lasting is None, failed
+        self._lasting = lasting or LastingCalls()
+        self._notes = lasting is None
+        self._failed = failed
         self._restarted = restarted
         self._restarts = deque[float]()
         self._start_seconds = 1.0

@@ -28,7 +28,9 @@ class Router:
     def __init__(
         self, replicas: Sequence[Replica], routing: CheckedRouting, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._replicas, self._routing, self._clock = replicas, routing, clock
+        self._replicas = replicas
+        self._routing = routing
+        self._clock = clock
         self._candidates: Sequence[Replica] = ()
         self._next_poll = 0.0
 

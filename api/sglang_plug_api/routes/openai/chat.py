@@ -52,7 +52,9 @@ class _ChatCall:
     def __init__(self, engine: TextEngine, body: ChatBody, id: str, jobs: list[Job], parsing: ParsingOptions) -> None:
         self.id = id
         self._choices = [Choice(parsing) for _ in jobs]
-        self._engine, self._body, self._jobs = engine, body, jobs
+        self._engine = engine
+        self._body = body
+        self._jobs = jobs
         self._usage = Usage(engine, [jobs[0].tokens], len(jobs))
         self._additions = ExtraResponseFields(engine, body, jobs)
 

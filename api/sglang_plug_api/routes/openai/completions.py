@@ -78,7 +78,10 @@ class _CompletionCall:
         jobs: list[Job],
     ) -> None:
         self.id = id
-        self._engine, self._body, self._echoes, self._jobs = engine, body, echoes, jobs
+        self._engine = engine
+        self._body = body
+        self._echoes = echoes
+        self._jobs = jobs
         self._offsets: dict[int, TextOffsets] = {}
         self._usage = Usage(engine, prompts, len(jobs))
         self._additions = ExtraResponseFields(engine, body, jobs)
