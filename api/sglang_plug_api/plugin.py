@@ -59,8 +59,7 @@ from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.openai.chat_request import ChatRequest, prepare_chat
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.options.parsing import named_options
-from sglang_plug_api.text.chat_events import Choice as ChatOutput
-from sglang_plug_api.text.chat_events import ParsingOptions as ChatParsingOptions
+from sglang_plug_api.text.chat_events import ChatOutput, ChatParsingOptions
 from sglang_plug_api.text.job import Ending, Job, JobOutput, joined, new_id
 from sglang_plug_api.text.sampling import Sampling
 from sglang_plug_api.text.text_engine import TextEngine

@@ -13,7 +13,7 @@ from sglang_plug_api.protocol.openai import ChatBody, Effort
 from sglang_plug_api.protocol.tools import Tool, ToolChoice
 from sglang_plug_api.service.callers import current_caller
 from sglang_plug_api.service.request_context import current_request_context
-from sglang_plug_api.text.chat_events import ParsingOptions
+from sglang_plug_api.text.chat_events import ChatParsingOptions
 from sglang_plug_api.text.constraints import check_writable, with_backend
 from sglang_plug_api.text.job import Job
 from sglang_plug_api.text.reasoning import apply_reasoning
@@ -72,11 +72,11 @@ def truncated_chat(engine: TextEngine, body: ChatBody, job: Job) -> Job:
     return replace(job, tokens=truncation.cut(job.tokens))
 
 
-async def prepare_chat(engine: TextEngine, request: ChatRequest) -> tuple[Job, ParsingOptions]:
+async def prepare_chat(engine: TextEngine, request: ChatRequest) -> tuple[Job, ChatParsingOptions]:
     """Check, render and tokenize a chat request. Raises ``ApiError``.
 
     Returns a job with the prompt and its constraint, which lacks everything that the conversation does not determine
-    (sampling parameters, ids, priority, adapter), and how its outputs are read (``Choice``).
+    (sampling parameters, ids, priority, adapter), and how its outputs are read (``ChatOutput``).
     """
 
     async def render(tools: TemplateTools, variables: Mapping[str, Any]) -> MediaPrompt:
@@ -96,7 +96,7 @@ async def prepare_chat(engine: TextEngine, request: ChatRequest) -> tuple[Job, P
 
 async def prepare_rendered_chat(
     engine: TextEngine, request: ChatRequest, render: RenderChat
-) -> tuple[Job, ParsingOptions]:
+) -> tuple[Job, ChatParsingOptions]:
     """Prepare a chat request as ``prepare_chat`` does, with a prompt that ``render`` makes of its messages."""
     has_format = request.constraint is not None
     if request.constraint is not None:

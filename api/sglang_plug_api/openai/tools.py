@@ -10,7 +10,7 @@ from sglang_plug import Constraint, ConstraintError, OutputParser
 from sglang_plug.contracts.text.grammar import SCHEMA_FIELD
 from sglang_plug_api.answers.errors import SHOWN, ApiError
 from sglang_plug_api.protocol.tools import AllowedToolsChoice, NamedTool, Tool, ToolChoice
-from sglang_plug_api.text.chat_events import ParsingOptions
+from sglang_plug_api.text.chat_events import ChatParsingOptions
 from sglang_plug_api.text.parsers import Parsers
 
 
@@ -18,7 +18,7 @@ from sglang_plug_api.text.parsers import Parsers
 class ToolSetup:
     """The tools of one request, and how it may use them."""
 
-    parsing: ParsingOptions
+    parsing: ChatParsingOptions
     """How outputs are parsed, unless the prompt says that constrained outputs have reasoning, too."""
     template_tools: Sequence[Mapping[str, Any]] | None = None
     """For the chat template."""
@@ -52,7 +52,7 @@ def tool_setup(
         tools, choice = _allowed(tools or (), choice), choice.allowed_tools.mode
     named = choice.function.name if isinstance(choice, NamedTool) else None
     required = choice == "required" or named is not None
-    without_calls = ParsingOptions(reasoning=None if has_format else parsers.reasoning)
+    without_calls = ChatParsingOptions(reasoning=None if has_format else parsers.reasoning)
     if not tools:
         if required:
             choice_text = choice if named is None else "a named tool"
@@ -79,7 +79,7 @@ def tool_setup(
     template_tools = [tool.model_dump(exclude_unset=True) for tool in tools]
     functions = {tool.function.name: tool.function.parameters or {} for tool in tools}
     reasoning = None if constraint is not None or has_format else parsers.reasoning
-    parsing = ParsingOptions(tools=parser, functions=functions, reasoning=reasoning, parallel=parallel_calls)
+    parsing = ChatParsingOptions(tools=parser, functions=functions, reasoning=reasoning, parallel=parallel_calls)
     return ToolSetup(parsing, template_tools, constraint)
 
 

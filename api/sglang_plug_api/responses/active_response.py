@@ -12,7 +12,7 @@ from sglang_plug_api.answers.errors import ApiError
 from sglang_plug_api.http.streaming import NamedEvent
 from sglang_plug_api.protocol.items import Item, messages_of
 from sglang_plug_api.protocol.responses import ResponsesBody
-from sglang_plug_api.text.chat_events import Choice, ParsingOptions
+from sglang_plug_api.text.chat_events import ChatOutput, ChatParsingOptions
 from sglang_plug_api.text.job import Ending, Job, JobOutput
 from sglang_plug_api.text.logprobs import chat_logprob_entry
 from sglang_plug_api.text.reasoning import reasoning_tokens
@@ -45,7 +45,7 @@ class ActiveResponse:
         body: ResponsesBody,
         messages: Sequence[Mapping[str, Any]],
         job: Job,
-        parsing: ParsingOptions,
+        parsing: ChatParsingOptions,
         *,
         keep: bool,
     ) -> None:
@@ -56,7 +56,7 @@ class ActiveResponse:
         self._engine = engine
         self._body = body
         self._messages = messages
-        self._choice = Choice(parsing)
+        self._chat_output = ChatOutput(parsing)
         self._output = Output(chat_logprob_entry(engine.tokenizer) if body.includes_logprobs else None)
         self._last_events: list[NamedEvent] = []
         self._created = int(time.time())
@@ -110,12 +110,12 @@ class ActiveResponse:
             token_bytes = self._engine.tokenizer.piece_bytes
             self._output.add_logprobs((token_bytes(item.token), item) for item in output.logprobs)
         return self._events(
-            output_event for event in self._choice.events(output) for output_event in self._output.add(event)
+            output_event for event in self._chat_output.events(output) for output_event in self._output.add(event)
         )
 
     async def count_reasoning(self) -> None:
         """Count the reasoning tokens for the usage; call it at the end of the output."""
-        if (reasoning := self._choice.reasoning) is not None:
+        if (reasoning := self._chat_output.reasoning) is not None:
             self._reasoning = await reasoning_tokens(self._engine, [reasoning])
 
     @property

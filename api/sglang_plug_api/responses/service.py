@@ -25,7 +25,7 @@ from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.protocol.sampling import renamed_params
 from sglang_plug_api.protocol.tools import FlatAllowedTools, FlatNamedTool
 from sglang_plug_api.service.callers import current_caller
-from sglang_plug_api.text.chat_events import ParsingOptions
+from sglang_plug_api.text.chat_events import ChatParsingOptions
 from sglang_plug_api.text.constraints import FormatFields, constraint_from_fields
 from sglang_plug_api.text.job import Job, limited, new_id
 from sglang_plug_api.text.sampling import Sampling
@@ -256,7 +256,7 @@ class ResponsesService:
             raise unknown_response(id)
         return {"id": id, "object": "response", "deleted": True}
 
-    async def _prepare(self, body: ResponsesBody) -> tuple[list[Message], Job, ParsingOptions]:
+    async def _prepare(self, body: ResponsesBody) -> tuple[list[Message], Job, ChatParsingOptions]:
         """Return the conversation, and what ``prepare_chat`` returns for it. Raises ``ApiError``."""
         self._engine.check_model(body.model)
         if body.background and (body.store is False or not self._stored.enabled):

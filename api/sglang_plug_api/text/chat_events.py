@@ -16,7 +16,7 @@ TOOL_CALLS = "tool_calls"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParsingOptions:
+class ChatParsingOptions:
     """Parsers of the outputs of one request, and their options.
 
     ``separate`` splits reasoning from the answer; ``stream_reasoning`` sends it as it is generated, not all at once.
@@ -43,10 +43,10 @@ class ParsingOptions:
         return {**params, **({"skip_special_tokens": False} if needs_special_tokens else {})}
 
 
-class Choice:
+class ChatOutput:
     """One output while it is generated: takes text, returns deltas or a message."""
 
-    def __init__(self, parsing: ParsingOptions) -> None:
+    def __init__(self, parsing: ChatParsingOptions) -> None:
         self._parsing = parsing
         self._reasoning = _reasoning_parser(parsing)
         if self._reasoning is not None and parsing.lead:
@@ -150,7 +150,7 @@ class Choice:
         return thoughts
 
 
-def _reasoning_parser(parsing: ParsingOptions) -> OutputParser | None:
+def _reasoning_parser(parsing: ChatParsingOptions) -> OutputParser | None:
     if parsing.reasoning is None or not parsing.separate:
         return None
     return parsing.reasoning.for_functions(parsing.functions if parsing.calls_end_reasoning else {})

@@ -8,7 +8,7 @@ from typing import Any
 
 from sglang_plug import OutputParser, ReasoningBlock, ReasoningMarks, ReasoningPrefix, Tokenizer
 
-from .chat_events import ParsingOptions
+from .chat_events import ChatParsingOptions
 from .job import Job
 from .text_engine import TextEngine
 
@@ -22,13 +22,13 @@ NO_REASONING = ReasoningBlock(())
 
 def apply_reasoning(
     job: Job,
-    parsing: ParsingOptions,
+    parsing: ChatParsingOptions,
     parser: type[OutputParser],
     tokenizer: Tokenizer,
     variables: Mapping[str, Any],
     *,
     calls: bool,
-) -> tuple[Job, ParsingOptions]:
+) -> tuple[Job, ChatParsingOptions]:
     """Return ``job`` with the marks around the reasoning of its outputs, and how these are read.
 
     Args:

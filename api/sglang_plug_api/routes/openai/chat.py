@@ -24,7 +24,7 @@ from sglang_plug_api.openai.choices import (
 from sglang_plug_api.protocol.openai import ChatBody
 from sglang_plug_api.protocol.sampling import renamed_params
 from sglang_plug_api.service.gather import gather
-from sglang_plug_api.text.chat_events import Choice, ParsingOptions
+from sglang_plug_api.text.chat_events import ChatOutput, ChatParsingOptions
 from sglang_plug_api.text.constraints import generation_constraint
 from sglang_plug_api.text.job import Job, JobOutput
 from sglang_plug_api.text.logprobs import chat_logprobs
@@ -49,9 +49,11 @@ def build(engine: TextEngine) -> APIRouter:
 class _ChatCall:
     """One chat request and its outputs."""
 
-    def __init__(self, engine: TextEngine, body: ChatBody, id: str, jobs: list[Job], parsing: ParsingOptions) -> None:
+    def __init__(
+        self, engine: TextEngine, body: ChatBody, id: str, jobs: list[Job], parsing: ChatParsingOptions
+    ) -> None:
         self.id = id
-        self._choices = [Choice(parsing) for _ in jobs]
+        self._chat_outputs = [ChatOutput(parsing) for _ in jobs]
         self._engine = engine
         self._body = body
         self._jobs = jobs
@@ -94,7 +96,7 @@ class _ChatCall:
         for index, output in enumerate(outputs):
             self._usage.add(index, output)
             self._additions.add(index, output)
-            message = self._choices[index].message(output)
+            message = self._chat_outputs[index].message(output)
             ending = {**self._ending(index, output), **self._additions.for_start(index)}
             tokens = self._additions.for_output(index, output)
             choices.append({"index": index, "message": message, **ending, **tokens})
@@ -127,7 +129,7 @@ class _ChatCall:
 
     async def _count_reasoning(self) -> None:
         """Add the reasoning tokens to the usage, if reasoning is separated from the answers."""
-        texts = [choice.reasoning for choice in self._choices if choice.reasoning is not None]
+        texts = [output.reasoning for output in self._chat_outputs if output.reasoning is not None]
         if texts:
             self._usage.reasoning = await reasoning_tokens(self._engine, texts)
 
@@ -137,7 +139,7 @@ class _ChatCall:
     def _chunks(self, index: int, output: JobOutput) -> Iterator[dict[str, Any]]:
         """Yield the chunks of an output, the first one with its log-probabilities and tokens, then the ending."""
         logprobs = self._logprobs(output) if output.logprobs else None
-        deltas = list(self._choices[index].deltas(output))
+        deltas = list(self._chat_outputs[index].deltas(output))
         tokens = self._additions.for_output(index, output) if output.tokens else {}
         for position, delta in enumerate(deltas or ([{"content": ""}] if output.logprobs or tokens else [])):
             chunk = _chunk(index, delta, logprobs if position == 0 else None)
@@ -148,7 +150,7 @@ class _ChatCall:
     def _ending(self, index: int, output: JobOutput) -> dict[str, Any]:
         return {
             "logprobs": self._logprobs(output),
-            "finish_reason": self._choices[index].finish_reason(output),
+            "finish_reason": self._chat_outputs[index].finish_reason(output),
             "matched_stop": matched_stop(output),
             **(self._additions.for_end(index, output) if output.ending is not None else {}),
         }
