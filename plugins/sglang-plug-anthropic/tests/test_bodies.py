@@ -216,7 +216,7 @@ def test_settings_without_effect_are_accepted(fields: dict[str, Any]) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "type 'document' are not supported"),
         (
             {"messages": [{"role": "user", "content": [result("toolu_2")]}]},
-            "message 0 has a result of a call that is not",
+            "message 0 has the result of an unknown call",
         ),
         ({"messages": [HELLO, {"role": "assistant", "content": [USED]}]}, "its result comes next"),
         ({"messages": [{"role": "user", "content": [result("toolu_1", [{"type": "document"}])]}]}, "'document'"),
