@@ -13,7 +13,7 @@ from sglang_plug.config import ConfigError
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
 from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge, StepStats
 from sglang_plug.engine.admission.activity import activity
-from sglang_plug.engine.admission.open_requests import OpenRequests, Queue, RequestChecks
+from sglang_plug.engine.admission.open_requests import OpenRequests, RequestChecks, SchedulerQueueView
 from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
@@ -72,7 +72,7 @@ class EngineLoop:
         max_queued: number of sequences that may wait.
         heartbeat: notified when a step begins and ends.
         update_weights: replaces the model's weights by those of a checkpoint and revision.
-        shortage: returns the message for an error that says that memory did not suffice for a step.
+        out_of_memory_message: returns the message if an error means that a step ran out of memory, else ``None``.
         overlap: plan and launch steps while the previous one is on the device.
         describe: returns an error in one line, with the plugin whose code raised it.
         ranks: the other ranks that share the model; they end with the engine.
@@ -91,7 +91,7 @@ class EngineLoop:
         max_queued: int,
         heartbeat: Heartbeat,
         update_weights: Callable[[str, str | None], None],
-        shortage: Callable[[Exception], str | None] = lambda error: None,
+        out_of_memory_message: Callable[[Exception], str | None] = lambda error: None,
         overlap: bool = False,
         describe: Callable[[BaseException], str] = repr,
         ranks: Ranks | None = None,
@@ -99,11 +99,15 @@ class EngineLoop:
         processors: LogitsProcessors | None = None,
     ) -> None:
         self.describe = describe
-        self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
+        self.scheduler = scheduler
+        self.runner = runner
+        self.inbox = inbox
+        self.send = send
         self.extensions = extensions or ExtensionPoints()
         self._metrics = ExtensionMetrics(self.extensions, describe)
         self._own_info = (*info, *OWN_INFO)
-        self.info, self.heartbeat = {**info, **self.extensions.all_info(self._own_info)}, heartbeat
+        self.info = {**info, **self.extensions.all_info(self._own_info)}
+        self.heartbeat = heartbeat
         self.longest = min(info["context_length"], scheduler.pool.capacity)
         self._checks = RequestChecks(info, self.longest, max_queued)
         self._load_weights = update_weights
@@ -111,15 +115,18 @@ class EngineLoop:
             scheduler,
             runner,
             overlap=overlap,
-            shortage=shortage,
+            out_of_memory_message=out_of_memory_message,
             describe=describe,
             shared=ranks is not None,
             step_budget=self.extensions.step_budget,
         )
-        self.ranks, self._queue_view = ranks, Queue(scheduler)
-        self.requests, self.held = OpenRequests(), HeldSequences(self.extensions)
+        self.ranks = ranks
+        self._queue_view = SchedulerQueueView(scheduler)
+        self.requests = OpenRequests()
+        self.held = HeldSequences(self.extensions)
         self.processors = LogitsProcessors() if processors is None else processors
-        self._closed, self._next_metrics = False, 0.0
+        self._closed = False
+        self._next_metrics = 0.0
         self._controls = self._all_controls()
 
     def run(self, begin: Callable[[], None] = lambda: None) -> None:
@@ -341,7 +348,8 @@ class EngineLoop:
     def _stats(self, seconds: float) -> StepStats:
         """Return the statistics of the step that was committed last; ``seconds`` is 0 if nothing was computed."""
         metric_counters, gauges, now = tuple[MetricCounter, ...](), tuple[MetricGauge, ...](), time.monotonic()
-        if now >= self._next_metrics or not self.scheduler.busy:  # what is true of an idle engine stays
+        # report at once when the engine becomes idle: no later step would correct the values
+        if now >= self._next_metrics or not self.scheduler.busy:
             metric_counters, gauges = self._metrics.counters(), self._metrics.gauges()
             self._next_metrics = now + METRICS_PERIOD
         counters, pool = self.scheduler.counters, self.scheduler.pool

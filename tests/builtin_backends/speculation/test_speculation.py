@@ -75,7 +75,7 @@ def test_an_output_says_what_was_drafted_for_it() -> None:
 
 
 def max_output(scheduler: Scheduler, tokens: list[int]) -> int:
-    """Tokens that the pool has room for behind a prompt."""
+    """Tokens that the pool has room for after a prompt."""
     return scheduler.pool.capacity - len(tokens)
 
 

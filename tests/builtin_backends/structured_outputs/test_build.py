@@ -136,7 +136,7 @@ def test_a_server_without_the_extension_refuses_options_and_requests_by_name(bui
     for name in ("auto", "none"):  # nothing is asked of the extension
         blocked = built(name, "structured_outputs")
         assert blocked.points.allowed == ()
-        assert not any(isinstance(holder, StructuredOutputs) for holder in blocked.points.holders)
+        assert not any(isinstance(holder, StructuredOutputs) for holder in blocked.points.hold_phases)
         error = refusal(blocked)
         assert "constraint: no step extension that serves this field" in str(error)
         assert "'structured-outputs'" in str(error) and error.about == "constraint"

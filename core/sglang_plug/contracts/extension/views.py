@@ -149,7 +149,7 @@ class ChunkView(Protocol):
 
     @property
     def drafts(self) -> tuple[int, ...]:
-        """Draft tokens that are verified behind the last token."""
+        """Draft tokens, verified after the last token."""
 
 
 class PrefixPool(Protocol):
@@ -239,7 +239,7 @@ class StepPlan(Protocol):
         """Maximum number of tokens of the step."""
 
     def add_drafts(self, index: int, drafts: tuple[int, ...]) -> bool:
-        """Verify ``drafts`` behind the chunk at ``index``, with KV slots that are free; False if there are too few."""
+        """Verify ``drafts`` after the chunk at ``index``, with KV slots that are free; False if there are too few."""
 
 
 class ExtensionRanks(Protocol):

@@ -75,7 +75,9 @@ class RequestChecks:
     """
 
     def __init__(self, info: Mapping[str, Any], longest: int, max_queued: int) -> None:
-        self._info, self._longest, self._max_queued = info, longest, max_queued
+        self._info = info
+        self._longest = longest
+        self._max_queued = max_queued
 
     def check(self, request: Request, requests: OpenRequests, scheduler: Scheduler, *, held: int) -> None:
         """Raise ``RequestError`` unless ``request`` can be served.
@@ -116,7 +118,7 @@ class RequestChecks:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class SchedulerQueueView:
     """The waiting and the running sequences of a scheduler. A ``QueueView``."""
 
     scheduler: Scheduler

@@ -82,7 +82,7 @@ class Pipeline:
         scheduler: plans and commits.
         runner: the device.
         overlap: plan ahead. This pays off if launching a step does not wait for the step.
-        shortage: returns the message for an error that says that memory did not suffice for a step.
+        out_of_memory_message: returns the message if an error means that a step ran out of memory, else ``None``.
         describe: returns any other error in one line.
         shared: True if other ranks compute the same steps.
         step_budget: learns the durations of steps.
@@ -94,13 +94,17 @@ class Pipeline:
         runner: Runner,
         *,
         overlap: bool,
-        shortage: Callable[[Exception], str | None] = lambda error: None,
+        out_of_memory_message: Callable[[Exception], str | None] = lambda error: None,
         describe: Callable[[BaseException], str] = repr,
         shared: bool = False,
         step_budget: StepBudgetPhase = DEFAULT_STEP_BUDGET,
     ) -> None:
-        self.scheduler, self.runner, self.overlap = scheduler, runner, overlap
-        self._shortage, self._describe, self._shared = shortage, describe, shared
+        self.scheduler = scheduler
+        self.runner = runner
+        self.overlap = overlap
+        self._out_of_memory_message = out_of_memory_message
+        self._describe = describe
+        self._shared = shared
         self._step_budget = step_budget
         self._ahead: InFlightStep | None = None
         self._failures = 0
@@ -192,9 +196,9 @@ class Pipeline:
         except Exception as error:
             if self._shared:
                 raise
-            if (shortage := self._shortage(error)) is not None:  # smaller steps will fit
-                logger.error("a step of %d sequences failed: %s", len(step.chunks), shortage)
-                return [StepResult(error=shortage)] * len(step.chunks)
+            if (message := self._out_of_memory_message(error)) is not None:  # smaller steps will fit
+                logger.error("a step of %d sequences failed: %s", len(step.chunks), message)
+                return [StepResult(error=message)] * len(step.chunks)
             self._failures += 1
             if self._failures >= MAX_CONSECUTIVE_FAILURES:
                 raise

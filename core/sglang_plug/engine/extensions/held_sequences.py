@@ -44,7 +44,7 @@ class HeldSequences:
         """Let the extensions hold ``sequence``; return False if none does. Raises the error of one that fails."""
         holders = set[int]()
         try:
-            for number, holder in enumerate(self._extensions.holders):
+            for number, holder in enumerate(self._extensions.hold_phases):
                 if holder.hold(sequence):
                     holders.add(number)
         except Exception:
@@ -60,7 +60,7 @@ class HeldSequences:
         Tokens that begin their outputs are appended. Sequences that are not held any more are ignored.
         """
         released: list[tuple[Sequence, Finish | RequestError | None]] = []
-        for number, holder in enumerate(self._extensions.holders):
+        for number, holder in enumerate(self._extensions.hold_phases):
             for ready in holder.ready():
                 held = self._held.get(ready.sequence.request.id)
                 if held is None or held.sequence is not ready.sequence or number not in held.holders:

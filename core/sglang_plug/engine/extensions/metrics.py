@@ -24,8 +24,10 @@ class ExtensionMetrics:
     """
 
     def __init__(self, points: ExtensionPoints, describe: Callable[[BaseException], str] = repr) -> None:
-        self._points, self._describe = points, describe
-        self._counters, self._gauges = list(points.counters), list(points.gauges)
+        self._points = points
+        self._describe = describe
+        self._counters = list(points.counters)
+        self._gauges = list(points.gauges)
 
     def counters(self) -> tuple[MetricCounter, ...]:
         """Return the counters of all extensions."""

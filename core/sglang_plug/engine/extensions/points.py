@@ -39,9 +39,9 @@ logger = logging.getLogger(__name__)
 StepContext = AbstractContextManager[None]
 OBJECTS: Mapping[type, str] = {
     GraphPhase: "graphs",
-    HoldPhase: "holders",
+    HoldPhase: "hold_phases",
     StaticInputPhase: "static_inputs",
-    QueuePhase: "queueing",
+    QueuePhase: "queue_phases",
     StatePhase: "states",
     MemoryPhase: "memory",
 }
@@ -67,9 +67,9 @@ class ExtensionPoints:
     """By the name of the extension, for errors."""
     cache_key: tuple[Callable[[SequenceView], str], ...] = ()
     finished: tuple[Callable[[SequenceView], None], ...] = ()
-    holders: tuple[HoldPhase, ...] = ()
+    hold_phases: tuple[HoldPhase, ...] = ()
     """The extensions that may hold requests."""
-    queueing: tuple[QueuePhase, ...] = ()
+    queue_phases: tuple[QueuePhase, ...] = ()
     """The extensions that decide which requests may wait."""
     order: tuple[Callable[[list[Any], Sequence[Any]], list[Any]], ...] = ()
     plan: tuple[Callable[[StepPlan], None], ...] = ()
@@ -89,7 +89,7 @@ class ExtensionPoints:
     """The extensions that take part in graphs of decode steps."""
     static_inputs: tuple[StaticInputPhase, ...] = ()
     """The extensions with an input of every captured decode step."""
-    executions: Mapping[str, ExecutionPhase] = field(default_factory=dict)
+    execution_phases: Mapping[str, ExecutionPhase] = field(default_factory=dict)
     """The extensions that compute forward passes, by name."""
     rank_step: Mapping[str, Callable[[Sequence[ChunkView], ForwardBatch], RankStep | None]] = field(
         default_factory=dict
@@ -189,12 +189,12 @@ class ExtensionPoints:
 
     def sequence_queued(self, sequence: EngineSequence, queue: QueueView) -> None:
         """Tell the extensions that ``sequence`` is queued. Raises ``RequestError`` if one of them refuses it."""
-        for extension in self.queueing:
+        for extension in self.queue_phases:
             extension.queued(sequence, queue)
 
     def end_waiting(self) -> list[tuple[EngineSequence, RequestError]]:
         """Return the sequences that should wait no longer, and the errors that end their requests."""
-        return [cast(Any, ended) for extension in self.queueing for ended in extension.end_waiting()]
+        return [cast(Any, ended) for extension in self.queue_phases for ended in extension.end_waiting()]
 
     def _prompt_layout(self, sequence: EngineSequence) -> PromptLayout | None:
         """Return the layout of a prompt. Raises ``RequestError`` if two extensions have one."""
@@ -314,7 +314,7 @@ def extension_points(
     )
     for base, name in OBJECTS.items():
         methods[name] = tuple(extension for extension in extensions.values() if isinstance(extension, base))
-    methods["executions"] = {
+    methods["execution_phases"] = {
         name: extension for name, extension in extensions.items() if isinstance(extension, ExecutionPhase)
     }
     methods |= {name: _only(extensions, phase) for phase, (name, _, _) in EXCLUSIVE.items()}

@@ -63,7 +63,8 @@ class Outbox:
     """Sends messages to the API process, one at a time, because engine and watchdog both send."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self._socket, self._lock = socket, threading.Lock()
+        self._socket = socket
+        self._lock = threading.Lock()
         self._encoder = msgspec.msgpack.Encoder()
 
     def send(self, message: FromEngine) -> None:

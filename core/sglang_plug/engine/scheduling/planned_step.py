@@ -14,30 +14,31 @@ from sglang_plug.engine.sequences.sequence import Sequence
 
 
 class TokenBudget:
-    """The tokens that a step may still have, and how many of them may be prompt tokens.
+    """The number of tokens that a step may still add, and how many of them may be prompt tokens.
 
     Args:
-        remaining: maximum number of tokens that the step may still have.
-        prompts: limits prompt tokens further; ``None``: nothing does.
+        remaining: maximum number of tokens that the step may still add.
+        prompts: the budget of prompt tokens; ``None``: only ``remaining`` limits them.
     """
 
     def __init__(self, remaining: int, prompts: PromptBudget | None = None) -> None:
-        self.remaining, self._prompts = remaining, prompts
+        self.remaining = remaining
+        self._prompts = prompts
 
     def tokens(self, start: int) -> int:
-        """Return how many prompt tokens behind ``start`` others the step may have; 0 or less if it is full."""
+        """Return how many prompt tokens the step may add after ``start`` computed ones; 0 or less if it is full."""
         if self._prompts is None or self.remaining <= 0:
             return self.remaining
         return min(self.remaining, self._prompts.tokens(start))
 
     def add(self, start: int, count: int) -> None:
-        """Note that the step computes ``count`` prompt tokens behind ``start`` others."""
+        """Record that the step computes ``count`` prompt tokens after ``start`` computed ones."""
         self.remaining -= count
         if self._prompts is not None:
             self._prompts.add(start, count)
 
     def add_drafts(self, start: int, count: int) -> bool:
-        """Note ``count`` draft tokens behind ``start`` tokens; False if they do not fit."""
+        """Record ``count`` draft tokens after ``start`` tokens; return False if they do not fit."""
         return self._prompts is None or self._prompts.add_drafts(start, count)
 
 
@@ -65,7 +66,7 @@ class PlannedStep:
         return True
 
 
-def continued(
+def plan_next_chunks(
     chunks: Ordered[ScheduledChunk],
     remaining: int,
     plan: Callable[[Sequence, int, int], ScheduledChunk],
@@ -77,7 +78,7 @@ def continued(
     Args:
         chunks: chunks on the device whose sequences continue.
         remaining: maximum number of tokens of the step.
-        plan: makes a chunk of so many tokens of a sequence, which follow so many that are on the device.
+        plan: makes a chunk of a sequence, of so many tokens, after so many that are on the device.
         extensions: limit the prompt tokens of a step that also decodes, and may shorten a chunk.
         has_prompts: False if all sequences decode.
     """

@@ -110,7 +110,7 @@ def _build(
         max_queued=config.schedule.max_queued_requests,
         heartbeat=heartbeat,
         update_weights=WeightUpdater(components, kv, ranks),
-        shortage=ledger.of_step,
+        out_of_memory_message=ledger.of_step,
         overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
         describe=partial(described, components=(*resolved.components, *built.components)),
         ranks=ranks,
@@ -165,9 +165,9 @@ def _scheduler(
         scheduling.policy,
         chunk_size=resolved.chunk_size,
         max_running=min([resolved.max_running, *limits]),
-        whole=resolved.whole,
+        never_chunks_prompts=resolved.never_chunks_prompts,
         extensions=extensions,
-        owners=scheduling.owners,
+        cache_description=scheduling.cache_description,
         preemption=Preemption(
             policy=scheduling.preemptive,
             name=scheduling.policy_name,
@@ -181,7 +181,7 @@ def _scheduler(
 def _executors(components: RankComponents, kv: KVPool, max_context: int, ledger: MemoryLedger) -> StepExecutors:
     """Make the executors of the step extensions for ``kv``, and let them capture the model."""
     executors: dict[str, StepExecutor] = {}
-    for name, phase in components.extensions.executions.items():
+    for name, phase in components.extensions.execution_phases.items():
         with ledger.stage(phase.memory_name, phase.memory_advice) as stage:
             executor = make_executor(phase, components, kv, max_context)
             if executor is None:
@@ -237,7 +237,7 @@ def _memory_usage(components: RankComponents, pool: SlotPool, ledger: MemoryLedg
     """Return the memory of weights, KV pool and graphs in GiB, and the tokens of the pool, for ``/server_info``."""
     resolved = components.resolved
     kv_bytes = pool.rows * bytes_per_slot(resolved) if resolved.causal else 0
-    executors = [phase.memory_name for phase in components.extensions.executions.values()]
+    executors = [phase.memory_name for phase in components.extensions.execution_phases.values()]
     sizes = {
         "weight": ledger.taken[WEIGHTS] if WEIGHTS in ledger.taken else tensor_bytes(components.model),
         "kvcache": kv_bytes,

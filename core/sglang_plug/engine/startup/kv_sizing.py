@@ -184,7 +184,7 @@ def _profile(
     resolved = components.resolved
     page, context = components.page_size, resolved.context_length
     steps = LargestSteps(
-        tokens=max(resolved.chunk_size, context) if resolved.whole else resolved.chunk_size,
+        tokens=max(resolved.chunk_size, context) if resolved.never_chunks_prompts else resolved.chunk_size,
         longest=context,
         sequences=max(resolved.max_running, draft_rows),
         task=resolved.tasks[0],
@@ -199,7 +199,7 @@ def _profile(
         steps.run(Runner(components, kv, ranks=ranks))
     for sequence in steps.largest:
         components.extensions.end_sequence(sequence)
-    for phase in components.extensions.executions.values():
+    for phase in components.extensions.execution_phases.values():
         with ledger.guard(phase.memory_name, phase.memory_advice):
             taken = executor_bytes(partial(make_executor, phase, components, kv, context), components.model, memory)
         if taken is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Ordered
 from typing import Any
 
 from sglang_plug import Request
-from sglang_plug.engine.admission.open_requests import Queue
+from sglang_plug.engine.admission.open_requests import SchedulerQueueView
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
 from sglang_plug.engine.scheduling.scheduler import Scheduler
@@ -30,7 +30,7 @@ def test_arrivals_between_two_steps_look_up_each_prefix_once() -> None:
     cache = CountingCache(1, LeastRecentlyUsed(), lambda: 0.0)
     policy = CheckedPolicy(LongestPrefix(), "longest prefix first")
     scheduler = Scheduler(SlotPool(64, 1), cache, policy, chunk_size=32, max_running=2)
-    queue = Queue(scheduler)
+    queue = SchedulerQueueView(scheduler)
     for number in range(40):
         arriving = Sequence.of(Request(id=str(number), tokens=(number, 1, 2), arrived=float(number)), 9)
         scheduler.add(arriving)

@@ -49,7 +49,7 @@ class Faulty(StepExtension, PlanningPhase, StepBudgetPhase, PreemptionPhase, Sta
         self._fail("prompt_budget")
         return None
 
-    def began(self, sequence: SequenceView) -> None:
+    def queued_or_admitted(self, sequence: SequenceView) -> None:
         self._fail("began")
 
     def preemption_due(self) -> bool:

@@ -31,7 +31,7 @@ def next_token(tokens: Iterable[int]) -> int:
 
 
 def sampled(tokens: tuple[int, ...], drafts: tuple[int, ...] = ()) -> StepResult:
-    """What the model finds behind ``tokens``, and behind each draft that is what it found."""
+    """What the model finds after ``tokens``, and after each draft that is what it found."""
     first = next_token(tokens)
     accepted, known = [], (*tokens, first)
     for draft in drafts:

@@ -29,7 +29,7 @@ class NewestFirst(StepExtension, PreemptionPhase):
         self.began_ids: list[str] = []
         self.calls: list[bool] = []
 
-    def began(self, sequence: SequenceView) -> None:
+    def queued_or_admitted(self, sequence: SequenceView) -> None:
         self.began_ids.append(sequence.request.id)
 
     def preemption_due(self) -> bool:

@@ -315,7 +315,7 @@ def test_no_prefix_ends_within_an_image_that_sees_all_of_itself(page_size: int) 
     first = list(range(100, 130))
     for id, prompt, reused in (
         ("cold", first, 0),
-        ("same text behind the image", [*first[:20], 7, 8], 20),
+        ("same text after the image", [*first[:20], 7, 8], 20),
         ("another image from its middle on", [*first[:10], *range(200, 212)], 5 // page_size * page_size),
         ("the prompt ends with the image", first[:15], 5 // page_size * page_size),
     ):

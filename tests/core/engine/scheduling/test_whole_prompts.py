@@ -27,7 +27,7 @@ def make(chunk: int, max_running: int, page_size: int) -> Scheduler:
     clock = itertools.count()
     cache = NoCache(page_size, LeastRecentlyUsed(), lambda: float(next(clock)))
     pool = SlotPool(CAPACITY, page_size)
-    return Scheduler(pool, cache, FirstCome(), chunk_size=chunk, max_running=max_running, whole=True)
+    return Scheduler(pool, cache, FirstCome(), chunk_size=chunk, max_running=max_running, never_chunks_prompts=True)
 
 
 def submit(scheduler: Scheduler, index: int, length: int) -> None:

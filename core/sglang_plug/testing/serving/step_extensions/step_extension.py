@@ -17,7 +17,7 @@ from sglang_plug.contracts.extension.step_phases import GraphPhase, ModelPhase
 from sglang_plug.contracts.model.kernels import TORCH, Kernels
 from sglang_plug.contracts.request import Output, Request, RequestError
 from sglang_plug.contracts.sampling_params import SamplingParams
-from sglang_plug.engine.admission.open_requests import Queue
+from sglang_plug.engine.admission.open_requests import SchedulerQueueView
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points, overrides
 from sglang_plug.engine.memory.kv_slots import SlotPool
@@ -150,18 +150,18 @@ class _Run:
         check_largest_request(points, SLOTS)
         for use_tensor_store in points.use_tensor_store:
             use_tensor_store(RememberedTensors())
-        self._holders = [CheckedHolder(holder) for holder in points.holders]
+        self._holders = [CheckedHolder(holder) for holder in points.hold_phases]
         forgets = tuple(holder.forget for holder in self._holders)
         self._states = tuple(map(CheckedStates, points.states))
         self._outputs, self._ends = tuple(map(CheckedOutputs, points.output)), tuple(map(CheckedEnds, points.finished))
         self._points = points = replace(
             points,
-            holders=tuple(self._holders),
+            hold_phases=tuple(self._holders),
             finished=(*self._ends, *forgets),
             states=(*self._states, SometimesFull()) if self._states else (),
             step_budget=CheckedStepBudget(points.step_budget),
             preemption=CheckedPreemption(points.preemption),
-            queueing=tuple(map(CheckedQueueing, points.queueing)),
+            queue_phases=tuple(map(CheckedQueueing, points.queue_phases)),
             output=tuple(output.added_to for output in self._outputs),
         )
         self._held, self._sampling = HeldSequences(points), CheckedSampling(points)
@@ -276,7 +276,7 @@ class _Run:
     def _queue(self, sequence: EngineSequence) -> None:
         self._scheduler.add(sequence)
         try:
-            self._points.sequence_queued(sequence, Queue(self._scheduler))
+            self._points.sequence_queued(sequence, SchedulerQueueView(self._scheduler))
         except RequestError as error:
             raise AssertionError(f"request {sequence.request.id} was refused when it was queued: {error}") from error
 

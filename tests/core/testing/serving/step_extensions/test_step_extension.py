@@ -415,7 +415,7 @@ def test_memory_that_grows_with_ended_requests_is_named(extension: StepExtension
 
 
 class Even(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase, ServicePhase, WatchdogPhase):
-    """Constrains every third output to even tokens; each begins with token 2, and ends behind the fifth token.
+    """Constrains every third output to even tokens; each begins with token 2, and ends after the fifth token.
 
     It is held for some calls of ``ready``, token 4 is always followed by token 6, and token 8 is rejected although the
     mask allows it.
@@ -595,7 +595,7 @@ class FailsToCheck(Even):
         (DecidesForOthers(), "decides about an output that the extension does not constrain"),
         (ForcesTooMuch(), "sampled.. forces .* tokens, and there is room for"),
         (RejectsAll(), "rejects more tokens at one position than there are"),
-        (RejectsAndForces(), "forces tokens behind one that it rejects"),
+        (RejectsAndForces(), "forces tokens after one that it rejects"),
         (EndsWithErrors(), "ended with an error: it cannot go on"),
         (Blames(), "blocking_request.. names a request, and no step blocks"),
         (FailsToCheck(), "check_step.. fails"),
