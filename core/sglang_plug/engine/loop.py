@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 from sglang_plug.config import ConfigError
+from sglang_plug.contracts.extension.views import SequenceView
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
 from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge, StepStats
 from sglang_plug.engine.admission.activity import activity
@@ -76,7 +77,7 @@ class EngineLoop:
         overlap: plan and launch steps while the previous one is on the device.
         describe: returns an error in one line, with the plugin whose code raised it.
         ranks: the other ranks that share the model; they end with the engine.
-        extensions: take part in admission, control calls and ``info``, and may hold requests.
+        extensions: the extension points of the engine; the extensions end with it.
         processors: the logits processors that requests may use.
     """
 
@@ -104,9 +105,9 @@ class EngineLoop:
         self.inbox = inbox
         self.send = send
         self.extensions = extensions or ExtensionPoints()
-        self._metrics = ExtensionMetrics(self.extensions, describe)
+        self._metrics = ExtensionMetrics(self.extensions.service, describe)
         self._own_info = (*info, *OWN_INFO)
-        self.info = {**info, **self.extensions.all_info(self._own_info)}
+        self.info = {**info, **self.extensions.service.all_info(self._own_info)}
         self.heartbeat = heartbeat
         self.longest = min(info["context_length"], scheduler.pool.capacity)
         self._checks = RequestChecks(info, self.longest, max_queued)
@@ -118,12 +119,12 @@ class EngineLoop:
             out_of_memory_message=out_of_memory_message,
             describe=describe,
             shared=ranks is not None,
-            step_budget=self.extensions.step_budget,
+            step_budget=self.extensions.planning.step_budget,
         )
         self.ranks = ranks
         self._queue_view = SchedulerQueueView(scheduler)
         self.requests = OpenRequests()
-        self.held = HeldSequences(self.extensions)
+        self.held = HeldSequences(self.extensions.requests)
         self.processors = LogitsProcessors() if processors is None else processors
         self._closed = False
         self._next_metrics = 0.0
@@ -150,7 +151,7 @@ class EngineLoop:
         with ExitStack() as stack:
             if self.ranks is not None:
                 stack.callback(self.ranks.close)
-            for close in self.extensions.close:
+            for close in self.extensions.service.close:
                 stack.callback(close)
 
     @property
@@ -161,21 +162,21 @@ class EngineLoop:
     def step(self) -> None:
         """Run one iteration: handle messages, run one step of the model, send its outputs."""
         self._queue_view.forget_matches()
-        timeout = POLL if len(self.held) else self.extensions.shortest_idle_timeout()
+        timeout = POLL if len(self.held) else self.extensions.service.shortest_idle_timeout()
         messages = list(self.inbox.take(wait=not self.scheduler.busy, timeout=timeout))
         if self.pipeline.in_flight and any(isinstance(message, Control | Pause) for message in messages):
             self._advance(ahead=False)  # control calls and pauses need a state without a step in flight
         for message in messages:
             self.handle(message)
         cached = self.scheduler.cache.size
-        for between_steps in self.extensions.between_steps:
+        for between_steps in self.extensions.service.between_steps:
             between_steps()
         if self.scheduler.cache.size != cached:
             self._report_idle_stats()
         self.pipeline.forget_dropped()
         if len(self.held):
             self._release()
-        for sequence, refusal in self.extensions.end_waiting():
+        for sequence, refusal in self.extensions.requests.end_waiting():
             self._refuse_waiting(sequence, refusal)
         if self.scheduler.busy:
             self._advance()
@@ -189,7 +190,7 @@ class EngineLoop:
                 if output.finish is not None:
                     self.requests.end(output.id)
             stats = self._stats(time.perf_counter() - started)
-            for step_done in self.extensions.step_done:
+            for step_done in self.extensions.service.step_done:
                 step_done(stats)
             self.send(StepOutputs(outputs, stats))
         if not self.scheduler.busy:
@@ -218,10 +219,10 @@ class EngineLoop:
     def _submit(self, request: Request) -> None:
         try:
             self._checks.check(request, self.requests, self.scheduler, held=len(self.held))
-            constrained = self.extensions.is_constrained(request)
+            constrained = self.extensions.requests.is_constrained(request)
             processors = self.processors.admit(request, constrained=constrained) if request.task == "generate" else ()
             sequence = Sequence.of(request, self.longest, constrained=constrained, processors=processors)
-            self.extensions.admit_sequence(sequence)
+            self.extensions.requests.admit_sequence(sequence)
             is_held = self.held.hold(sequence)
         except Exception as error:
             self._end(request.id, _refused(self._refusal(request.id, error)))
@@ -243,7 +244,7 @@ class EngineLoop:
         """Queue a sequence, unless a step extension refuses it."""
         try:
             self.scheduler.add(sequence)
-            self.extensions.sequence_queued(sequence, self._queue_view)
+            self.extensions.requests.sequence_queued(sequence, self._queue_view)
         except Exception as error:
             self._refuse_waiting(sequence, self._refusal(sequence.request.id, error))
 
@@ -254,9 +255,10 @@ class EngineLoop:
         logger.error("request %r could not be admitted", id, exc_info=error)
         return RequestError(self.describe(error), 500)
 
-    def _refuse_waiting(self, sequence: Sequence, refusal: RequestError) -> None:
+    def _refuse_waiting(self, named: SequenceView, refusal: RequestError) -> None:
         """End a request that waits in the queue, or is held, with an error; do nothing if it has begun, or is over."""
-        if self.requests.has(sequence) and not sequence.was_admitted:
+        sequence = self.requests.find(named)
+        if sequence is not None and not sequence.was_admitted:
             self._end_open(sequence.request.id, _refused(refusal))
 
     def _end(self, id: str, finish: Finish) -> None:
@@ -307,7 +309,7 @@ class EngineLoop:
             "update_weights": self._update_weights,
         }
         owned = {name: ("the engine", call) for name, call in own.items()}
-        for extension, controls in self.extensions.controls.items():
+        for extension, controls in self.extensions.service.controls.items():
             for name, call in controls().items():
                 if name in owned:
                     owner = owned[name][0]
@@ -319,7 +321,7 @@ class EngineLoop:
         scheduler = self.scheduler
         waiting = len(scheduler.waiting) + len(self.held)
         load: dict[str, Any] = {"running": len(scheduler.running), "waiting": waiting, "paused": len(scheduler.paused)}
-        changed = self.extensions.all_info(self._own_info)
+        changed = self.extensions.service.all_info(self._own_info)
         return {**self.info, "slots": scheduler.accounts(), **load, **changed}
 
     def _flush_cache(self, stored: bool = True) -> dict[str, Any]:

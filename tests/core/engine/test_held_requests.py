@@ -26,10 +26,10 @@ from sglang_plug.engine.extensions.points import ExtensionPoints, extension_poin
 from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.messages.api_messages import Abort, Control, FromEngine, Reply, StepOutputs, Submit, ToEngine
-from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.launched_step import LaunchedStep
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.testing.scheduler_parts import build_scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.schedule.deadlines import Deadlines
@@ -91,7 +91,7 @@ class Device:
 
     def launch(self, shares: list[ScheduledChunk], before: LaunchedStep | None = None) -> LaunchedStep:
         sequences = [share.sequence for share in shares]
-        decisions = self._extensions.decisions(sequences, [5] * len(shares))
+        decisions = self._extensions.sampling.decisions(sequences, [5] * len(shares))
         results = [StepResult(5, finish=decisions.get(row, TokenDecision()).finish) for row in range(len(shares))]
         return LaunchedStep(sequences, None, lambda: results)
 
@@ -102,7 +102,7 @@ class Bench:
         self.sent: list[FromEngine] = []
         self.gate, self.now = Gate(), 10.0
         extensions = extension_points({"deadlines": Deadlines(lambda: self.now), "gate": self.gate})
-        self.scheduler = Scheduler(
+        self.scheduler = build_scheduler(
             SlotPool(64, 1),
             NoCache(1, LeastRecentlyUsed(), lambda: 0.0),
             FirstCome(),

@@ -34,10 +34,10 @@ from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.messages.api_messages import Abort, Close, Control, FromEngine, Reply, StepOutputs, Submit
 from sglang_plug.engine.scheduling.preemption import Preemption
-from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.launched_step import LaunchedStep
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.testing.scheduler_parts import build_scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.deadlines import Deadlines
@@ -74,8 +74,8 @@ class Bench:
         self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
         cache = RadixCache(1, LeastRecentlyUsed(), lambda: 0.0)
         points = extension_points(extensions or {}, {"constraint": "nobody serves it"})
-        preemption = Preemption(extension=points.preemption)
-        self.scheduler = Scheduler(
+        preemption = Preemption(extension=points.planning.preemption)
+        self.scheduler = build_scheduler(
             SlotPool(64, 1),
             cache,
             FirstCome(),

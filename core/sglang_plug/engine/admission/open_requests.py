@@ -26,9 +26,10 @@ class OpenRequests:
     def __contains__(self, id: str) -> bool:
         return id in self._sequences
 
-    def has(self, sequence: Sequence) -> bool:
-        """Report whether the request of ``sequence`` is open, and not another one with the same id."""
-        return self._sequences.get(sequence.request.id) is sequence
+    def find(self, named: SequenceView) -> Sequence | None:
+        """Return the sequence that an extension has named, if its request is open; not another one with its id."""
+        sequence = self._sequences.get(named.request.id)
+        return sequence if sequence is named else None
 
     def by_caller(self) -> Mapping[str, int]:
         """Return the number of open requests of each caller that has any."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from sglang_plug.contracts.extension.step_budget import StepBudgetPhase
 from sglang_plug.contracts.request import Output
-from sglang_plug.engine.extensions.points import DEFAULT_STEP_BUDGET
+from sglang_plug.engine.extensions.step_points import DEFAULT_STEP_BUDGET
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.launched_step import DeferredSampling, LaunchedStep
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult

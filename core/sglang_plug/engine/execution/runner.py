@@ -19,6 +19,7 @@ from sglang_plug.contracts.extension.execution import DeviceTokens, StepLogits
 from sglang_plug.contracts.extension.sampling_phases import PendingMask, TokenDecision
 from sglang_plug.contracts.model.batch import ForwardBatch, KVPool
 from sglang_plug.contracts.request import LogprobOptions, TokenLogprob
+from sglang_plug.engine.extensions.step_points import SamplingPoints
 from sglang_plug.engine.messages.rank_messages import Ranks
 from sglang_plug.engine.sampling.logprobs import logprobs_of
 from sglang_plug.engine.sampling.masks import begin_masks
@@ -45,12 +46,18 @@ class Runner:
         self,
         components: RankComponents,
         kv: KVPool | None,
+        sampling: SamplingPoints,
         *,
         ranks: Ranks | None = None,
         executors: StepExecutors | None = None,
     ) -> None:
-        self.components, self.kv, self.ranks = components, kv, ranks
-        self.backend, self.device, self.extensions = components.backend, components.device, components.extensions
+        self.components = components
+        self.kv = kv
+        self.ranks = ranks
+        self.backend = components.backend
+        self.device = components.device
+        self.extensions = components.extensions
+        self.sampling = sampling
         self.sampler = Sampler(components.kernels)
         self.executors = StepExecutors() if executors is None else executors
 
@@ -167,7 +174,7 @@ class Runner:
 
     def _begin_masks(self, sequences: Ordered[Sequence]) -> PendingMask | None:
         """Begin to fill the token masks of ``sequences``; ``None`` if none of them has one."""
-        begins = self.extensions.allowed
+        begins = self.sampling.allowed
         return begin_masks(begins, sequences, asynchronous=self.asynchronous) if begins else None
 
     def _upload(self, numbers: list[int]) -> Tensor:
@@ -233,8 +240,8 @@ class Runner:
         ``drafts`` maps an index to the chunk's drafts.
         """
         sampled, decisions = launched.results(), NO_DECISIONS
-        if self.extensions.sampled:
-            decisions = self.extensions.decisions(
+        if self.sampling.sampled:
+            decisions = self.sampling.decisions(
                 launched.sequences, [row.token for row in sampled if row.token is not None]
             )
         for row, (index, result) in enumerate(zip(complete, sampled, strict=True)):

@@ -12,7 +12,7 @@ from collections.abc import Sequence as Ordered
 from sglang_plug.contracts.extension.memory_phases import StatePhase
 from sglang_plug.contracts.extension.views import SequenceView, WriteSlots
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
-from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.extensions.server_points import CachePoints
 from sglang_plug.engine.sequences.sequence import Sequence
 
 EVICT_AT_ONCE = 64
@@ -113,7 +113,7 @@ class KVAllocator:
     Args:
         pool: the free list.
         cache: the prefix cache.
-        extensions: own the states of sequences besides keys and values.
+        extensions: the extension points of the prefix cache and of states.
         cache_description: the prefix cache and its eviction policy, as errors name them.
     """
 
@@ -121,13 +121,13 @@ class KVAllocator:
         self,
         pool: SlotPool,
         cache: PrefixCache,
-        extensions: ExtensionPoints | None = None,
-        cache_description: str = "the prefix cache",
+        extensions: CachePoints,
+        cache_description: str,
     ) -> None:
         self.pool = pool
         self.cache = cache
         self.cache_description = cache_description
-        self._extensions = extensions or ExtensionPoints()
+        self._extensions = extensions
         self.states = self._extensions.states
 
     def match(self, waiting: SequenceView) -> Match:

@@ -28,7 +28,7 @@ from sglang_plug.system.process_exit import ParentWatch, exit_process
 from .serve import serve
 
 with gc_paused():  # they import torch
-    from sglang_plug.engine.extensions.points import ExtensionPoints
+    from sglang_plug.engine.extensions.server_points import WatchdogPoints
     from sglang_plug.engine.loop import EngineLoop
     from sglang_plug.engine.startup.build import build_engine
 
@@ -101,7 +101,7 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWat
         threading.Event().wait(1.0)
         parent.exit(status)
 
-    def stuck(extensions: ExtensionPoints, text: str) -> None:
+    def stuck(extensions: WatchdogPoints, text: str) -> None:
         if (blocking := find_blocking_request(extensions)) is not None:
             text += f": it waits for {blocking.description}"  # sent again, the request would block the next engine too
             finish = Finish("error", message=blocking.message, status=blocking.status, about=blocking.about)
@@ -117,8 +117,8 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWat
         watch(
             heartbeat,
             launch.config.schedule.watchdog_timeout,
-            partial(stuck, engine.extensions),
-            check=partial(run_checks, engine.extensions),
+            partial(stuck, engine.extensions.watchdog),
+            check=partial(run_checks, engine.extensions.watchdog),
             alive=partial(Path(launch.alive).touch) if launch.alive else lambda: None,
         )
         return engine, plugins.lifecycle

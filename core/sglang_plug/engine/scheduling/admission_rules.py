@@ -7,7 +7,7 @@ from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
 from sglang_plug.contracts.serving.cache import Match
-from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.extensions.step_points import PlanningPoints
 from sglang_plug.engine.sequences.sequence import Sequence
 
 MIN_SHARED_TOKENS = 32
@@ -56,7 +56,7 @@ def prefixes_being_computed(running: Iterable[Sequence]) -> set[Hashable]:
 
 
 def apply_order(
-    extensions: ExtensionPoints, order: list[Sequence], running: list[Sequence], keep: Ordered[Sequence] = ()
+    extensions: PlanningPoints, order: list[Sequence], running: list[Sequence], keep: Ordered[Sequence] = ()
 ) -> list[Sequence]:
     """Return the sequences of ``order`` that step extensions let run together with ``running`` ones, in their order.
 
@@ -68,8 +68,8 @@ def apply_order(
         known, ids = set(map(id, order)), set(map(id, answer))
         if len(ids) != len(answer) or not ids <= known:
             raise RuntimeError(
-                f"{extensions.owner(change)}: order() must return a subset of the {len(order)} given sequences without "
-                f"repetition; it returned {len(answer)} sequences, {len(ids & known)} of them given"
+                f"{extensions.names.of(change)}: order() must return a subset of the {len(order)} given sequences "
+                f"without repetition; it returned {len(answer)} sequences, {len(ids & known)} of them given"
             )
         order = answer
     if keep and extensions.order:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, replace
 
-from sglang_plug.contracts.extension.step_budget import PromptBudget
-from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.contracts.extension.memory_phases import StatePhase
+from sglang_plug.contracts.extension.step_budget import PromptBudget, StepBudgetPhase
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.sequences.sequence import Sequence
@@ -70,7 +70,8 @@ def plan_next_chunks(
     chunks: Ordered[ScheduledChunk],
     remaining: int,
     plan: Callable[[Sequence, int, int], ScheduledChunk],
-    extensions: ExtensionPoints,
+    step_budget: StepBudgetPhase,
+    states: Ordered[StatePhase],
     has_prompts: bool,
 ) -> list[ScheduledChunk]:
     """Plan the tokens that come after each of ``chunks``, under the same limits as any other step.
@@ -79,7 +80,8 @@ def plan_next_chunks(
         chunks: chunks on the device whose sequences continue.
         remaining: maximum number of tokens of the step.
         plan: makes a chunk of a sequence, of so many tokens, after so many that are on the device.
-        extensions: limit the prompt tokens of a step that also decodes, and may shorten a chunk.
+        step_budget: limits the prompt tokens of a step that also decodes.
+        states: may shorten a chunk.
         has_prompts: False if all sequences decode.
     """
     planned = list[ScheduledChunk]()
@@ -89,9 +91,9 @@ def plan_next_chunks(
     for chunk in chunks:
         sequence = chunk.sequence
         if budget is None and has_prompts and not chunk.complete:
-            budget = TokenBudget(remaining, extensions.step_budget.prompt_budget(planned))
+            budget = TokenBudget(remaining, step_budget.prompt_budget(planned))
         max_tokens = remaining if budget is None else budget.tokens(chunk.end)
-        count = sequence.count(chunk.end, max_tokens, extensions.states, tokens=len(sequence.tokens) + chunk.complete)
+        count = sequence.count(chunk.end, max_tokens, states, tokens=len(sequence.tokens) + chunk.complete)
         if count > 0:
             planned.append(plan(sequence, count, chunk.count))
             remaining -= count

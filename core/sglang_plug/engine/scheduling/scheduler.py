@@ -13,9 +13,10 @@ import time
 from functools import partial
 
 from sglang_plug.contracts.request import Output
-from sglang_plug.contracts.serving.cache import Match, PrefixCache
-from sglang_plug.engine.extensions.points import ExtensionPoints
-from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
+from sglang_plug.contracts.serving.cache import Match
+from sglang_plug.engine.extensions.request_points import RequestPoints
+from sglang_plug.engine.extensions.step_points import PlanningPoints
+from sglang_plug.engine.memory.kv_slots import KVAllocator
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepCounters, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.engine.sequences.step_outputs import append, failed_output, pooled_output
@@ -34,14 +35,13 @@ class Scheduler:
     """Owns the queue, the running sequences and their slots.
 
     Args:
-        pool: the free list.
-        cache: the prefix cache.
+        allocator: gives KV slots to sequences, and takes them back.
         policy: order of admission.
         chunk_size: maximum number of new tokens in one step.
         max_running: maximum number of sequences computed together.
         never_chunks_prompts: a prompt longer than ``chunk_size`` is not split, but gets a step of its own.
-        extensions: take part in planning and in the results of steps.
-        cache_description: the prefix cache and its eviction policy, as errors name them.
+        requests: the extension points of requests.
+        planning: the extension points of planning.
         preemption: decides which running sequences are preempted in favour of waiting ones.
         reserve: slots kept free for the growth of running sequences.
         accounting: tells the policy what callers use, and which running prompts it orders.
@@ -49,30 +49,32 @@ class Scheduler:
 
     def __init__(
         self,
-        pool: SlotPool,
-        cache: PrefixCache,
+        allocator: KVAllocator,
         policy: CheckedPolicy,
         *,
         chunk_size: int,
         max_running: int,
-        never_chunks_prompts: bool = False,
-        extensions: ExtensionPoints | None = None,
-        cache_description: str = "the prefix cache",
-        preemption: Preemption | None = None,
-        reserve: GrowthReserve | None = None,
-        accounting: CallerAccounting | None = None,
+        never_chunks_prompts: bool,
+        requests: RequestPoints,
+        planning: PlanningPoints,
+        preemption: Preemption,
+        reserve: GrowthReserve,
+        accounting: CallerAccounting,
     ) -> None:
-        self.extensions = extensions or ExtensionPoints()
-        self.allocator = KVAllocator(pool, cache, self.extensions, cache_description)
-        self.pool, self.cache, self.policy, self.states = pool, cache, policy, self.extensions.states
-        self.chunk_size, self.max_running, self.never_chunks_prompts = chunk_size, max_running, never_chunks_prompts
-        self.preemption, self.accounting = preemption or Preemption(), accounting or CallerAccounting()
+        self.allocator = allocator
+        self.pool, self.cache, self.states = allocator.pool, allocator.cache, allocator.states
+        self.policy = policy
+        self.chunk_size = chunk_size
+        self.max_running = max_running
+        self.never_chunks_prompts = never_chunks_prompts
+        self.requests, self.planning = requests, planning
+        self.preemption, self.accounting = preemption, accounting
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.paused: dict[str, Sequence] = {}
         """Paused sequences by request id; they hold no slots, but their prefixes may stay in the prefix cache."""
         self.counters = StepCounters()
-        self._reserve = reserve or GrowthReserve()
+        self._reserve = reserve
         self._overlapped_steps_left = 0
 
     @property
@@ -134,15 +136,15 @@ class Scheduler:
                 remaining -= count
                 chunks.append(self._plan_chunk(sequence, count))
         if prompts or self.waiting:
-            budget = TokenBudget(remaining, self.extensions.step_budget.prompt_budget(chunks))
+            budget = TokenBudget(remaining, self.planning.step_budget.prompt_budget(chunks))
             prompts, reordered = self.accounting.split(prompts)
             self._plan_prompts(prompts, chunks, budget)
             self._admit(chunks, budget, admitted_first, [prompt for prompt in reordered if prompt.slots])
         if self.counters.retracted:
             chunks = [chunk for chunk in chunks if not chunk.dropped]
-        if self.extensions.plan:
+        if self.planning.plan:
             step = PlannedStep(chunks, self.pool, self.chunk_size, budget)
-            for plan in self.extensions.plan:
+            for plan in self.planning.plan:
                 plan(step)
         self.counters.add(chunks)
         only_decodes = not self.counters.has_prompts and not self.counters.retracted
@@ -164,11 +166,10 @@ class Scheduler:
         has_room = may_admit or len(continuing) < len(chunks)
         if self.waiting and (has_room or self.preemption.prevents_overlap):
             return []
-        if any(waits_for(continuing) for waits_for in self.extensions.waits_for):
+        if any(waits_for(continuing) for waits_for in self.planning.waits_for):
             return []
-        planned = plan_next_chunks(
-            continuing, self.chunk_size, self._plan_chunk, self.extensions, self.counters.has_prompts
-        )
+        step_budget, has_prompts = self.planning.step_budget, self.counters.has_prompts
+        planned = plan_next_chunks(continuing, self.chunk_size, self._plan_chunk, step_budget, self.states, has_prompts)
         if sum(self.pool.missing(len(chunk.sequence.slots), chunk.end) for chunk in planned) > self.pool.free:
             return []
         for chunk in planned:
@@ -235,7 +236,7 @@ class Scheduler:
             self.accounting.charge()
         if not self.waiting or not self.preemption.is_due:
             return []
-        admissible = partial(apply_order, self.extensions)
+        admissible = partial(apply_order, self.planning)
         room = self.max_running - len(self.running)
         preempted, admitted_first = self.preemption.preempt(self.running, self.waiting, room, admissible)
         for sequence in preempted:
@@ -256,7 +257,7 @@ class Scheduler:
         unused = max(0, budget.remaining - self.chunk_size // SHORT_STEP_DIVISOR)
         order = self.policy.order([*self.waiting, *prompts] if not closed else prompts, self.allocator.match)
         order = moved_to_front(admitted_first, order) if admitted_first else order
-        for waiting in apply_order(self.extensions, order, self.running, keep=prompts):
+        for waiting in apply_order(self.planning, order, self.running, keep=prompts):
             if self.accounting.should_shorten_step(waiting):
                 budget.remaining, unused = budget.remaining - unused, 0
             if (closed and not prompts) or budget.tokens(0) <= 0:
@@ -359,9 +360,9 @@ class Scheduler:
         if chunk.drafts:
             if self.pool.shrink(sequence.slots, sequence.computed):
                 sequence.slot_version += 1
-            for verified in self.extensions.verified:
+            for verified in self.requests.verified:
                 verified(sequence, len(chunk.drafts), sequence.computed - before)
-        for extend in self.extensions.output:
+        for extend in self.requests.output:
             output = extend(sequence, output)
         if output.finish is not None:
             self._finish(sequence)
@@ -380,7 +381,7 @@ class Scheduler:
 
     def _end_request(self, sequence: Sequence) -> None:
         self.accounting.ended(sequence)
-        self.extensions.end_sequence(sequence)
+        self.requests.end_sequence(sequence)
 
     def accounts(self) -> dict[str, int]:
         """Return the slots by owner: ``free``, ``cached``, ``running`` and the ``capacity`` they add up to."""

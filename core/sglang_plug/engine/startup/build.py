@@ -20,16 +20,18 @@ from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.execution.weight_update import WeightUpdater
 from sglang_plug.engine.extensions.build import BuiltExtensions, build_extensions
 from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.extensions.step_points import ForwardPoints
 from sglang_plug.engine.loading.kv_dtype import kv_dtype_name
 from sglang_plug.engine.loading.resolve import Resolved, resolve
 from sglang_plug.engine.loading.vocabulary import VocabularyReader
 from sglang_plug.engine.loop import EngineLoop, Inbox
 from sglang_plug.engine.memory.budget import GIB, DeviceMemory, MemoryLedger, device_memory, tensor_bytes
-from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
 from sglang_plug.engine.memory.prefix_pool import EnginePrefixPool
 from sglang_plug.engine.messages.api_messages import FromEngine
 from sglang_plug.engine.messages.rank_messages import Ranks
 from sglang_plug.engine.sampling.processors import LogitsProcessors
+from sglang_plug.engine.scheduling.admission_rules import GrowthReserve
 from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.tensor_parallel.group import start_ranks
@@ -71,7 +73,7 @@ def build_engine(
             unless_built.callback(ranks.close)
         ledger = MemoryLedger(memory_of(resolved.device))
         built = _extensions(resolved, plugins, ranks)
-        for close in built.points.close:
+        for close in built.points.service.close:
             unless_built.callback(close)
         with attributed_by_traceback(built.components, "while the engine was built"):
             engine = _build(built, plugins, inbox, send, heartbeat, ledger, ranks)
@@ -93,13 +95,13 @@ def _build(
     processors = _logits_processors(resolved, plugins, built.vocabulary)
     config = resolved.config
     with ledger.stage(WEIGHTS, advice(WEIGHTS, resolved)):
-        components = _loaded_components(resolved, extensions, ranks)
-    capacity = pool_capacity(components, ledger, ranks, draft_rows=extensions.max_draft_rows)
+        components = _loaded_components(resolved, extensions.forward, ranks)
+    capacity = pool_capacity(components, ledger, extensions, ranks)
     pool = SlotPool(capacity.slots, config.cache.page_size)
     kv = allocate(components, pool, ledger, ranks) if resolved.causal else None
     allocate_requests(capacity, ledger)
     executors = StepExecutors() if kv is None else _executors(components, kv, pool.capacity, ledger)
-    runner = Runner(components, kv, ranks=ranks, executors=executors)
+    runner = Runner(components, kv, extensions.sampling, ranks=ranks, executors=executors)
     scheduler = _scheduler(resolved, scheduling, pool, extensions)
     engine = EngineLoop(
         scheduler,
@@ -120,10 +122,10 @@ def _build(
     if kv is not None:
         return_memory = (lambda runs: None) if ranks is None else ranks.return_memory
         prefixes = EnginePrefixPool(scheduler.allocator, kv, resolved, return_memory)
-        for use_prefixes in extensions.use_prefixes:
+        for use_prefixes in extensions.start.use_prefixes:
             use_prefixes(prefixes)
-        extensions.share_tensor_store()
-    for start in extensions.start:
+        extensions.start.share_tensor_store()
+    for start in extensions.start.start:
         start()
     return engine
 
@@ -144,9 +146,9 @@ def _logits_processors(resolved: Resolved, plugins: Plugins, vocabulary: Vocabul
     )
 
 
-def _loaded_components(resolved: Resolved, extensions: ExtensionPoints, ranks: Ranks | None) -> RankComponents:
+def _loaded_components(resolved: Resolved, extensions: ForwardPoints, ranks: Ranks | None) -> RankComponents:
     """Build this rank's components, load the weights of all ranks, and install the step extensions."""
-    components = build_rank_components(resolved, SINGLE_RANK if ranks is None else ranks.collectives, extensions)
+    components = build_rank_components(resolved, extensions, SINGLE_RANK if ranks is None else ranks.collectives)
     components.all_ranks_succeeded(True)  # wait until all have loaded their weights
     components.use(components.model)
     return components
@@ -158,22 +160,23 @@ def _scheduler(
     pool: SlotPool,
     extensions: ExtensionPoints,
 ) -> Scheduler:
-    limits = [limit for extension in extensions.memory if (limit := extension.max_running()) is not None]
+    limits = [limit for extension in extensions.start.memory if (limit := extension.max_running()) is not None]
+    planning = extensions.planning
     return Scheduler(
-        pool,
-        scheduling.cache,
+        KVAllocator(pool, scheduling.cache, extensions.cache, scheduling.cache_description),
         scheduling.policy,
         chunk_size=resolved.chunk_size,
         max_running=min([resolved.max_running, *limits]),
         never_chunks_prompts=resolved.never_chunks_prompts,
-        extensions=extensions,
-        cache_description=scheduling.cache_description,
+        requests=extensions.requests,
+        planning=planning,
         preemption=Preemption(
             policy=scheduling.preemptive,
             name=scheduling.policy_name,
-            extension=extensions.preemption,
-            extension_name=extensions.owner(extensions.preemption),
+            extension=planning.preemption,
+            extension_name=planning.names.of(planning.preemption),
         ),
+        reserve=GrowthReserve(),
         accounting=scheduling.accounting,
     )
 

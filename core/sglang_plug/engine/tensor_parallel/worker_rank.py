@@ -183,7 +183,7 @@ def follow(config: EngineConfig, plugins: Plugins, endpoint: RankEndpoint) -> No
     if resolved.device.type == "cuda":
         torch.cuda.set_device(resolved.device)
     extensions = build_extensions(resolved, plugins, collectives=endpoint.collectives).points
-    components = build_rank_components(resolved, endpoint.collectives, extensions)
+    components = build_rank_components(resolved, extensions.forward, endpoint.collectives)
     components.use(components.model)
     worker_rank = WorkerRank(components, endpoint)
     components.all_ranks_succeeded(True)

@@ -16,6 +16,7 @@ from sglang_plug.engine.sequences.launched_step import DeferredSampling, Launche
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.testing.scheduler_parts import build_scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.recurrent_state.state_rows import held_state
@@ -156,7 +157,7 @@ class Bench:
         self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
         clock = itertools.count()
         options = with_states(options, page_size)
-        self.scheduler = Scheduler(
+        self.scheduler = build_scheduler(
             SlotPool(capacity, page_size),
             cache(page_size, LeastRecentlyUsed(), lambda: float(next(clock))),
             policy(),

@@ -10,7 +10,7 @@ import torch
 from sglang_plug.contracts.extension.sampling_phases import AllowedTokens, TokenDecision
 from sglang_plug.contracts.request import Finish, RequestError
 from sglang_plug.contracts.text.vocabulary import MASK_BITS
-from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.extensions.step_points import SamplingPoints
 from sglang_plug.engine.sampling.masks import begin_masks
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence as EngineSequence
@@ -30,10 +30,10 @@ class CheckedSampling:
     """Samples the tokens of steps, and checks what extensions allow and decide.
 
     Args:
-        points: of the extensions.
+        points: the extension points of sampling.
     """
 
-    def __init__(self, points: ExtensionPoints) -> None:
+    def __init__(self, points: SamplingPoints) -> None:
         self._points = points
         self._asynchronous = False
         self.limited = set[str]()
