@@ -80,19 +80,22 @@ def main() -> int:
     name = f"engine DP{launch.config.parallel.replica}" if launch.config.parallel.replica else "engine"
     logging.basicConfig(level=launch.config.log_level.upper(), format=f"[%(asctime)s {name}] %(message)s")
     faulthandler.enable()
-    parent = ParentWatch(FAILED_EXIT)
+    lifecycle = ComponentLifecycle()
+    parent = ParentWatch(FAILED_EXIT, lifecycle.stop)
     context = zmq.Context()
     requests, outputs = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     for socket, address in ((requests, launch.requests), (outputs, launch.outputs)):
         socket.set_hwm(0)
         socket.setsockopt(zmq.LINGER, LINGER)
         socket.connect(address)
-    code = _serve(launch, SocketInbox(requests), Outbox(outputs), parent)
+    code = _serve(launch, SocketInbox(requests), Outbox(outputs), parent, lifecycle)
     context.destroy(linger=LINGER)
     return code
 
 
-def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWatch) -> int:
+def _serve(
+    launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWatch, lifecycle: ComponentLifecycle
+) -> int:
     heartbeat = Heartbeat()
 
     def end_process(status: int, text: str) -> None:
@@ -109,9 +112,8 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWat
         end_process(STUCK_EXIT, text)
 
     def build() -> tuple[EngineLoop, ComponentLifecycle]:
-        plugins = Plugins.discover(launch.config.plugins)
+        plugins = Plugins.discover(launch.config.plugins, lifecycle)
         check_same_plugins(plugins.fingerprint, launch.fingerprint, "the engine process")
-        parent.before_exit = plugins.lifecycle.stop
         lost = partial(end_process, FAILED_EXIT)
         engine = build_engine(launch.config, plugins, inbox, outbox.send, heartbeat, lost=lost)
         watch(
@@ -121,12 +123,12 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWat
             check=partial(run_checks, engine.extensions.watchdog),
             alive=partial(Path(launch.alive).touch) if launch.alive else lambda: None,
         )
-        return engine, plugins.lifecycle
+        return engine, lifecycle
 
     try:  # objects that exist by now stay: scanning them takes as long as many steps
         failed = serve(build, outbox.send, before_ready=gc.freeze)
     finally:
-        parent.before_exit()
+        lifecycle.stop()
     return 0 if failed is None else CONFIG_EXIT if failed.configuration else FAILED_EXIT
 
 

@@ -39,6 +39,7 @@ from sglang_plug.engine.messages.rank_messages import (
 )
 from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.installed.fingerprint import check_same_plugins
+from sglang_plug.plugins.lifecycle import ComponentLifecycle
 from sglang_plug.plugins.registry import PluginError, Plugins
 from sglang_plug.system.child_process import leave_signals_to_parent
 from sglang_plug.system.freed_memory import return_freed_memory
@@ -210,11 +211,11 @@ def main() -> int:
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerRankLaunch)
     logging.basicConfig(level=launch.config.log_level.upper(), format=f"[%(asctime)s rank {launch.rank}] %(message)s")
     faulthandler.enable()
-    parent = ParentWatch(FAILED_EXIT)
+    lifecycle = ComponentLifecycle()
+    ParentWatch(FAILED_EXIT, lifecycle.stop)
     try:
-        plugins = Plugins.discover(launch.config.plugins)
+        plugins = Plugins.discover(launch.config.plugins, lifecycle)
         check_same_plugins(plugins.fingerprint, launch.fingerprint, f"rank {launch.rank}")
-        parent.before_exit = plugins.lifecycle.stop
         follow(launch.config, plugins, _endpoint(launch, plugins))
     except ConfigError as error:
         cause = error.__cause__ if isinstance(error, PluginError) else None
