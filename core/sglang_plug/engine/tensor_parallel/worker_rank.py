@@ -22,7 +22,7 @@ from sglang_plug.contracts.request import RequestError
 from sglang_plug.contracts.serving.executor import Executor, RankEndpoint
 from sglang_plug.engine.execution.executors import StepExecutors, worker_executors
 from sglang_plug.engine.execution.rank_components import RankComponents, build_rank_components
-from sglang_plug.engine.execution.runner import slot_tables
+from sglang_plug.engine.execution.step_batch import slot_tables
 from sglang_plug.engine.execution.weight_update import WeightUpdater
 from sglang_plug.engine.extensions.build import build_extensions
 from sglang_plug.engine.loading.resolve import resolve
