@@ -17,6 +17,7 @@ from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.caller_accounting import CallerAccounting
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence
@@ -158,7 +159,7 @@ class Simulation:
         self.scheduler.planning.step_budget.step_computed(chunks, seconds, has_prompts=has_prompts)
         self.service.count(chunks)
         results = [StepResult(TOKEN) if chunk.complete else StepResult() for chunk in chunks]
-        for output in self.scheduler.commit(chunks, results):
+        for output in StepCommitter(self.scheduler).commit(chunks, results):
             request = open_requests[output.id]
             self.service.generated[request.arrival.caller] += len(output.tokens)
             if request.first_token is None:

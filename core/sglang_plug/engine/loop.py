@@ -16,7 +16,6 @@ from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge, S
 from sglang_plug.engine.admission.activity import activity
 from sglang_plug.engine.admission.open_requests import OpenRequests, RequestChecks, SchedulerQueueView
 from sglang_plug.engine.execution.pipeline import Pipeline
-from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.metrics import ExtensionMetrics
 from sglang_plug.engine.extensions.points import ExtensionPoints
@@ -35,7 +34,6 @@ from sglang_plug.engine.messages.api_messages import (
 )
 from sglang_plug.engine.messages.rank_messages import Ranks
 from sglang_plug.engine.sampling.processors import LogitsProcessors
-from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import StepCounters
 from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.system.freed_memory import return_freed_memory
@@ -65,16 +63,13 @@ class EngineLoop:
     """Serves one model.
 
     Args:
-        scheduler: the queue and the slots.
-        runner: the device.
+        pipeline: plans steps with the scheduler, and runs them on the device.
         inbox: the queue of incoming messages.
         send: sends a message to the API.
         info: facts about the model and the choices made at start.
         max_queued: number of sequences that may wait.
         heartbeat: notified when a step begins and ends.
         update_weights: replaces the model's weights by those of a checkpoint and revision.
-        out_of_memory_message: returns the message if an error means that a step ran out of memory, else ``None``.
-        overlap: plan and launch steps while the previous one is on the device.
         describe: returns an error in one line, with the plugin whose code raised it.
         ranks: the other ranks that share the model; they end with the engine.
         extensions: the extension points of the engine; the extensions end with it.
@@ -83,8 +78,7 @@ class EngineLoop:
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        runner: Runner,
+        pipeline: Pipeline,
         inbox: Inbox,
         send: Callable[[FromEngine], None],
         *,
@@ -92,19 +86,19 @@ class EngineLoop:
         max_queued: int,
         heartbeat: Heartbeat,
         update_weights: Callable[[str, str | None], None],
-        out_of_memory_message: Callable[[Exception], str | None] = lambda error: None,
-        overlap: bool = False,
-        describe: Callable[[BaseException], str] = repr,
-        ranks: Ranks | None = None,
-        extensions: ExtensionPoints | None = None,
-        processors: LogitsProcessors | None = None,
+        describe: Callable[[BaseException], str],
+        ranks: Ranks | None,
+        extensions: ExtensionPoints,
+        processors: LogitsProcessors,
     ) -> None:
+        scheduler = pipeline.scheduler
         self.describe = describe
+        self.pipeline = pipeline
         self.scheduler = scheduler
-        self.runner = runner
+        self.runner = pipeline.runner
         self.inbox = inbox
         self.send = send
-        self.extensions = extensions or ExtensionPoints()
+        self.extensions = extensions
         self._metrics = ExtensionMetrics(self.extensions.service, describe)
         self._own_info = (*info, *OWN_INFO)
         self.info = {**info, **self.extensions.service.all_info(self._own_info)}
@@ -112,20 +106,11 @@ class EngineLoop:
         self.longest = min(info["context_length"], scheduler.pool.capacity)
         self._checks = RequestChecks(info, self.longest, max_queued)
         self._load_weights = update_weights
-        self.pipeline = Pipeline(
-            scheduler,
-            runner,
-            overlap=overlap,
-            out_of_memory_message=out_of_memory_message,
-            describe=describe,
-            shared=ranks is not None,
-            step_budget=self.extensions.planning.step_budget,
-        )
         self.ranks = ranks
         self._queue_view = SchedulerQueueView(scheduler)
         self.requests = OpenRequests()
         self.held = HeldSequences(self.extensions.requests)
-        self.processors = LogitsProcessors() if processors is None else processors
+        self.processors = processors
         self._closed = False
         self._next_metrics = 0.0
         self._controls = self._all_controls()

@@ -27,7 +27,6 @@ from sglang_plug.contracts.request import Request
 from sglang_plug.contracts.sampling_params import SamplingParams
 from sglang_plug.contracts.serving.executor import SINGLE_RANK
 from sglang_plug.engine.execution.executors import StepExecutors
-from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.extensions.step_points import ForwardPoints, SamplingPoints
 from sglang_plug.engine.memory.kv_slots import SlotPool
@@ -41,6 +40,7 @@ from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.policies import FirstCome
 from sglang_plug_backends.torch_native.attention import TorchAttention
+from tests.core.engine.loop_parts import build_pipeline
 from tests.core.engine.sampling.sampling_cases import processors
 
 CPU = torch.device("cpu")
@@ -161,7 +161,7 @@ class Engine:
         )
         self.runner = Runner(parts, kv, SamplingPoints())
         self.use(self.graphs)
-        self.pipeline = Pipeline(self.scheduler, self.runner, overlap=overlap)
+        self.pipeline = build_pipeline(self.scheduler, self.runner, overlap=overlap)
         self.sequences: list[Sequence] = []
 
     def use(self, graphs: DecodeGraphs | None) -> None:

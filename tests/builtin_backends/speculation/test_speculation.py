@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_plug import Output
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
 from sglang_plug_backends.prefix_cache.none import NoCache
@@ -221,7 +222,7 @@ def test_without_free_slots_there_are_no_drafts() -> None:
     assert scheduler.pool.free == 2
     (share,) = scheduler.plan()
     assert share.drafts == ()
-    scheduler.commit([share], device.run([share]))
+    StepCommitter(scheduler).commit([share], device.run([share]))
     scheduler.pool.release(taken)
     assert len(scheduler.plan()[0].drafts) == 2
 
@@ -314,11 +315,11 @@ def test_a_guess_that_a_step_was_waited_for_in_vain_is_a_miss() -> None:
     shares = scheduler.plan()
     drafter.guess = wrong
     assert scheduler.plan_ahead(shares) == []
-    scheduler.commit(shares, device.run(shares))
+    StepCommitter(scheduler).commit(shares, device.run(shares))
     shares = scheduler.plan()
     assert shares[0].drafts == ()
     assert len(scheduler.plan_ahead(shares)) == 1, "it rests"
-    output = scheduler.commit(shares, device.run(shares))[0]
+    output = StepCommitter(scheduler).commit(shares, device.run(shares))[0]
     assert output.drafts is None, "no draft was verified"
 
 

@@ -12,6 +12,7 @@ import pytest
 from sglang_plug import Request, SamplingParams
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence
@@ -49,7 +50,7 @@ class Device:
         results = [
             StepResult(token=1 + len(chunk.sequence.tokens) % 7) if chunk.complete else StepResult() for chunk in chunks
         ]
-        self.scheduler.commit(chunks, results)
+        StepCommitter(self.scheduler).commit(chunks, results)
         self.scheduler.check()
 
     def duration(self, chunks: list[ScheduledChunk]) -> float:

@@ -23,17 +23,16 @@ from sglang_plug import (
     TokenDecision,
 )
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
-from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.messages.api_messages import Abort, Control, FromEngine, Reply, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.sequences.launched_step import LaunchedStep
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
-from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug.testing.scheduler_parts import build_scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.schedule.deadlines import Deadlines
 from sglang_plug_backends.schedule.policies import FirstCome
+from tests.core.engine.loop_parts import build_loop
 
 
 class Gate(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase):
@@ -110,15 +109,13 @@ class Bench:
             max_running=2,
             extensions=extensions,
         )
-        self.loop = EngineLoop(
+        self.loop = build_loop(
             self.scheduler,
-            Device(extensions),  # type: ignore[arg-type]
+            Device(extensions),
             self,
             self.sent.append,
             info={"vocab_size": 100, "context_length": 50, "tasks": ["generate"]},
             max_queued=1,
-            heartbeat=Heartbeat(),
-            update_weights=lambda source, revision: None,
             extensions=extensions,
         )
 

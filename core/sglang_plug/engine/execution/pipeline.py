@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from sglang_plug.contracts.extension.step_budget import StepBudgetPhase
 from sglang_plug.contracts.request import Output
-from sglang_plug.engine.extensions.step_points import DEFAULT_STEP_BUDGET
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.launched_step import DeferredSampling, LaunchedStep
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
@@ -79,7 +79,7 @@ class Pipeline:
     """Plans steps, runs them and commits their results; with ``overlap``, one step ahead where that is possible.
 
     Args:
-        scheduler: plans and commits.
+        scheduler: plans steps.
         runner: the device.
         overlap: plan ahead. This pays off if launching a step does not wait for the step.
         out_of_memory_message: returns the message if an error means that a step ran out of memory, else ``None``.
@@ -94,12 +94,13 @@ class Pipeline:
         runner: Runner,
         *,
         overlap: bool,
-        out_of_memory_message: Callable[[Exception], str | None] = lambda error: None,
-        describe: Callable[[BaseException], str] = repr,
-        shared: bool = False,
-        step_budget: StepBudgetPhase = DEFAULT_STEP_BUDGET,
+        out_of_memory_message: Callable[[Exception], str | None],
+        describe: Callable[[BaseException], str],
+        shared: bool,
+        step_budget: StepBudgetPhase,
     ) -> None:
         self.scheduler = scheduler
+        self.committer = StepCommitter(scheduler)
         self.runner = runner
         self.overlap = overlap
         self._out_of_memory_message = out_of_memory_message
@@ -128,7 +129,7 @@ class Pipeline:
             return self._end_all(error)
         if step is None:
             return []
-        outputs = self.scheduler.commit(step.chunks, self._results(step))
+        outputs = self.committer.commit(step.chunks, self._results(step))
         self._ahead = None if next_step is None else next_step.after_commit()
         return outputs
 

@@ -1,4 +1,4 @@
-"""Decides which tokens of which sequences a step computes, and applies the results.
+"""Decides which tokens of which sequences a step computes; ``commit.py`` applies the results.
 
 There are no phases. A step hands out tokens so that every sequence's ``computed`` catches up with
 ``len(tokens)`` under a budget: chunked prefill, prefix hits, decoding and resuming after retraction follow one rule
@@ -17,9 +17,9 @@ from sglang_plug.contracts.serving.cache import Match
 from sglang_plug.engine.extensions.request_points import RequestPoints
 from sglang_plug.engine.extensions.step_points import PlanningPoints
 from sglang_plug.engine.memory.kv_slots import KVAllocator
-from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepCounters, StepResult
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepCounters
 from sglang_plug.engine.sequences.sequence import Sequence
-from sglang_plug.engine.sequences.step_outputs import append, failed_output, pooled_output
+from sglang_plug.engine.sequences.step_outputs import failed_output
 
 from .admission_rules import GrowthReserve, apply_order, prefixes_being_computed, shared_prefix_key
 from .caller_accounting import SHORT_STEP_DIVISOR, CallerAccounting
@@ -62,13 +62,17 @@ class Scheduler:
         accounting: CallerAccounting,
     ) -> None:
         self.allocator = allocator
-        self.pool, self.cache, self.states = allocator.pool, allocator.cache, allocator.states
+        self.pool = allocator.pool
+        self.cache = allocator.cache
+        self.states = allocator.states
         self.policy = policy
         self.chunk_size = chunk_size
         self.max_running = max_running
         self.never_chunks_prompts = never_chunks_prompts
-        self.requests, self.planning = requests, planning
-        self.preemption, self.accounting = preemption, accounting
+        self.requests = requests
+        self.planning = planning
+        self.preemption = preemption
+        self.accounting = accounting
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.paused: dict[str, Sequence] = {}
@@ -215,12 +219,12 @@ class Scheduler:
 
     def _retract(self, sequence: Sequence) -> None:
         """Take a running sequence's slots because others need them."""
-        self._restart(sequence)
+        self.restart(sequence)
         sequence.service.retractions += 1
         self.counters.retracted += 1
         self._reserve.retracted()
 
-    def _restart(self, sequence: Sequence) -> None:
+    def restart(self, sequence: Sequence) -> None:
         """Move a running sequence to the head of the queue; it keeps its tokens and releases their slots.
 
         Its computed tokens stay in the prefix cache, so that it soon resumes where it was. A sequence whose token was
@@ -303,42 +307,9 @@ class Scheduler:
         self.running.append(sequence)
         return True
 
-    def commit(self, chunks: list[ScheduledChunk], results: list[StepResult]) -> list[Output]:
-        """Advance every sequence, append sampled tokens, end finished requests; return the new outputs.
-
-        Dropped chunks have no output.
-        """
-        outputs = []
-        self.accounting.begin_commit(chunks, has_prompts=self.counters.has_prompts)
-        for chunk, result in zip(chunks, results, strict=True):
-            sequence = chunk.sequence
-            if chunk.dropped:
-                continue
-            if result.error is not None:
-                outputs.append(self.fail(sequence, result.error, result.status))
-                continue
-            prefilling = chunk.prefilling
-            sequence.computed += chunk.count
-            sequence.output.prompt_logprobs.extend(result.prompt_logprobs)
-            sequence.output.forced_logprobs.extend(result.forced_logprobs)
-            self.allocator.committed(sequence, prefilling=prefilling)
-            if result.values is not None:
-                self._finish(sequence)
-                outputs.append(pooled_output(sequence, result.values))
-                continue
-            if result.rejected and result.finish is None:
-                sequence.sampling.rejections += 1
-                self._restart(sequence)
-                continue
-            if result.token is None and result.finish is None:
-                continue
-            outputs.append(self._append(chunk, result))
-        self.accounting.end_commit(chunks, outputs)
-        return outputs
-
     def fail(self, sequence: Sequence, message: str, status: int = 500) -> Output:
         """End a running sequence with an error; none of its tokens is put into the prefix cache."""
-        self._finish(sequence, cache_prefix=False)
+        self.finish(sequence, cache_prefix=False)
         return failed_output(sequence, message, status)
 
     def fail_all(self, message: str) -> list[Output]:
@@ -352,24 +323,8 @@ class Scheduler:
                 outputs.append(failed_output(sequence, message))
         return outputs
 
-    def _append(self, chunk: ScheduledChunk, result: StepResult) -> Output:
-        """Return the output of a complete chunk; slots of rejected drafts are freed."""
-        sequence = chunk.sequence
-        before = sequence.computed
-        output = append(chunk, result, self.counters)
-        if chunk.drafts:
-            if self.pool.shrink(sequence.slots, sequence.computed):
-                sequence.slot_version += 1
-            for verified in self.requests.verified:
-                verified(sequence, len(chunk.drafts), sequence.computed - before)
-        for extend in self.requests.output:
-            output = extend(sequence, output)
-        if output.finish is not None:
-            self._finish(sequence)
-        return output
-
-    def _finish(self, sequence: Sequence, cache_prefix: bool = True) -> None:
-        """End a running sequence; ``cache_prefix``: keep its prefix in the cache."""
+    def finish(self, sequence: Sequence, cache_prefix: bool = True) -> None:
+        """End the request of a running sequence; ``cache_prefix``: keep its prefix in the cache."""
         self._stop_running(sequence, cache_prefix)
         self._end_request(sequence)
 

@@ -15,6 +15,7 @@ from sglang_plug.contracts.extension.execution import StepExecutor
 from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.contracts.serving.executor import SINGLE_RANK
 from sglang_plug.engine.execution.executors import StepExecutors, make_executor
+from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.execution.rank_components import RankComponents, build_rank_components
 from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.execution.weight_update import WeightUpdater
@@ -103,18 +104,25 @@ def _build(
     executors = StepExecutors() if kv is None else _executors(components, kv, pool.capacity, ledger)
     runner = Runner(components, kv, extensions.sampling, ranks=ranks, executors=executors)
     scheduler = _scheduler(resolved, scheduling, pool, extensions)
-    engine = EngineLoop(
+    describe = partial(described, components=(*resolved.components, *built.components))
+    pipeline = Pipeline(
         scheduler,
         runner,
+        overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
+        out_of_memory_message=ledger.of_step,
+        describe=describe,
+        shared=ranks is not None,
+        step_budget=extensions.planning.step_budget,
+    )
+    engine = EngineLoop(
+        pipeline,
         inbox,
         send,
         info=_info(resolved, plugins, scheduler, ledger, components),
         max_queued=config.schedule.max_queued_requests,
         heartbeat=heartbeat,
         update_weights=WeightUpdater(components, kv, ranks),
-        out_of_memory_message=ledger.of_step,
-        overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
-        describe=partial(described, components=(*resolved.components, *built.components)),
+        describe=describe,
         ranks=ranks,
         extensions=extensions,
         processors=processors,

@@ -13,6 +13,7 @@ from torch import Tensor
 from sglang_plug import Output, Request, SamplingParams, StatePool
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence
@@ -145,7 +146,7 @@ def step(scheduler: Scheduler, device: Device) -> list[Output]:
     shares = scheduler.plan()
     assert shares or not scheduler.busy, "a busy scheduler planned nothing"
     assert sum(share.width for share in shares) <= max(scheduler.chunk_size, len(scheduler.running))
-    outputs = scheduler.commit(shares, device.run(shares))
+    outputs = StepCommitter(scheduler).commit(shares, device.run(shares))
     scheduler.check()
     return outputs
 

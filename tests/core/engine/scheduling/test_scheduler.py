@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_plug import LogprobOptions, Request, TokenLogprob
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence
@@ -66,7 +67,7 @@ def test_prompt_logprobs_are_not_taken_from_the_cache() -> None:
     shares = scheduler.plan()
     assert shares[0].sequence.computed == 9
     logprobs = tuple(TokenLogprob(4, 0.0) for _ in range(10, 25))
-    scheduler.commit(shares, [StepResult(prompt_logprobs=logprobs[:15])])
+    StepCommitter(scheduler).commit(shares, [StepResult(prompt_logprobs=logprobs[:15])])
     assert shares[0].sequence.reusable == 24
 
 
@@ -124,7 +125,7 @@ def test_abort_frees_everything_at_any_point() -> None:
 def test_an_error_is_not_remembered() -> None:
     scheduler = make()
     submit(scheduler, "a", [1] * 10)
-    outputs = scheduler.commit(scheduler.plan(), [StepResult(error="bad")])
+    outputs = StepCommitter(scheduler).commit(scheduler.plan(), [StepResult(error="bad")])
     assert outputs[0].finish is not None and outputs[0].finish.reason == "error"
     assert scheduler.cache.size == 0 and not scheduler.busy
 
@@ -299,7 +300,7 @@ def test_images_that_see_each_other_are_computed_in_one_step(page_size: int) -> 
     while sequence.computed < len(prompt):
         shares = scheduler.plan()
         ahead = scheduler.plan_ahead(shares)
-        outputs = scheduler.commit(shares, device.run(shares))
+        outputs = StepCommitter(scheduler).commit(shares, device.run(shares))
         ends.append(sequence.computed)
         if ahead:
             assert [share.committed.count for share in ahead] == [sequence.count(sequence.computed, 8)]
@@ -330,7 +331,7 @@ def test_one_image_longer_than_a_step_makes_room_for_itself() -> None:
     submit(scheduler, "b", list(range(200, 210)))
     shares = scheduler.plan()
     assert [share.count for share in shares] == [38]
-    scheduler.commit(shares, device.run(shares))
+    StepCommitter(scheduler).commit(shares, device.run(shares))
     finished = finish_unbounded(scheduler, device)
     assert finished["b"] == expected(list(range(200, 210)))
 
@@ -340,7 +341,7 @@ def finish_unbounded(scheduler: Scheduler, device: Device) -> dict[str, list[int
     tokens: dict[str, list[int]] = {}
     while scheduler.busy:
         shares = scheduler.plan()
-        for output in scheduler.commit(shares, device.run(shares)):
+        for output in StepCommitter(scheduler).commit(shares, device.run(shares)):
             tokens.setdefault(output.id, []).extend(output.tokens)
         scheduler.check()
     return tokens

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sglang_plug import Output, Request, SamplingParams
 from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence
@@ -45,7 +46,7 @@ def step(scheduler: Scheduler) -> tuple[list[ScheduledChunk], list[Output]]:
     used = [slot for share in shares for slot in share.sequence.slots[: share.count]]
     assert max(Counter(used).values()) == 1, "two prompts in one slot"
     results = [StepResult(values=(float(share.sequence.request.id),)) for share in shares]
-    outputs = scheduler.commit(shares, results)
+    outputs = StepCommitter(scheduler).commit(shares, results)
     scheduler.check()
     return shares, outputs
 

@@ -19,6 +19,7 @@ from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.sequences.sequence import Sequence as EngineSequence
@@ -344,7 +345,7 @@ class _Run:
         if chunks:
             check_inputs(self._points, chunks)
             observe_step(self._points.planning.step_budget, chunks)
-        outputs = self._scheduler.commit(chunks, self._sampling.results(chunks))
+        outputs = StepCommitter(self._scheduler).commit(chunks, self._sampling.results(chunks))
         self._scheduler.check()
         return outputs
 
