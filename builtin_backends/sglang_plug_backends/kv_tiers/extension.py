@@ -24,6 +24,7 @@ from sglang_plug import (
     MemoryPhase,
     MemoryRequest,
     MetricCounter,
+    MetricsPhase,
     Model,
     ModelPhase,
     Output,
@@ -36,6 +37,7 @@ from sglang_plug import (
     StepExtension,
     StepStats,
     TensorStore,
+    TensorStorePhase,
 )
 
 from .tier_engine import OpenStores
@@ -49,7 +51,18 @@ START_SECONDS = 10.0
 CLEAR_SECONDS = 10.0
 
 
-class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhase, ModelPhase, MemoryPhase, CachePhase):
+class KVTiers(
+    StepExtension,
+    AdmissionPhase,
+    HoldPhase,
+    OutputPhase,
+    ServicePhase,
+    MetricsPhase,
+    ModelPhase,
+    MemoryPhase,
+    CachePhase,
+    TensorStorePhase,
+):
     """Keeps computed prefixes in stores.
 
     Args:

@@ -79,7 +79,7 @@ class Bench:
 
 
 def prefix_pool(allocator: KVAllocator, kv: KVPool, return_memory: Any = lambda runs: None) -> EnginePrefixPool:
-    return EnginePrefixPool(allocator, kv, cast(Any, None), return_memory)
+    return EnginePrefixPool(allocator, kv, (), cast(Any, None), return_memory)
 
 
 def test_nothing_happens_while_there_is_enough() -> None:

@@ -7,10 +7,23 @@ from dataclasses import dataclass
 
 from sglang_plug.contracts.extension.base import StepExtension
 from sglang_plug.contracts.extension.execution import ExecutionPhase
-from sglang_plug.contracts.extension.memory_phases import CachePhase, MemoryPhase, ProfilingPhase, StatePhase
+from sglang_plug.contracts.extension.memory_phases import (
+    CachePhase,
+    MemoryPhase,
+    ProfilingPhase,
+    StatePhase,
+    StoredStatePhase,
+    TensorStorePhase,
+)
 from sglang_plug.contracts.extension.preemption import PreemptionPhase
 from sglang_plug.contracts.extension.queueing import QueuePhase
-from sglang_plug.contracts.extension.request_phases import AdmissionPhase, OutputPhase, PlanningPhase, ServicePhase
+from sglang_plug.contracts.extension.request_phases import (
+    AdmissionPhase,
+    MetricsPhase,
+    OutputPhase,
+    PlanningPhase,
+    ServicePhase,
+)
 from sglang_plug.contracts.extension.sampling_phases import HoldPhase, SamplingPhase, WatchdogPhase
 from sglang_plug.contracts.extension.step_budget import StepBudgetPhase
 from sglang_plug.contracts.extension.step_phases import (
@@ -138,9 +151,10 @@ def _start_points(collected: CollectedExtensions, names: ExtensionNames) -> Star
         memory=collected.objects(MemoryPhase),
         largest_request=collected.methods(ProfilingPhase.largest_request),
         max_draft_rows=max((planning.max_draft_rows for planning in collected.objects(PlanningPhase)), default=0),
+        stored_states=collected.objects(StoredStatePhase),
         use_prefixes=collected.methods(CachePhase.use_prefixes),
-        tensor_store=collected.methods(CachePhase.tensor_store),
-        use_tensor_store=collected.methods(CachePhase.use_tensor_store),
+        tensor_store=collected.methods(TensorStorePhase.tensor_store),
+        use_tensor_store=collected.methods(TensorStorePhase.use_tensor_store),
         start=collected.methods(ServicePhase.start),
         names=names,
     )
@@ -151,8 +165,8 @@ def _service_points(collected: CollectedExtensions, names: ExtensionNames) -> Se
         step_done=collected.methods(ServicePhase.step_done),
         idle_timeout=collected.methods(ServicePhase.idle_timeout),
         between_steps=collected.methods(ServicePhase.between_steps),
-        counters=collected.methods(ServicePhase.counters),
-        gauges=collected.methods(ServicePhase.gauges),
+        counters=collected.methods(MetricsPhase.counters),
+        gauges=collected.methods(MetricsPhase.gauges),
         controls=collected.methods_by_name(ServicePhase.controls),
         info=collected.methods(ServicePhase.info),
         close=collected.methods(StepExtension.close),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglang_plug.config import ConfigError
-from sglang_plug.contracts.extension.memory_phases import MemoryPhase, StatePhase
+from sglang_plug.contracts.extension.memory_phases import MemoryPhase, StatePhase, StoredStatePhase
 from sglang_plug.contracts.extension.sampling_phases import BlockingRequest
 from sglang_plug.contracts.extension.views import PrefixPool, SequenceView, TensorStore
 from sglang_plug.contracts.request import Request
@@ -40,6 +40,8 @@ class StartPoints:
     largest_request: tuple[Callable[[int], Request | None], ...] = ()
     max_draft_rows: int = 0
     """Largest number of rows that are sampled in one step with draft tokens."""
+    stored_states: tuple[StoredStatePhase, ...] = ()
+    """The extensions whose states can be stored outside of the device."""
     use_prefixes: tuple[Callable[[PrefixPool], None], ...] = ()
     tensor_store: tuple[Callable[[], TensorStore | None], ...] = ()
     use_tensor_store: tuple[Callable[[TensorStore], None], ...] = ()

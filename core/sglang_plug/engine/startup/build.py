@@ -129,7 +129,7 @@ def _build(
     )
     if kv is not None:
         return_memory = (lambda runs: None) if ranks is None else ranks.return_memory
-        prefixes = EnginePrefixPool(scheduler.allocator, kv, resolved, return_memory)
+        prefixes = EnginePrefixPool(scheduler.allocator, kv, extensions.start.stored_states, resolved, return_memory)
         for use_prefixes in extensions.start.use_prefixes:
             use_prefixes(prefixes)
         extensions.start.share_tensor_store()

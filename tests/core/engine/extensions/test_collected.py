@@ -10,7 +10,7 @@ import pytest
 
 from sglang_plug.contracts.extension.base import StepExtension
 from sglang_plug.contracts.extension.execution import ExecutionPhase
-from sglang_plug.contracts.extension.memory_phases import MemoryPhase, StatePhase
+from sglang_plug.contracts.extension.memory_phases import MemoryPhase, StatePhase, StoredStatePhase
 from sglang_plug.contracts.extension.phases import PHASES
 from sglang_plug.contracts.extension.preemption import PreemptionPhase
 from sglang_plug.contracts.extension.queueing import QueuePhase
@@ -32,6 +32,7 @@ OBJECTS = (
     StatePhase,
     StaticInputPhase,
     StepBudgetPhase,
+    StoredStatePhase,
 )
 """Phases of which the engine calls the extensions themselves, not collected methods."""
 
@@ -79,6 +80,7 @@ def test_every_method_of_every_phase_is_collected_or_belongs_to_a_collected_exte
         *points.forward.execution_phases.values(),
         *points.cache.states,
         *points.start.memory,
+        *points.start.stored_states,
         points.planning.step_budget,
         points.planning.preemption,
     }

@@ -8,14 +8,14 @@ from typing import Any
 import numpy
 import pytest
 
-from sglang_plug import MetricCounter, MetricGauge, ServicePhase, StepExtension
+from sglang_plug import MetricCounter, MetricGauge, MetricsPhase, StepExtension
 from sglang_plug.engine.extensions.metrics import ExtensionMetrics
 from sglang_plug.engine.extensions.points import extension_points
 
 GOOD = MetricCounter("good_total", "Good", (("label", "a"),), 2.0)
 
 
-class Reports(StepExtension, ServicePhase):
+class Reports(StepExtension, MetricsPhase):
     def __init__(self, counters: Iterable[Any] = (), gauges: Iterable[Any] = ()) -> None:
         self.returned, self.returned_gauges, self.calls = counters, gauges, 0
 

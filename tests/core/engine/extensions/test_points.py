@@ -11,7 +11,6 @@ import torch
 
 from sglang_plug import (
     AdmissionPhase,
-    CachePhase,
     ChunkView,
     ConfigError,
     Constraint,
@@ -29,6 +28,7 @@ from sglang_plug import (
     StepBudgetPhase,
     StepExtension,
     StepPlan,
+    TensorStorePhase,
     TokenDecision,
 )
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
@@ -242,7 +242,7 @@ def test_a_decision_about_another_row_is_an_error_that_names_the_extension() -> 
         points.sampling.decisions([constrained_sequence()], [3])
 
 
-class Stores(StepExtension, CachePhase):
+class Stores(StepExtension, TensorStorePhase):
     def __init__(self, store: Any = None) -> None:
         self.store, self.received = store, list[Any]()
 

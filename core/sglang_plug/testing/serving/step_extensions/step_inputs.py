@@ -116,14 +116,15 @@ def check_stored_states(points: ExtensionPoints) -> None:
         Sequence.of(Request(id=str(number), tokens=prompt, salt=salt), len(tokens))
         for number, (prompt, salt) in enumerate([(tokens, ""), (tokens, "tenant"), (tokens[1:] + (0,), "")])
     )
-    for states in points.cache.states:
+    for states in points.start.stored_states:
+        assert isinstance(states, StatePhase), f"{type(states).__name__} has StoredStatePhase and not StatePhase"
         shapes = states.stored_tensors(MULTIPLE)
         tensors = list(map(_random_state, shapes))
         for candidate in (sequence, tenant, other) if shapes else ():
             assert not states.copy_state(candidate, MULTIPLE), "copy_state() returned a state that was not saved"
         if not shapes or not states.restore_state(sequence, MULTIPLE, tensors):
             continue
-        assert (reusable := states.reusable(sequence, len(tokens) - 1)) == MULTIPLE, (
+        assert (reusable := CheckedStates(states).reusable(sequence, len(tokens) - 1)) == MULTIPLE, (
             f"restore_state() saved a state after {MULTIPLE} tokens, and reusable() returned {reusable}"
         )
         assert states.restore_state(sequence, MULTIPLE, tensors), "restore_state() has no room for what is saved"
@@ -242,15 +243,6 @@ class CheckedStates(StatePhase):
             f"release() returned {length}; {sequence.computed} tokens are computed, and {limit} may be"
         )
         return length
-
-    def stored_tensors(self, multiple: int) -> Ordered[StateShape]:
-        return self._states.stored_tensors(multiple)
-
-    def copy_state(self, sequence: SequenceView, length: int) -> Ordered[Tensor]:
-        return self._states.copy_state(sequence, length)
-
-    def restore_state(self, sequence: SequenceView, length: int, tensors: Ordered[Tensor]) -> bool:
-        return self._states.restore_state(sequence, length, tensors)
 
 
 class SometimesFull(StatePhase):

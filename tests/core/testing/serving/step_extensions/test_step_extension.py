@@ -43,7 +43,9 @@ from sglang_plug import (
     StaticInputPhase,
     StepExtension,
     StepPlan,
+    StoredStatePhase,
     TensorStore,
+    TensorStorePhase,
     TokenDecision,
     WatchdogPhase,
 )
@@ -210,7 +212,7 @@ class Polls(StepExtension, ServicePhase):
         return 0.0
 
 
-class Saver(StepExtension, StatePhase, CachePhase):
+class Saver(StepExtension, StatePhase, StoredStatePhase, CachePhase):
     """Saves a state for each prefix that is restored, and does one thing ``wrong``."""
 
     def __init__(self, wrong: str = "") -> None:
@@ -242,7 +244,7 @@ class Saver(StepExtension, StatePhase, CachePhase):
             self.saved.clear()
 
 
-class Offers(StepExtension, CachePhase):
+class Offers(StepExtension, TensorStorePhase):
     """Offers a store of tensors, which does one thing ``wrong``."""
 
     def __init__(self, wrong: str = "") -> None:
