@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,9 +53,9 @@ def test_memory_of_the_host_is_not_taken_from_an_accelerator(
     monkeypatch: pytest.MonkeyPatch, memory: Any, host: int, remaining: int | None
 ) -> None:
     monkeypatch.setattr(kv_sizing, "_host_bytes", lambda resolved: host)
-    parts: Any = SimpleNamespace(resolved=None, extensions=SimpleNamespace(memory=(Stores(),)))
+    resolved: Any = None
     if remaining is None:
         with pytest.raises(ConfigError, match="no memory for stores"):
-            kv_sizing._requests(parts, 100, MemoryLedger(memory))
+            kv_sizing._requests([Stores()], 100, resolved, MemoryLedger(memory))
     else:
-        assert kv_sizing._requests(parts, 100, MemoryLedger(memory))[1] == remaining
+        assert kv_sizing._requests([Stores()], 100, resolved, MemoryLedger(memory))[1] == remaining
