@@ -152,8 +152,10 @@ class Bench:
         """Let the engine follow grammars of the synthetic vocabulary, which no tokenizer has."""
         extension = StructuredOutputs(constraints, Grammars(vocab_size), GrammarGuard(), vocab_size=vocab_size)
         points = extension_points({"structured-outputs": extension})
-        self.loop.extensions = self.loop.runner.extensions = self.loop.scheduler.extensions = points
-        self.loop.held = HeldSequences(points)
+        self.loop.extensions = points
+        self.loop.runner.extensions, self.loop.runner.sampling = points.forward, points.sampling
+        self.loop.scheduler.requests, self.loop.scheduler.planning = points.requests, points.planning
+        self.loop.held = HeldSequences(points.requests)
         extension.start()
 
     def steps(self, batch: int, constraint: Constraint | None, count: int) -> list[float]:

@@ -110,7 +110,8 @@ class Bench:
         if drafter is not None:
             options = {"max_draft_tokens": max_draft_tokens, "step_tokens": step_tokens, "vocabulary": self.vocabulary}
             extensions["speculation"] = Speculation(drafter, name="the drafter", **options)
-        scheduler.extensions = extension_points(extensions)
+        points = extension_points(extensions)
+        scheduler.requests, scheduler.planning = points.requests, points.planning
         for number, tokens in enumerate(prompts(load)):
             own = dataclasses.replace(params, max_new_tokens=load.output_len, seed=number)
             self._messages.append(Submit(Request(id=f"{self._runs}-{number}", tokens=tuple(tokens), params=own)))

@@ -30,7 +30,7 @@ from sglang_plug.engine.messages.api_messages import FromEngine, Submit
 from sglang_plug.engine.startup.build import build_engine
 from sglang_plug.engine.watchdog import Heartbeat
 
-PARTS = ("scheduler.plan", "runner.build", "attention.plan", "forward", "head", "sample", "scheduler.commit")
+PARTS = ("scheduler.plan", "runner.build", "attention.plan", "forward", "head", "sample", "commit")
 BLOCK = 20
 """Steps of one engine before the other's turn."""
 
@@ -81,7 +81,8 @@ class Engine:
     def _watch(self, loop: EngineLoop) -> None:
         scheduler, runner = loop.scheduler, loop.runner
         scheduler.plan = self.timed("scheduler.plan", scheduler.plan)  # type: ignore[method-assign]
-        scheduler.commit = self.timed("scheduler.commit", scheduler.commit)  # type: ignore[method-assign]
+        committer = loop.pipeline.committer
+        committer.commit = self.timed("commit", committer.commit)  # type: ignore[method-assign]
         runner.build = self.timed("runner.build", runner.build)  # type: ignore[method-assign]
         runner.backend.plan = self.timed("attention.plan", runner.backend.plan)  # type: ignore[method-assign]
         runner.components.model.forward = self.timed("forward", runner.components.model.forward)  # type: ignore[method-assign]

@@ -17,10 +17,11 @@ from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.caller_accounting import CallerAccounting
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.preemption import Preemption
-from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence
+from sglang_plug.testing.scheduler_parts import build_scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.time_slices import TimeSlices
@@ -105,7 +106,7 @@ class Simulation:
         self.service, self._costs = Service(), engine.costs
         accounting: AccountingPolicy | None = policy if hasattr(policy, "charge") else None  # type: ignore[assignment]
         preemptive: PreemptivePolicy | None = policy if hasattr(policy, "can_preempt") else None  # type: ignore[assignment]
-        self.scheduler = Scheduler(
+        self.scheduler = build_scheduler(
             SlotPool(engine.slots, 1),
             RadixCache(1, LeastRecentlyUsed(), self._clock),
             CheckedPolicy(policy, type(policy).__name__),
@@ -155,10 +156,10 @@ class Simulation:
         self.now += seconds
         self.steps, self.longest_step = self.steps + 1, max(self.longest_step, seconds)
         has_prompts = self.scheduler.counters.prefill_sequences > 0
-        self.scheduler.extensions.step_budget.step_computed(chunks, seconds, has_prompts=has_prompts)
+        self.scheduler.planning.step_budget.step_computed(chunks, seconds, has_prompts=has_prompts)
         self.service.count(chunks)
         results = [StepResult(TOKEN) if chunk.complete else StepResult() for chunk in chunks]
-        for output in self.scheduler.commit(chunks, results):
+        for output in StepCommitter(self.scheduler).commit(chunks, results):
             request = open_requests[output.id]
             self.service.generated[request.arrival.caller] += len(output.tokens)
             if request.first_token is None:

@@ -240,7 +240,7 @@ def agreement(kind: object, outputs: list[Output], others: list[Output]) -> tupl
 def _constrain(loop: EngineLoop, vocabulary: int, first: int = 0) -> None:
     """Constrain each request whose id is a number from ``first`` on."""
     add, masks = loop.scheduler.add, StripedMasks(vocabulary)
-    loop.runner.extensions = replace(loop.runner.extensions, allowed=(masks.allowed,), sampled=(masks.sampled,))
+    loop.runner.sampling = replace(loop.runner.sampling, allowed=(masks.allowed,), sampled=(masks.sampled,))
 
     def constrained(sequence: EngineSequence) -> None:
         sequence.sampling.constrained = int(sequence.request.id) >= first

@@ -22,10 +22,13 @@ from .contracts.extension.memory_phases import MemoryPhase as MemoryPhase
 from .contracts.extension.memory_phases import MemoryRequest as MemoryRequest
 from .contracts.extension.memory_phases import ProfilingPhase as ProfilingPhase
 from .contracts.extension.memory_phases import StatePhase as StatePhase
+from .contracts.extension.memory_phases import StoredStatePhase as StoredStatePhase
+from .contracts.extension.memory_phases import TensorStorePhase as TensorStorePhase
 from .contracts.extension.preemption import PreemptionPhase as PreemptionPhase
 from .contracts.extension.queueing import QueuePhase as QueuePhase
 from .contracts.extension.queueing import QueueView as QueueView
 from .contracts.extension.request_phases import AdmissionPhase as AdmissionPhase
+from .contracts.extension.request_phases import MetricsPhase as MetricsPhase
 from .contracts.extension.request_phases import OutputPhase as OutputPhase
 from .contracts.extension.request_phases import PlanningPhase as PlanningPhase
 from .contracts.extension.request_phases import ServicePhase as ServicePhase

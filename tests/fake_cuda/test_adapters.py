@@ -32,7 +32,7 @@ def adapters(tiny_model: Callable[[str], Any], tmp_path: Path) -> tuple[str, ...
 
 def adapters_of(engine: Engine) -> Adapters:
     """Return what the extension of the engine has loaded."""
-    (extension,) = (extension for extension in engine.loop.extensions.graphs if isinstance(extension, Lora))
+    (extension,) = (extension for extension in engine.loop.extensions.forward.graphs if isinstance(extension, Lora))
     return extension.adapters
 
 

@@ -85,7 +85,7 @@ def test_image_encoding_is_profiled_before_the_pool_is_sized(family: str, tmp_pa
 @pytest.mark.parametrize("family", ["llama-3.2-1b", "qwen3.5"])
 def test_the_pool_is_sized_by_trying(tiny_model: Tiny, family: str) -> None:
     engine = Engine(tiny_model(family).path, pool=None, cuda_graph_max_bs=2)
-    kv, states = engine.loop.runner.kv, engine.loop.extensions.memory
+    kv, states = engine.loop.runner.kv, engine.loop.extensions.start.memory
     assert kv is not None and all(isinstance(tensor, DeviceTensor) for tensor in (*kv.k, *kv.v))
     assert len(states) == (family == "qwen3.5")
     for extension in states:

@@ -12,7 +12,7 @@ from benchmarks.gpu.executors import PIECEWISE_GRAPHS, prefill_graphs
 from sglang_plug import Attention, ForwardBatch, LogprobOptions, Model, StepExecutor
 from sglang_plug.engine.execution.executors import StepExecutors
 from sglang_plug.engine.messages.api_messages import Control
-from tests.builtin_backends.speculation.drafting_bench import speculation
+from tests.builtin_backends.speculation.drafting_bench import speculate
 from tests.builtin_backends.speculation.test_speculation_engine import knowing
 from tests.fake_cuda.device.tensors import clock
 from tests.fake_cuda.engine import Engine, plugin_of
@@ -134,7 +134,7 @@ def test_steps_with_drafts_are_replayed(tiny_model: Tiny) -> None:
     graphs = prefill_graphs(runner)
     assert graphs is not None
     guess = knowing([[*prompt, *known.tokens]], 0.0, 100)
-    engine.loop.scheduler.extensions, _ = speculation(guess, vocabulary=engine.loop.info["vocab_size"])
+    speculate(engine.loop.scheduler, guess, vocabulary=engine.loop.info["vocab_size"])
     counting = CountingExecutor(graphs)
     runner.executors = StepExecutors.of({**runner.executors.by_name, PIECEWISE_GRAPHS: counting})
     engine.submit(prompt, 12)

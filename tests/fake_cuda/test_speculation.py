@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_plug import Output
-from tests.builtin_backends.speculation.drafting_bench import speculation
+from tests.builtin_backends.speculation.drafting_bench import speculate
 from tests.builtin_backends.speculation.test_speculation_engine import knowing
 from tests.fake_cuda.device.tensors import clock
 from tests.fake_cuda.engine import Engine
@@ -34,9 +34,7 @@ def test_outputs_are_the_same_with_drafts(tiny_model: Tiny, family: str) -> None
     prompts = prompts_of(plain)
     plain.finish()
     known = [[*prompts[id], *output.tokens] for id, output in plain.outputs.items()]
-    engine.loop.scheduler.extensions, drafter = speculation(
-        knowing(known, 0.3, 100), vocabulary=engine.loop.info["vocab_size"]
-    )
+    speculate(engine.loop.scheduler, knowing(known, 0.3, 100), vocabulary=engine.loop.info["vocab_size"])
     clock.executed.clear()
     submit_all_kinds(engine)
     engine.finish()
@@ -50,7 +48,7 @@ def test_outputs_are_the_same_with_drafts(tiny_model: Tiny, family: str) -> None
 @pytest.mark.usefixtures("idle_device")
 def test_steps_are_queued_ahead_while_nothing_is_drafted(tiny_model: Tiny) -> None:
     engine = Engine(tiny_model("llama-3.2-1b").path, cuda_graph_max_bs=4)
-    engine.loop.scheduler.extensions, drafter = speculation(lambda tokens, limit: ())
+    drafter = speculate(engine.loop.scheduler, lambda tokens, limit: ())
     ahead = 0
     plan = engine.loop.scheduler.plan_ahead
 

@@ -1,6 +1,6 @@
 """The step extension of KV tiers: it stores prefixes that are computed, and loads them for requests that begin alike.
 
-A request whose prefix is in a tier is held until the blocks are in the host's memory, with the state behind the last
+A request whose prefix is in a tier is held until the blocks are in the host's memory, with the state after the last
 one if the model has recurrent states. They are copied into the pools when the scheduler is about to admit the sequence,
 which then finds them in the prefix cache. Files and networks are waited for in threads; the engine's thread only queues
 copies.
@@ -24,6 +24,7 @@ from sglang_plug import (
     MemoryPhase,
     MemoryRequest,
     MetricCounter,
+    MetricsPhase,
     Model,
     ModelPhase,
     Output,
@@ -36,6 +37,7 @@ from sglang_plug import (
     StepExtension,
     StepStats,
     TensorStore,
+    TensorStorePhase,
 )
 
 from .tier_engine import OpenStores
@@ -49,7 +51,18 @@ START_SECONDS = 10.0
 CLEAR_SECONDS = 10.0
 
 
-class KVTiers(StepExtension, AdmissionPhase, HoldPhase, OutputPhase, ServicePhase, ModelPhase, MemoryPhase, CachePhase):
+class KVTiers(
+    StepExtension,
+    AdmissionPhase,
+    HoldPhase,
+    OutputPhase,
+    ServicePhase,
+    MetricsPhase,
+    ModelPhase,
+    MemoryPhase,
+    CachePhase,
+    TensorStorePhase,
+):
     """Keeps computed prefixes in stores.
 
     Args:

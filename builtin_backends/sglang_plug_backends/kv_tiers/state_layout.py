@@ -10,7 +10,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from sglang_plug import AsyncHostCopy, KVBlock, SequenceView, StatePhase, StateShape, pinned
+from sglang_plug import AsyncHostCopy, KVBlock, SequenceView, StateShape, StoredStatePhase, pinned
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class StateLayout:
     Layouts of models that need none have ``size == 0``.
     """
 
-    owners: tuple[tuple[StatePhase, int], ...]
+    owners: tuple[tuple[StoredStatePhase, int], ...]
     """The extensions that need states, and the number of their tensors."""
     shapes: tuple[StateShape, ...]
     """The shapes of all tensors; the dtypes are given."""
@@ -30,7 +30,7 @@ class StateLayout:
     """Equal for equal shapes."""
 
     @classmethod
-    def of(cls, extensions: Sequence[StatePhase], tokens: int) -> StateLayout:
+    def of(cls, extensions: Sequence[StoredStatePhase], tokens: int) -> StateLayout:
         """Return the layout of the states of ``extensions``, which are stored at multiples of ``tokens`` tokens."""
         tensors = [(extension, tuple(extension.stored_tensors(tokens))) for extension in extensions]
         shapes = tuple(shape for _, of_owner in tensors for shape in of_owner)
@@ -77,5 +77,5 @@ def _tensor(content: Tensor, shape: StateShape) -> Tensor:
 
 
 def _bytes(shape: StateShape) -> int:
-    assert shape.dtype is not None, "StatePhase.stored_tensors() must give every dtype"
+    assert shape.dtype is not None, "StoredStatePhase.stored_tensors() must give every dtype"
     return math.prod(shape.shape) * shape.dtype.itemsize

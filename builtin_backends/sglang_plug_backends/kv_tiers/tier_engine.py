@@ -55,7 +55,7 @@ class TierEngine:
         """Start the threads for ``stores``, by name and the fastest first, and a pool on ``device``."""
         page = prefixes.page_size
         layout = BlockLayout.of(prefixes.kv, -(-settings.block_tokens // page) * page)
-        states = StateLayout.of(prefixes.states, layout.tokens)
+        states = StateLayout.of(prefixes.stored_states, layout.tokens)
         tiers = Tiers([Tier(name, store) for name, store in stores.items()])
         prefill, max_bytes = PrefillRate(), settings.buffer_mib << 20
         queue = PrefixStores(tiers, max_bytes)

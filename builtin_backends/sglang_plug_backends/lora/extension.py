@@ -18,6 +18,7 @@ from sglang_plug import (
     GraphPhase,
     Kernels,
     MetricGauge,
+    MetricsPhase,
     Model,
     ModelPhase,
     PlanningPhase,
@@ -49,7 +50,7 @@ class WithoutAdapters(StepExtension, ServicePhase):
         return {"adapters": None}
 
 
-class Lora(StepExtension, AdmissionPhase, PlanningPhase, ModelPhase, GraphPhase, RankPhase, ServicePhase):
+class Lora(StepExtension, AdmissionPhase, PlanningPhase, ModelPhase, GraphPhase, RankPhase, ServicePhase, MetricsPhase):
     """Computes requests with the adapters that they name.
 
     Args:

@@ -27,7 +27,7 @@ from sglang_plug import (
 from sglang_plug_backends.background_thread import background_thread
 
 AHEAD = 4096
-"""Slots behind the highest one in use whose memory is allocated; the thread begins when half of them are used."""
+"""Slots after the highest one in use whose memory is allocated; the thread begins when half of them are used."""
 MIN_AHEAD = AHEAD // 4
 """Slots with memory below which the thread begins even in a step that computes prompts."""
 PAUSES = 4
@@ -65,7 +65,7 @@ class PageAllocation(StepExtension, CachePhase, ForwardPhase):
 
 
 class PagesAhead:
-    """A thread that lets the system allocate the memory of slots behind those in use.
+    """A thread that lets the system allocate the memory of slots after those in use.
 
     Slots that were never used are given out in the order of their numbers.
 

@@ -18,6 +18,7 @@ from sglang_plug import (
     ExtensionContext,
     HostMemory,
     MetricCounter,
+    MetricsPhase,
     PrefixPool,
     ServicePhase,
     StepExtension,
@@ -117,7 +118,7 @@ class Relief:
         return self._prefixes.evict(max(math.ceil(short / self._slot_bytes), self._prefixes.capacity // MIN_SHARE))
 
 
-class MemoryRelief(StepExtension, CachePhase, ServicePhase):
+class MemoryRelief(StepExtension, CachePhase, ServicePhase, MetricsPhase):
     """Relieves the memory of the host, if the KV pool is there."""
 
     def __init__(self) -> None:
@@ -147,7 +148,7 @@ class MemoryRelief(StepExtension, CachePhase, ServicePhase):
         return {"memory_relief": None if self.relief is None else asdict(self.relief.done)}
 
 
-class MemoryReliefOff(StepExtension, ServicePhase):
+class MemoryReliefOff(StepExtension, ServicePhase, MetricsPhase):
     """Reports that no memory of the host is relieved, because the KV pool is elsewhere."""
 
     def counters(self) -> Iterable[MetricCounter]:

@@ -27,6 +27,7 @@ from sglang_plug import (
     SequenceView,
     StepExtension,
     TensorStore,
+    TensorStorePhase,
 )
 
 from .image_inputs import are_loaded, begin_loads, largest_media, layout_of, multimodal_inputs
@@ -37,7 +38,15 @@ MAX_BYTES = 8 << 30
 
 
 class Multimodal(
-    StepExtension, AdmissionPhase, HoldPhase, ModelPhase, InputPhase, RankPhase, CachePhase, ProfilingPhase
+    StepExtension,
+    AdmissionPhase,
+    HoldPhase,
+    ModelPhase,
+    InputPhase,
+    RankPhase,
+    CachePhase,
+    TensorStorePhase,
+    ProfilingPhase,
 ):
     """Serves prompts with images, and prompts given as input embeddings.
 

@@ -29,6 +29,7 @@ from sglang_plug import (
     StateShape,
     StaticInputPhase,
     StepExtension,
+    StoredStatePhase,
 )
 from sglang_plug_backends.byte_sizes import gigabytes
 
@@ -59,7 +60,15 @@ class _Allocated:
 
 
 class RecurrentState(
-    StepExtension, StatePhase, MemoryPhase, CachePhase, InputPhase, ForwardPhase, StaticInputPhase, ServicePhase
+    StepExtension,
+    StatePhase,
+    StoredStatePhase,
+    MemoryPhase,
+    CachePhase,
+    InputPhase,
+    ForwardPhase,
+    StaticInputPhase,
+    ServicePhase,
 ):
     """Gives each running sequence a row in the pool of states, and keeps states of cached prefixes.
 

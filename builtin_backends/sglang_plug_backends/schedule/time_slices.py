@@ -46,7 +46,7 @@ class TimeSlices(StepExtension, PreemptionPhase):
         self._now = now
         self._next_check = 0.0
 
-    def began(self, sequence: SequenceView) -> None:
+    def queued_or_admitted(self, sequence: SequenceView) -> None:
         """Begin a turn."""
         sequence.extras[self] = Turn(self._now(), sequence.generated)
 

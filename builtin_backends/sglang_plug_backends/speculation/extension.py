@@ -146,7 +146,7 @@ class Speculation(StepExtension, AdmissionPhase, PlanningPhase, OutputPhase):
             self._stop(self._describe(error))
 
     def _is_eligible(self, chunk: ChunkView) -> bool:
-        """Report whether ``chunk`` computes only the last generated token, and drafts may be verified behind it."""
+        """Report whether ``chunk`` computes only the last generated token, and drafts may be verified after it."""
         sequence = chunk.sequence
         if chunk.count != 1 or not chunk.complete or not sequence.generated or sequence.request.task != "generate":
             return False

@@ -13,6 +13,7 @@ from sglang_plug import (
     ChunkView,
     ExtensionContext,
     MetricGauge,
+    MetricsPhase,
     ModelSpec,
     ServicePhase,
     StepBudgetPhase,
@@ -41,7 +42,7 @@ COEFFICIENT = "step_time_coefficient"
 COEFFICIENT_TEXT = "Coefficients of the model of step durations: seconds, or multiples of a decode step"
 
 
-class StepTime(StepExtension, StepBudgetPhase, ServicePhase):
+class StepTime(StepExtension, StepBudgetPhase, ServicePhase, MetricsPhase):
     """Decides how many prompt tokens a step has, and learns how long steps take.
 
     Args:
@@ -96,7 +97,7 @@ class StepTime(StepExtension, StepBudgetPhase, ServicePhase):
         return {"step_time": step_time_info(mode, self.target_seconds, self.step_coefficients())}
 
 
-class StepTimeOff(StepExtension, ServicePhase):
+class StepTimeOff(StepExtension, ServicePhase, MetricsPhase):
     """Reports that steps have no time; the token budget is their only limit."""
 
     def gauges(self) -> Iterable[MetricGauge]:

@@ -51,7 +51,7 @@ class StepWork:
     prefill_tokens: int = 0
     """New tokens of prompts, and of sequences that are computed again."""
     draft_tokens: int = 0
-    """Draft tokens behind the last tokens of sequences."""
+    """Draft tokens after the last tokens of sequences."""
     prefill_pairs: float = 0.0
     """Pairs of a token of a prompt, or of a draft, and a token that it attends to."""
 

@@ -10,12 +10,12 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 from sglang_plug.config import ConfigError
+from sglang_plug.contracts.extension.views import SequenceView
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
 from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge, StepStats
 from sglang_plug.engine.admission.activity import activity
-from sglang_plug.engine.admission.open_requests import OpenRequests, Queue, RequestChecks
+from sglang_plug.engine.admission.open_requests import OpenRequests, RequestChecks, SchedulerQueueView
 from sglang_plug.engine.execution.pipeline import Pipeline
-from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
 from sglang_plug.engine.extensions.metrics import ExtensionMetrics
 from sglang_plug.engine.extensions.points import ExtensionPoints
@@ -34,7 +34,6 @@ from sglang_plug.engine.messages.api_messages import (
 )
 from sglang_plug.engine.messages.rank_messages import Ranks
 from sglang_plug.engine.sampling.processors import LogitsProcessors
-from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import StepCounters
 from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.system.freed_memory import return_freed_memory
@@ -64,26 +63,22 @@ class EngineLoop:
     """Serves one model.
 
     Args:
-        scheduler: the queue and the slots.
-        runner: the device.
+        pipeline: plans steps with the scheduler, and runs them on the device.
         inbox: the queue of incoming messages.
         send: sends a message to the API.
         info: facts about the model and the choices made at start.
         max_queued: number of sequences that may wait.
         heartbeat: notified when a step begins and ends.
         update_weights: replaces the model's weights by those of a checkpoint and revision.
-        shortage: returns the message for an error that says that memory did not suffice for a step.
-        overlap: plan and launch steps while the previous one is on the device.
         describe: returns an error in one line, with the plugin whose code raised it.
         ranks: the other ranks that share the model; they end with the engine.
-        extensions: take part in admission, control calls and ``info``, and may hold requests.
+        extensions: the extension points of the engine; the extensions end with it.
         processors: the logits processors that requests may use.
     """
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        runner: Runner,
+        pipeline: Pipeline,
         inbox: Inbox,
         send: Callable[[FromEngine], None],
         *,
@@ -91,35 +86,33 @@ class EngineLoop:
         max_queued: int,
         heartbeat: Heartbeat,
         update_weights: Callable[[str, str | None], None],
-        shortage: Callable[[Exception], str | None] = lambda error: None,
-        overlap: bool = False,
-        describe: Callable[[BaseException], str] = repr,
-        ranks: Ranks | None = None,
-        extensions: ExtensionPoints | None = None,
-        processors: LogitsProcessors | None = None,
+        describe: Callable[[BaseException], str],
+        ranks: Ranks | None,
+        extensions: ExtensionPoints,
+        processors: LogitsProcessors,
     ) -> None:
+        scheduler = pipeline.scheduler
         self.describe = describe
-        self.scheduler, self.runner, self.inbox, self.send = scheduler, runner, inbox, send
-        self.extensions = extensions or ExtensionPoints()
-        self._metrics = ExtensionMetrics(self.extensions, describe)
+        self.pipeline = pipeline
+        self.scheduler = scheduler
+        self.runner = pipeline.runner
+        self.inbox = inbox
+        self.send = send
+        self.extensions = extensions
+        self._metrics = ExtensionMetrics(self.extensions.service, describe)
         self._own_info = (*info, *OWN_INFO)
-        self.info, self.heartbeat = {**info, **self.extensions.all_info(self._own_info)}, heartbeat
+        self.info = {**info, **self.extensions.service.all_info(self._own_info)}
+        self.heartbeat = heartbeat
         self.longest = min(info["context_length"], scheduler.pool.capacity)
         self._checks = RequestChecks(info, self.longest, max_queued)
         self._load_weights = update_weights
-        self.pipeline = Pipeline(
-            scheduler,
-            runner,
-            overlap=overlap,
-            shortage=shortage,
-            describe=describe,
-            shared=ranks is not None,
-            step_budget=self.extensions.step_budget,
-        )
-        self.ranks, self._queue_view = ranks, Queue(scheduler)
-        self.requests, self.held = OpenRequests(), HeldSequences(self.extensions)
-        self.processors = LogitsProcessors() if processors is None else processors
-        self._closed, self._next_metrics = False, 0.0
+        self.ranks = ranks
+        self._queue_view = SchedulerQueueView(scheduler)
+        self.requests = OpenRequests()
+        self.held = HeldSequences(self.extensions.requests)
+        self.processors = processors
+        self._closed = False
+        self._next_metrics = 0.0
         self._controls = self._all_controls()
 
     def run(self, begin: Callable[[], None] = lambda: None) -> None:
@@ -143,7 +136,7 @@ class EngineLoop:
         with ExitStack() as stack:
             if self.ranks is not None:
                 stack.callback(self.ranks.close)
-            for close in self.extensions.close:
+            for close in self.extensions.service.close:
                 stack.callback(close)
 
     @property
@@ -154,21 +147,21 @@ class EngineLoop:
     def step(self) -> None:
         """Run one iteration: handle messages, run one step of the model, send its outputs."""
         self._queue_view.forget_matches()
-        timeout = POLL if len(self.held) else self.extensions.shortest_idle_timeout()
+        timeout = POLL if len(self.held) else self.extensions.service.shortest_idle_timeout()
         messages = list(self.inbox.take(wait=not self.scheduler.busy, timeout=timeout))
         if self.pipeline.in_flight and any(isinstance(message, Control | Pause) for message in messages):
             self._advance(ahead=False)  # control calls and pauses need a state without a step in flight
         for message in messages:
             self.handle(message)
         cached = self.scheduler.cache.size
-        for between_steps in self.extensions.between_steps:
+        for between_steps in self.extensions.service.between_steps:
             between_steps()
         if self.scheduler.cache.size != cached:
             self._report_idle_stats()
         self.pipeline.forget_dropped()
         if len(self.held):
             self._release()
-        for sequence, refusal in self.extensions.end_waiting():
+        for sequence, refusal in self.extensions.requests.end_waiting():
             self._refuse_waiting(sequence, refusal)
         if self.scheduler.busy:
             self._advance()
@@ -182,7 +175,7 @@ class EngineLoop:
                 if output.finish is not None:
                     self.requests.end(output.id)
             stats = self._stats(time.perf_counter() - started)
-            for step_done in self.extensions.step_done:
+            for step_done in self.extensions.service.step_done:
                 step_done(stats)
             self.send(StepOutputs(outputs, stats))
         if not self.scheduler.busy:
@@ -211,10 +204,10 @@ class EngineLoop:
     def _submit(self, request: Request) -> None:
         try:
             self._checks.check(request, self.requests, self.scheduler, held=len(self.held))
-            constrained = self.extensions.is_constrained(request)
+            constrained = self.extensions.requests.is_constrained(request)
             processors = self.processors.admit(request, constrained=constrained) if request.task == "generate" else ()
             sequence = Sequence.of(request, self.longest, constrained=constrained, processors=processors)
-            self.extensions.admit_sequence(sequence)
+            self.extensions.requests.admit_sequence(sequence)
             is_held = self.held.hold(sequence)
         except Exception as error:
             self._end(request.id, _refused(self._refusal(request.id, error)))
@@ -236,7 +229,7 @@ class EngineLoop:
         """Queue a sequence, unless a step extension refuses it."""
         try:
             self.scheduler.add(sequence)
-            self.extensions.sequence_queued(sequence, self._queue_view)
+            self.extensions.requests.sequence_queued(sequence, self._queue_view)
         except Exception as error:
             self._refuse_waiting(sequence, self._refusal(sequence.request.id, error))
 
@@ -247,9 +240,10 @@ class EngineLoop:
         logger.error("request %r could not be admitted", id, exc_info=error)
         return RequestError(self.describe(error), 500)
 
-    def _refuse_waiting(self, sequence: Sequence, refusal: RequestError) -> None:
+    def _refuse_waiting(self, named: SequenceView, refusal: RequestError) -> None:
         """End a request that waits in the queue, or is held, with an error; do nothing if it has begun, or is over."""
-        if self.requests.has(sequence) and not sequence.was_admitted:
+        sequence = self.requests.find(named)
+        if sequence is not None and not sequence.was_admitted:
             self._end_open(sequence.request.id, _refused(refusal))
 
     def _end(self, id: str, finish: Finish) -> None:
@@ -300,7 +294,7 @@ class EngineLoop:
             "update_weights": self._update_weights,
         }
         owned = {name: ("the engine", call) for name, call in own.items()}
-        for extension, controls in self.extensions.controls.items():
+        for extension, controls in self.extensions.service.controls.items():
             for name, call in controls().items():
                 if name in owned:
                     owner = owned[name][0]
@@ -312,7 +306,7 @@ class EngineLoop:
         scheduler = self.scheduler
         waiting = len(scheduler.waiting) + len(self.held)
         load: dict[str, Any] = {"running": len(scheduler.running), "waiting": waiting, "paused": len(scheduler.paused)}
-        changed = self.extensions.all_info(self._own_info)
+        changed = self.extensions.service.all_info(self._own_info)
         return {**self.info, "slots": scheduler.accounts(), **load, **changed}
 
     def _flush_cache(self, stored: bool = True) -> dict[str, Any]:
@@ -341,7 +335,8 @@ class EngineLoop:
     def _stats(self, seconds: float) -> StepStats:
         """Return the statistics of the step that was committed last; ``seconds`` is 0 if nothing was computed."""
         metric_counters, gauges, now = tuple[MetricCounter, ...](), tuple[MetricGauge, ...](), time.monotonic()
-        if now >= self._next_metrics or not self.scheduler.busy:  # what is true of an idle engine stays
+        # report at once when the engine becomes idle: no later step would correct the values
+        if now >= self._next_metrics or not self.scheduler.busy:
             metric_counters, gauges = self._metrics.counters(), self._metrics.gauges()
             self._next_metrics = now + METRICS_PERIOD
         counters, pool = self.scheduler.counters, self.scheduler.pool

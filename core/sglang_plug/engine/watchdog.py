@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sglang_plug.contracts.extension.sampling_phases import BlockingRequest
-    from sglang_plug.engine.extensions.points import ExtensionPoints
+    from sglang_plug.engine.extensions.server_points import WatchdogPoints
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def watch(
     return stop
 
 
-def run_checks(extensions: ExtensionPoints) -> None:
+def run_checks(extensions: WatchdogPoints) -> None:
     """Let the extensions interrupt what takes too long in a step."""
     for check in extensions.check_step:
         try:
@@ -87,7 +87,7 @@ def run_checks(extensions: ExtensionPoints) -> None:
             logger.exception("a step extension failed in the watchdog's thread")
 
 
-def find_blocking_request(extensions: ExtensionPoints) -> BlockingRequest | None:
+def find_blocking_request(extensions: WatchdogPoints) -> BlockingRequest | None:
     """Return the request that blocks a step, if an extension knows it."""
     for blocking_request in extensions.blocking_request:
         try:

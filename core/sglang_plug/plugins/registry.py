@@ -68,13 +68,15 @@ class Plugins:
     """``kind:name`` of everything declared, hidden components included -> the distributions that declare it."""
 
     @classmethod
-    def discover(cls, options: PluginOptions | None = None) -> Plugins:
+    def discover(cls, options: PluginOptions | None = None, lifecycle: ComponentLifecycle | None = None) -> Plugins:
         """Import every plugin that is not blocked, the project's own first, and ask each what it offers.
+
+        ``lifecycle`` starts and stops the components of the plugins; ``None``: one of their own.
 
         Raises ``PluginError`` for an unknown name in the options, and for any failure if ``options.strict``. Raises
         ``ConfigError`` if the plugins are not those of the lock file.
         """
-        plugins = cls(options or PluginOptions())
+        plugins = cls(options or PluginOptions(), lifecycle=lifecycle or ComponentLifecycle())
         discovered = find_plugins(plugins.options)
         if not discovered:
             raise PluginError("no plugins found; is sglang-plug installed? (pip install .)")

@@ -37,21 +37,24 @@ def exit_process(status: int) -> NoReturn:
 
 
 class ParentWatch:
-    """A thread that ends this process with ``status`` when its parent has ended.
+    """A thread that ends this process when its parent has ended.
 
     The parent holds the other end of this process's standard input.
+
+    Args:
+        status: the exit status in this case.
+        before_exit: called before the process ends without returning from its main function.
     """
 
-    def __init__(self, status: int) -> None:
-        self.before_exit: Callable[[], None] = lambda: None
-        """Called before the process ends without returning from its main function."""
+    def __init__(self, status: int, before_exit: Callable[[], None] = lambda: None) -> None:
         self._status = status
+        self._before_exit = before_exit
         threading.Thread(target=self._wait, daemon=True).start()
 
     def exit(self, status: int) -> NoReturn:
         """End the process at once, from any thread, after ``before_exit``."""
         try:
-            self.before_exit()
+            self._before_exit()
         finally:
             os._exit(status)
 

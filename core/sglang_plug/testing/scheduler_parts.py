@@ -1,4 +1,4 @@
-"""Parts of a scheduler for tests: other step extensions, the simplest policies, and no prefix cache."""
+"""A scheduler for tests, and parts of it: other step extensions, the simplest policies, and no prefix cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from sglang_plug.contracts.extension.views import SequenceView
 from sglang_plug.contracts.request import RequestError
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
 from sglang_plug.contracts.serving.scheduling import Waiting
+from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
+from sglang_plug.engine.scheduling.admission_rules import GrowthReserve
+from sglang_plug.engine.scheduling.caller_accounting import CallerAccounting
+from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
+from sglang_plug.engine.scheduling.preemption import Preemption
+from sglang_plug.engine.scheduling.scheduler import Scheduler
 
+NO_EXTENSIONS = ExtensionPoints()
 REFUSED = "refused "
 """Start of the ids of requests that another extension refuses."""
 
@@ -87,3 +95,31 @@ class NoCache(PrefixCache):
         return []
 
     def check(self) -> None: ...
+
+
+def build_scheduler(
+    pool: SlotPool,
+    cache: PrefixCache,
+    policy: CheckedPolicy,
+    *,
+    chunk_size: int,
+    max_running: int,
+    never_chunks_prompts: bool = False,
+    extensions: ExtensionPoints = NO_EXTENSIONS,
+    preemption: Preemption | None = None,
+    reserve: GrowthReserve | None = None,
+    accounting: CallerAccounting | None = None,
+) -> Scheduler:
+    """Build a scheduler without the parts that a test does not name; see ``Scheduler``."""
+    return Scheduler(
+        KVAllocator(pool, cache, extensions.cache, "the prefix cache"),
+        policy,
+        chunk_size=chunk_size,
+        max_running=max_running,
+        never_chunks_prompts=never_chunks_prompts,
+        requests=extensions.requests,
+        planning=extensions.planning,
+        preemption=preemption or Preemption(),
+        reserve=reserve or GrowthReserve(),
+        accounting=accounting or CallerAccounting(),
+    )

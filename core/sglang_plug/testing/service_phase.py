@@ -10,7 +10,7 @@ from typing import Any
 
 from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge, StepStats
 from sglang_plug.engine.extensions.metrics import check_metric
-from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.extensions.server_points import ServicePoints
 
 Labels = tuple[tuple[str, str], ...]
 STATS = StepStats(
@@ -34,10 +34,10 @@ class ServiceReports:
     """The reports of extensions; counters are compared with earlier ones.
 
     Args:
-        points: of the extensions.
+        points: the extension points of operation.
     """
 
-    def __init__(self, points: ExtensionPoints) -> None:
+    def __init__(self, points: ServicePoints) -> None:
         self._points = points
         self._counted: dict[tuple[str, Labels], float] = {}
 

@@ -27,20 +27,20 @@ from sglang_plug.contracts.request import Request
 from sglang_plug.contracts.sampling_params import SamplingParams
 from sglang_plug.contracts.serving.executor import SINGLE_RANK
 from sglang_plug.engine.execution.executors import StepExecutors
-from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.execution.runner import Runner
-from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.extensions.step_points import ForwardPoints, SamplingPoints
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.sampling.processors import LogitsProcessors
-from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.layers import Router
+from sglang_plug.testing.scheduler_parts import build_scheduler
 from sglang_plug_backends.cuda_graphs.cuda_recorder import CudaRecorder
 from sglang_plug_backends.cuda_graphs.decode_graphs import DecodeGraphs
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.policies import FirstCome
 from sglang_plug_backends.torch_native.attention import TorchAttention
+from tests.core.engine.loop_parts import build_pipeline
 from tests.core.engine.sampling.sampling_cases import processors
 
 CPU = torch.device("cpu")
@@ -146,7 +146,7 @@ class Engine:
         kv = KVPool(layers=1, slots=pool.rows, kv_heads=1, dim=8, value_dim=8, dtype=torch.float32, device=CPU)
         clock = itertools.count()
         cache = RadixCache(page_size, LeastRecentlyUsed(), lambda: float(next(clock)))
-        self.scheduler = Scheduler(pool, cache, FirstCome(), chunk_size=32, max_running=8)
+        self.scheduler = build_scheduler(pool, cache, FirstCome(), chunk_size=32, max_running=8)
         self.recorder = Recorder()
         self.graphs = self.made(backend, kv, max_size, page_size) if graphs else None
         if self.graphs is not None:
@@ -155,13 +155,13 @@ class Engine:
             model=self.model,
             backend=backend,
             kernels=Kernels(),
-            extensions=ExtensionPoints(),
+            extensions=ForwardPoints(),
             device=CPU,
             page_size=page_size,
         )
-        self.runner = Runner(parts, kv)
+        self.runner = Runner(parts, kv, SamplingPoints())
         self.use(self.graphs)
-        self.pipeline = Pipeline(self.scheduler, self.runner, overlap=overlap)
+        self.pipeline = build_pipeline(self.scheduler, self.runner, overlap=overlap)
         self.sequences: list[Sequence] = []
 
     def use(self, graphs: DecodeGraphs | None) -> None:

@@ -232,7 +232,8 @@ def test_no_step_calls_the_recorder_while_nothing_is_recorded() -> None:
     bench, extension = Bench(), RecordedExperts()
     extension.install(cast(Model, bench.model), Kernels())
     points = extension_points({"expert-recorder": extension})
-    assert not (points.prepare or points.before_forward or points.step_done or points.between_steps)
+    assert not points.forward.prepare and not points.forward.before_forward
+    assert not points.service.step_done and not points.service.between_steps
     unreadable = SimpleNamespace(input_ids=torch.zeros(2))  # the record would need more of a batch
     for _ in range(2):
         bench.model(unreadable)

@@ -42,7 +42,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def ask(engine: Any, model: VisionModel, begin: str, images: tuple[bytes, ...] = IMAGES, **fields: Any) -> Any:
-    """The output of a prompt that begins with a text, and has images and a text behind it."""
+    """The output of a prompt that begins with a text, and has images and a text after it."""
     pads = model.family.in_text * len(images)
     prompt = model.prompt(f"{begin} {pads} " + "What are the differences between them? " * 8, images)
     return answer(engine, prompt.tokens, media=prompt.media, **fields)

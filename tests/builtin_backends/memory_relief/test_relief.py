@@ -13,6 +13,7 @@ import torch
 
 from sglang_plug import HostMemory, KVPool
 from sglang_plug.engine.extensions.points import extension_points
+from sglang_plug.engine.extensions.server_points import CachePoints
 from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
 from sglang_plug.engine.memory.prefix_pool import EnginePrefixPool, Run
 from sglang_plug.engine.messages.api_messages import Control, Reply, StepOutputs
@@ -43,7 +44,7 @@ class Bench:
         self.now, self.memory = 100.0, HostMemory(PLENTY, TOTAL)
         self.pool = SlotPool(slots, 1)
         self.cache = RadixCache(1, LeastRecentlyUsed(), lambda: self.now)
-        self.allocator = KVAllocator(self.pool, self.cache)
+        self.allocator = KVAllocator(self.pool, self.cache, CachePoints(), "the cache")
         self.kv = KVPool(
             layers=2,
             slots=self.pool.rows,
@@ -78,7 +79,7 @@ class Bench:
 
 
 def prefix_pool(allocator: KVAllocator, kv: KVPool, return_memory: Any = lambda runs: None) -> EnginePrefixPool:
-    return EnginePrefixPool(allocator, kv, cast(Any, None), return_memory)
+    return EnginePrefixPool(allocator, kv, (), cast(Any, None), return_memory)
 
 
 def test_nothing_happens_while_there_is_enough() -> None:
@@ -168,12 +169,12 @@ def test_an_idle_engine_forgets_and_tells() -> None:
     served = LoopBench(extensions={"memory-relief": extension})
     kv = KVPool(layers=1, slots=65, kv_heads=1, dim=2, value_dim=2, dtype=torch.float32, device=torch.device("cpu"))
     extension.relief = Relief(prefix_pool(served.scheduler.allocator, kv), lambda: memory[0], lambda: now[0])
-    assert served.loop.extensions.shortest_idle_timeout() is None
+    assert served.loop.extensions.service.shortest_idle_timeout() is None
     served.submit("a", range(1, 20))
     served.run()
     cached = served.scheduler.cache.size
     assert cached >= 19
-    assert served.loop.extensions.shortest_idle_timeout() == PERIOD
+    assert served.loop.extensions.service.shortest_idle_timeout() == PERIOD
     memory[0], now[0] = HostMemory(0, TOTAL), now[0] + PERIOD
     served.loop.step()
     updates = [message for message in served.sent if isinstance(message, StepOutputs)][-1]
@@ -213,10 +214,13 @@ def test_only_a_pool_on_the_host_is_watched() -> None:
 def test_on_an_accelerator_nothing_is_done_between_steps_and_the_same_is_reported() -> None:
     extension = build(cast(Any, SimpleNamespace(device=torch.device("cuda"))))
     points = extension_points({"memory-relief": extension})
-    assert not points.between_steps and not points.idle_timeout and not points.use_prefixes
-    on_the_host = extension_points({"memory-relief": build(cast(Any, SimpleNamespace(device=torch.device("cpu"))))})
-    assert on_the_host.between_steps and points.all_info() == on_the_host.all_info() == {"memory_relief": None}
-    assert [[*counters()] for counters in points.counters] == [[*counters()] for counters in on_the_host.counters]
+    assert not points.service.between_steps and not points.service.idle_timeout and not points.start.use_prefixes
+    context = cast(Any, SimpleNamespace(device=torch.device("cpu")))
+    on_the_host = extension_points({"memory-relief": build(context)}).service
+    assert on_the_host.between_steps and points.service.all_info() == on_the_host.all_info() == {"memory_relief": None}
+    assert [[*counters()] for counters in points.service.counters] == [
+        [*counters()] for counters in on_the_host.counters
+    ]
 
 
 @pytest.mark.parametrize("extension", [MemoryRelief(), MemoryReliefOff()])

@@ -148,7 +148,7 @@ def test_a_failed_sequence_leaves_no_state() -> None:
 
 
 def test_what_a_step_on_the_device_adds_to_a_state_is_remembered_with_it() -> None:
-    """A stop token is known once the step behind it is on the device: the state has it too by then."""
+    """A stop token is known once the step after it is on the device: the state has it too by then."""
     prompt = prompt_that_stops(after=6)
     bench = Bench(capacity=300, states=8)
     bench.submit("a", prompt, 60, stops=(STOP,))

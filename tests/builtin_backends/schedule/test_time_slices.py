@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.extensions.step_points import PlanningPoints
 from sglang_plug.engine.scheduling.caller_accounting import CallerAccounting
 from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
@@ -63,7 +64,7 @@ def test_a_request_that_a_limit_keeps_out_preempts_a_sequence_whose_end_lets_it_
         policy=lambda: served,
         preemption=Preemption(clock, fair_share, extension=TimeSlices(clock)),
         accounting=CallerAccounting(fair_share, fair_share),
-        extensions=ExtensionPoints(order=(CallerLimits(max_running=1).order,)),
+        extensions=ExtensionPoints(planning=PlanningPoints(order=(CallerLimits(max_running=1).order,))),
     )
     *long, short = callers
     for number, caller in enumerate(long):

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sglang_plug import Drafter, SequenceDrafter
-from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
+from sglang_plug.engine.extensions.points import extension_points
+from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug_backends.speculation.extension import Speculation
 
 Guess = Callable[[list[int], int], Sequence[int]]
@@ -59,8 +60,15 @@ def nearly(next_token: Callable[[list[int]], int], fraction: float, seed: int, v
     return guess
 
 
-def speculation(guess: Guess, **options: Any) -> tuple[ExtensionPoints, GuessingDrafter]:
-    """The extension points of an engine that speculates with such a drafter."""
+def use_extension(scheduler: Scheduler, extension: Speculation) -> None:
+    """Let ``extension`` take part in planning, and in the results of steps."""
+    points = extension_points({"speculation": extension})
+    scheduler.requests, scheduler.planning = points.requests, points.planning
+
+
+def speculate(scheduler: Scheduler, guess: Guess, **options: Any) -> GuessingDrafter:
+    """Let a drafter that guesses propose tokens to ``scheduler``; return it."""
     drafter = GuessingDrafter(guess)
     options = {"name": "the drafter", "max_draft_tokens": 4, "step_tokens": 64, "vocabulary": 1000, **options}
-    return extension_points({"speculation": Speculation(drafter, **options)}), drafter
+    use_extension(scheduler, Speculation(drafter, **options))
+    return drafter

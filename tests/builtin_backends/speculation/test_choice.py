@@ -153,9 +153,9 @@ def test_the_drafter_is_among_the_chosen_components(plugins: Plugins) -> None:
 
 
 def test_memory_is_reserved_for_the_tokens_that_are_sampled_with_drafts(plugins: Plugins) -> None:
-    assert built("none", plugins).points.max_draft_rows == 0
-    assert built("ngram", plugins).points.max_draft_rows == 16
-    assert built("ngram", plugins, step_tokens=3).points.max_draft_rows == 3
+    assert built("none", plugins).points.start.max_draft_rows == 0
+    assert built("ngram", plugins).points.start.max_draft_rows == 16
+    assert built("ngram", plugins, step_tokens=3).points.start.max_draft_rows == 3
 
 
 def test_an_object_that_is_no_drafter_is_named(plugins: Plugins) -> None:
@@ -169,4 +169,4 @@ def test_a_server_without_the_extension_refuses_the_option_by_name() -> None:
         ConfigError, match="--speculative-algorithm ngram: the step extension 'speculation', which serves this"
     ):
         built("ngram", blocked)
-    assert built("none", blocked).points.plan == ()
+    assert built("none", blocked).points.planning.plan == ()

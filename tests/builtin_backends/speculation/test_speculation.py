@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_plug import Output
-from sglang_plug.engine.extensions.points import extension_points
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
 from sglang_plug_backends.prefix_cache.none import NoCache
@@ -32,7 +32,7 @@ from tests.core.engine.scheduling.scheduler_bench import (
     submit,
 )
 
-from .drafting_bench import GuessingDrafter, nearly, speculation
+from .drafting_bench import GuessingDrafter, nearly, speculate, use_extension
 
 LONG = {"max_new_tokens": 24, "stop_token_ids": ()}
 
@@ -57,7 +57,7 @@ def steps_of(scheduler: Scheduler, device: Device) -> list[list[Output]]:
 
 def test_drafts_that_come_true_are_tokens_of_one_step() -> None:
     scheduler, device = make(capacity=400), Device()
-    scheduler.extensions, drafter = speculation(perfect)
+    drafter = speculate(scheduler, perfect)
     submit(scheduler, "a", [1, 2, 3], params=LONG)
     lengths = [len(output.tokens) for outputs in steps_of(scheduler, device) for output in outputs]
     assert lengths == [1, 3, 5, 5, 5, 5]  # two drafts, then four, and one of the last step's comes from no draft
@@ -66,7 +66,7 @@ def test_drafts_that_come_true_are_tokens_of_one_step() -> None:
 
 def test_an_output_says_what_was_drafted_for_it() -> None:
     scheduler, device = make(capacity=400), Device()
-    scheduler.extensions, _ = speculation(perfect)
+    speculate(scheduler, perfect)
     submit(scheduler, "a", [1, 2, 3], params={**LONG, "max_new_tokens": 9})
     outputs = [output for outputs in steps_of(scheduler, device) for output in outputs]
     counts = [output.drafts for output in outputs]
@@ -75,7 +75,7 @@ def test_an_output_says_what_was_drafted_for_it() -> None:
 
 
 def max_output(scheduler: Scheduler, tokens: list[int]) -> int:
-    """Tokens that the pool has room for behind a prompt."""
+    """Tokens that the pool has room for after a prompt."""
     return scheduler.pool.capacity - len(tokens)
 
 
@@ -88,7 +88,8 @@ def test_outputs_are_the_same_whatever_is_drafted(data: st.DataObject) -> None:
         data.draw(st.integers(15, 60), "pages") * page, page, cache, chunk_size=data.draw(st.integers(1, 30))
     )
     fraction, seed = data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]), "wrong"), data.draw(st.integers(0, 99), "seed")
-    scheduler.extensions, drafter = speculation(
+    drafter = speculate(
+        scheduler,
         nearly(next_token, fraction, seed, VOCABULARY),
         max_draft_tokens=data.draw(st.integers(1, 9), "max_draft_tokens"),
         step_tokens=data.draw(st.integers(1, 40), "step tokens"),
@@ -121,7 +122,8 @@ def test_outputs_are_the_same_whatever_is_drafted(data: st.DataObject) -> None:
 def test_the_pipeline_says_the_same_whatever_is_drafted(data: st.DataObject) -> None:
     bench = Bench(overlap=data.draw(st.booleans()), capacity=data.draw(st.integers(60, 300)), chunk_size=16)
     fraction = data.draw(st.sampled_from([0.0, 0.3, 1.0]), "wrong")
-    bench.scheduler.extensions, _ = speculation(
+    speculate(
+        bench.scheduler,
         nearly(next_token, fraction, data.draw(st.integers(0, 99)), VOCABULARY),
         step_tokens=data.draw(st.integers(2, 20)),
     )
@@ -141,14 +143,14 @@ def test_the_pipeline_says_the_same_whatever_is_drafted(data: st.DataObject) -> 
 def test_tokens_after_a_stop_token_are_not_told() -> None:
     prompt = next([number] for number in range(999) if 4 <= len(expected([number], 20)) <= 6)
     scheduler, device = make(capacity=400), Device()
-    scheduler.extensions, _ = speculation(perfect, max_draft_tokens=9)
+    speculate(scheduler, perfect, max_draft_tokens=9)
     submit(scheduler, "a", prompt, params={"max_new_tokens": 20})
     assert finish(scheduler, device)["a"] == expected(prompt, 20)
 
 
 def test_rejected_positions_are_neither_cached_nor_kept() -> None:
     scheduler, device = make(capacity=400), Device()
-    scheduler.extensions, _ = speculation(wrong)
+    speculate(scheduler, wrong)
     submit(scheduler, "a", [1, 2, 3], params=LONG)
     step(scheduler, device)
     before = scheduler.accounts()
@@ -179,7 +181,7 @@ def drafted(scheduler: Scheduler, device: Device) -> list[int]:
 
 def test_a_sequence_whose_drafts_fail_rests_for_longer_and_longer() -> None:
     scheduler, device = make(capacity=400), Device()
-    scheduler.extensions, _ = speculation(wrong)
+    speculate(scheduler, wrong)
     submit(scheduler, "a", [1, 2, 3], params={**LONG, "max_new_tokens": 60})
     tried = [index for index, count in enumerate(drafted(scheduler, device)) if count]
     gaps = [after - before for before, after in zip(tried, tried[1:], strict=False)]
@@ -188,7 +190,7 @@ def test_a_sequence_whose_drafts_fail_rests_for_longer_and_longer() -> None:
 
 def test_a_step_has_no_more_tokens_than_can_pay() -> None:
     scheduler, device = make(capacity=400, chunk_size=64), Device()
-    scheduler.extensions, _ = speculation(perfect, step_tokens=8)
+    speculate(scheduler, perfect, step_tokens=8)
     for number in range(6):
         submit(scheduler, str(number), [number, 9], params=LONG)
     step(scheduler, device)
@@ -203,7 +205,7 @@ def test_a_step_has_no_more_tokens_than_can_pay() -> None:
 
 def test_room_is_shared_fairly() -> None:
     scheduler, device = make(capacity=400, chunk_size=64), Device()
-    scheduler.extensions, _ = speculation(perfect, max_draft_tokens=8, step_tokens=12)
+    speculate(scheduler, perfect, max_draft_tokens=8, step_tokens=12)
     for number in range(2):
         submit(scheduler, str(number), [number, 9], params={**LONG, "max_new_tokens": 60})
     for _ in range(4):
@@ -213,14 +215,14 @@ def test_room_is_shared_fairly() -> None:
 
 def test_without_free_slots_there_are_no_drafts() -> None:
     scheduler, device = make(capacity=12, cache=NoCache), Device()
-    scheduler.extensions, _ = speculation(perfect)
+    speculate(scheduler, perfect)
     submit(scheduler, "a", [1, 2, 3, 4, 5], params={**LONG, "max_new_tokens": 7})
     step(scheduler, device)
     scheduler.pool.extend(taken := scheduler.running[0].slots[:0], 5)
     assert scheduler.pool.free == 2
     (chunk,) = scheduler.plan()
     assert chunk.drafts == ()
-    scheduler.commit([chunk], device.run([chunk]))
+    StepCommitter(scheduler).commit([chunk], device.run([chunk]))
     scheduler.pool.release(taken)
     assert len(scheduler.plan()[0].drafts) == 2
 
@@ -232,7 +234,7 @@ def test_without_free_slots_there_are_no_drafts() -> None:
 )
 def test_penalised_outputs_have_no_drafts(params: dict[str, float]) -> None:
     scheduler, device = make(capacity=400), Device()
-    scheduler.extensions, drafter = speculation(perfect)
+    drafter = speculate(scheduler, perfect)
     submit(scheduler, "a", [1, 2, 3], params={**LONG, **params})
     (sequence,) = scheduler.waiting
     sequence.sampling.processors = processors(VOCABULARY).admit(sequence.request)
@@ -258,7 +260,7 @@ def test_a_drafter_that_breaks_its_contract_is_not_asked_again(
     guess: object, problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler, device = make(capacity=400), Device()
-    scheduler.extensions, drafter = speculation(guess)  # type: ignore[arg-type]
+    drafter = speculate(scheduler, guess)  # type: ignore[arg-type]
     for id in ("a", "b"):
         submit(scheduler, id, [1, 2, 3], params=LONG)
     with caplog.at_level(logging.ERROR):
@@ -280,7 +282,7 @@ def test_a_drafter_that_fails_at_an_end_is_not_asked_again(caplog: pytest.LogCap
         "step_tokens": 1,
         "vocabulary": 1000,
     }  # too few tokens for any draft
-    scheduler.extensions = extension_points({"speculation": Speculation(Forgetful(perfect), **options)})  # type: ignore[arg-type]
+    use_extension(scheduler, Speculation(Forgetful(perfect), **options))  # type: ignore[arg-type]
     submit(scheduler, "a", [1, 2, 3], params=LONG)
     assert finish(scheduler, device)["a"] == expected_long()
     assert "begin() returned NoneType, not a SequenceDrafter" in caplog.text
@@ -288,7 +290,7 @@ def test_a_drafter_that_fails_at_an_end_is_not_asked_again(caplog: pytest.LogCap
 
 def test_every_output_is_told_to_the_drafter_when_it_is_over() -> None:
     scheduler, device = make(capacity=400), Device()
-    scheduler.extensions, drafter = speculation(perfect, step_tokens=1)
+    drafter = speculate(scheduler, perfect, step_tokens=1)
     submit(scheduler, "a", [1, 2, 3], params=LONG, salt="tenant")
     finish(scheduler, device)
     assert drafter.limits == [] and drafter.salts == ["tenant"]
@@ -297,7 +299,7 @@ def test_every_output_is_told_to_the_drafter_when_it_is_over() -> None:
 
 def test_a_step_that_may_be_drafted_for_is_waited_for() -> None:
     scheduler, device = make(capacity=400), Device()
-    scheduler.extensions, drafter = speculation(perfect)
+    drafter = speculate(scheduler, perfect)
     submit(scheduler, "a", [1, 2, 3], params=LONG)
     step(scheduler, device)
     drafter.guess = lambda tokens, limit: ()
@@ -307,23 +309,23 @@ def test_a_step_that_may_be_drafted_for_is_waited_for() -> None:
 
 def test_a_guess_that_a_step_was_waited_for_in_vain_is_a_miss() -> None:
     scheduler, device = make(capacity=400), Device()
-    scheduler.extensions, drafter = speculation(lambda tokens, limit: ())
+    drafter = speculate(scheduler, lambda tokens, limit: ())
     submit(scheduler, "a", [1, 2, 3], params={**LONG, "max_new_tokens": 60})
     step(scheduler, device)
     chunks = scheduler.plan()
     drafter.guess = wrong
     assert scheduler.plan_ahead(chunks) == []
-    scheduler.commit(chunks, device.run(chunks))
+    StepCommitter(scheduler).commit(chunks, device.run(chunks))
     chunks = scheduler.plan()
     assert chunks[0].drafts == ()
     assert len(scheduler.plan_ahead(chunks)) == 1, "it rests"
-    output = scheduler.commit(chunks, device.run(chunks))[0]
+    output = StepCommitter(scheduler).commit(chunks, device.run(chunks))[0]
     assert output.drafts is None, "no draft was verified"
 
 
 def test_a_step_with_drafts_is_not_followed_before_it_is_known() -> None:
     scheduler, device = make(capacity=400), Device()
-    scheduler.extensions, drafter = speculation(perfect)
+    drafter = speculate(scheduler, perfect)
     submit(scheduler, "a", [1, 2, 3], params=LONG)
     step(scheduler, device)
     chunks = scheduler.plan()

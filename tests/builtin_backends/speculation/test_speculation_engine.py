@@ -14,7 +14,7 @@ from sglang_plug import Constraint, LogprobOptions, Output
 from sglang_plug.engine.messages.api_messages import Abort
 from tests.core.engine.execution.overlap_bench import QUESTIONS, SCHEMA, Engine, numbers, without_numbers
 
-from .drafting_bench import Guess, speculation
+from .drafting_bench import Guess, speculate
 
 pytestmark = pytest.mark.whole_engine
 
@@ -62,8 +62,12 @@ def compare(
     known, outputs = plainly(fill, finish, graphs, pool)
     engine = Engine(overlap=overlap, graphs=graphs, pool=pool)
     width = engine.loop.info["vocab_size"]
-    engine.loop.scheduler.extensions, _ = speculation(
-        knowing(known, fraction, width), max_draft_tokens=MAX_DRAFT_TOKENS, step_tokens=64, vocabulary=width
+    speculate(
+        engine.loop.scheduler,
+        knowing(known, fraction, width),
+        max_draft_tokens=MAX_DRAFT_TOKENS,
+        step_tokens=64,
+        vocabulary=width,
     )
     fill(engine)
     finish(engine)
@@ -164,7 +168,7 @@ def test_behind_a_draft_whose_logits_are_not_finite_nothing_is_taken() -> None:
             current.finish()
     tokens = plain.outputs["a"].tokens
     known = [*engine.messages[0].request.tokens, *tokens]  # type: ignore[union-attr]
-    engine.loop.scheduler.extensions, drafter = speculation(knowing([known], 0.0, 1), vocabulary=10**6)
+    speculate(engine.loop.scheduler, knowing([known], 0.0, 1), vocabulary=10**6)
 
     def broken(layer: nn.Module, inputs: object, logits: Tensor) -> None:
         logits[1:] = torch.nan

@@ -109,7 +109,7 @@ def check_learning(bench: Bench, mixed: list[Step], *, overlap: bool = False) ->
         overlap: the second of them was planned before the first had ended.
     """
     unknown, known = mixed[: 1 + overlap], mixed[1 + overlap :]
-    learned = bench.loop.scheduler.extensions.step_budget.step_coefficients()
+    learned = bench.loop.scheduler.planning.step_budget.step_coefficients()
     assert learned["decode_step"] > 0 and learned["decode_sequence"] > 0
     assert learned["prefill_token"] > 0
     assert all(step.prompt_tokens <= FIRST_TOKENS for step in unknown)

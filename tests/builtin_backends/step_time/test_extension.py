@@ -12,10 +12,12 @@ import pytest
 from sglang_plug import Request, SamplingParams
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.testing import check_step_extension
+from sglang_plug.testing.scheduler_parts import build_scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.policies import FirstCome
@@ -43,12 +45,12 @@ class Device:
         duration = self.duration(chunks)
         counters = self.scheduler.counters
         self.seconds.append((duration, counters.decode_sequences, counters.prefill_tokens))
-        step_budget = self.scheduler.extensions.step_budget
+        step_budget = self.scheduler.planning.step_budget
         step_budget.step_computed(chunks, duration, has_prompts=counters.prefill_sequences > 0)
         results = [
             StepResult(token=1 + len(chunk.sequence.tokens) % 7) if chunk.complete else StepResult() for chunk in chunks
         ]
-        self.scheduler.commit(chunks, results)
+        StepCommitter(self.scheduler).commit(chunks, results)
         self.scheduler.check()
 
     def duration(self, chunks: list[ScheduledChunk]) -> float:
@@ -71,7 +73,7 @@ def make(target: float | None, **options: Any) -> Device:
     options = {"chunk_size": 2048, "max_running": 64, **options}
     extension = StepTimeOff() if target == 0 else StepTime(target)
     points = extension_points({"step-time": extension})
-    return Device(Scheduler(SlotPool(200_000, 1), cache, FirstCome(), extensions=points, **options), extension)
+    return Device(build_scheduler(SlotPool(200_000, 1), cache, FirstCome(), extensions=points, **options), extension)
 
 
 def submit(device: Device, length: int, count: int) -> Sequence:

@@ -91,7 +91,7 @@ def context(grammar: str, options: PluginOptions = NO_OPTIONS) -> ExtensionConte
 
 def refusal(extensions: BuiltExtensions, request: Request = CONSTRAINED) -> RequestError:
     with pytest.raises(RequestError) as caught:
-        extensions.points.admit_sequence(Sequence.of(request, 20))
+        extensions.points.requests.admit_sequence(Sequence.of(request, 20))
     return caught.value
 
 
@@ -135,14 +135,14 @@ def test_a_server_without_the_extension_refuses_options_and_requests_by_name(bui
         built("xgrammar", "structured_outputs")
     for name in ("auto", "none"):  # nothing is asked of the extension
         blocked = built(name, "structured_outputs")
-        assert blocked.points.allowed == ()
-        assert not any(isinstance(holder, StructuredOutputs) for holder in blocked.points.holders)
+        assert blocked.points.sampling.allowed == ()
+        assert not any(isinstance(holder, StructuredOutputs) for holder in blocked.points.requests.hold_phases)
         error = refusal(blocked)
         assert "constraint: no step extension that serves this field" in str(error)
         assert "'structured-outputs'" in str(error) and error.about == "constraint"
         prefixed = replace(CONSTRAINED, constraint=None, reasoning_prefix=ReasoningPrefix(((1,),)))
         assert "reasoning_prefix: no step extension" in str(refusal(blocked, prefixed))
-        blocked.points.admit_sequence(Sequence.of(replace(CONSTRAINED, constraint=None), 20))
+        blocked.points.requests.admit_sequence(Sequence.of(replace(CONSTRAINED, constraint=None), 20))
 
 
 def test_only_the_main_thread_is_interrupted() -> None:

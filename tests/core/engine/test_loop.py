@@ -30,19 +30,18 @@ from sglang_plug import (
 from sglang_plug.config import ConfigError
 from sglang_plug.engine.execution.pipeline import MAX_CONSECUTIVE_FAILURES
 from sglang_plug.engine.extensions.points import extension_points
-from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.messages.api_messages import Abort, Close, Control, FromEngine, Reply, StepOutputs, Submit
 from sglang_plug.engine.scheduling.preemption import Preemption
-from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.launched_step import LaunchedStep
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
-from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.testing.scheduler_parts import build_scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.deadlines import Deadlines
 from sglang_plug_backends.schedule.policies import FirstCome
 from tests.core.engine.execution.pipeline_bench import Box
+from tests.core.engine.loop_parts import build_loop
 
 
 class Device:
@@ -74,8 +73,8 @@ class Bench:
         self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
         cache = RadixCache(1, LeastRecentlyUsed(), lambda: 0.0)
         points = extension_points(extensions or {}, {"constraint": "nobody serves it"})
-        preemption = Preemption(extension=points.preemption)
-        self.scheduler = Scheduler(
+        preemption = Preemption(extension=points.planning.preemption)
+        self.scheduler = build_scheduler(
             SlotPool(64, 1),
             cache,
             FirstCome(),
@@ -85,14 +84,13 @@ class Bench:
             preemption=preemption,
         )
         info = {"vocab_size": 100, "context_length": 50, "tasks": ["generate"], **info}
-        self.loop = EngineLoop(
+        self.loop = build_loop(
             self.scheduler,
-            self.device,  # type: ignore[arg-type]
+            self.device,
             self.box,
             self.sent.append,
             info=info,
             max_queued=max_queued,
-            heartbeat=Heartbeat(),
             update_weights=self.load,
             overlap=overlap,
             extensions=points,

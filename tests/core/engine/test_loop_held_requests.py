@@ -23,17 +23,16 @@ from sglang_plug import (
     TokenDecision,
 )
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
-from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.messages.api_messages import Abort, Control, FromEngine, Reply, StepOutputs, Submit, ToEngine
-from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.launched_step import LaunchedStep
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
-from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.testing.scheduler_parts import build_scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.schedule.deadlines import Deadlines
 from sglang_plug_backends.schedule.policies import FirstCome
+from tests.core.engine.loop_parts import build_loop
 
 
 class Gate(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase):
@@ -91,7 +90,7 @@ class Device:
 
     def launch(self, chunks: list[ScheduledChunk], before: LaunchedStep | None = None) -> LaunchedStep:
         sequences = [chunk.sequence for chunk in chunks]
-        decisions = self._extensions.decisions(sequences, [5] * len(chunks))
+        decisions = self._extensions.sampling.decisions(sequences, [5] * len(chunks))
         results = [StepResult(5, finish=decisions.get(row, TokenDecision()).finish) for row in range(len(chunks))]
         return LaunchedStep(sequences, None, lambda: results)
 
@@ -102,7 +101,7 @@ class Bench:
         self.sent: list[FromEngine] = []
         self.gate, self.now = Gate(), 10.0
         extensions = extension_points({"deadlines": Deadlines(lambda: self.now), "gate": self.gate})
-        self.scheduler = Scheduler(
+        self.scheduler = build_scheduler(
             SlotPool(64, 1),
             NoCache(1, LeastRecentlyUsed(), lambda: 0.0),
             FirstCome(),
@@ -110,15 +109,13 @@ class Bench:
             max_running=2,
             extensions=extensions,
         )
-        self.loop = EngineLoop(
+        self.loop = build_loop(
             self.scheduler,
-            Device(extensions),  # type: ignore[arg-type]
+            Device(extensions),
             self,
             self.sent.append,
             info={"vocab_size": 100, "context_length": 50, "tasks": ["generate"]},
             max_queued=1,
-            heartbeat=Heartbeat(),
-            update_weights=lambda source, revision: None,
             extensions=extensions,
         )
 

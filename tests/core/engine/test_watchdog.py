@@ -64,13 +64,13 @@ class Watches(StepExtension, WatchdogPhase):
 
 def test_all_extensions_look_even_if_one_fails(caplog: pytest.LogCaptureFixture) -> None:
     watches = [Watches(fails=True), Watches()]
-    run_checks(extension_points({str(number): watcher for number, watcher in enumerate(watches)}))
+    run_checks(extension_points({str(number): watcher for number, watcher in enumerate(watches)}).watchdog)
     assert [watcher.looked for watcher in watches] == [1, 1]
     assert "a step extension failed in the watchdog's thread" in caplog.text
 
 
 def test_the_first_known_request_is_blamed() -> None:
     watches = {"fails": Watches(fails=True), "idle": Watches(), "knows": Watches(BLOCKING)}
-    assert find_blocking_request(extension_points(watches)) == BLOCKING
-    assert find_blocking_request(extension_points({"idle": Watches()})) is None
-    assert find_blocking_request(extension_points({})) is None
+    assert find_blocking_request(extension_points(watches).watchdog) == BLOCKING
+    assert find_blocking_request(extension_points({"idle": Watches()}).watchdog) is None
+    assert find_blocking_request(extension_points({}).watchdog) is None

@@ -11,6 +11,7 @@ from sglang_plug import (
     AdmissionPhase,
     MetricCounter,
     MetricGauge,
+    MetricsPhase,
     Request,
     RequestError,
     SequenceView,
@@ -23,7 +24,7 @@ from sglang_plug.testing import check_step_extension
 TOO_LONG = Request(id="100", tokens=(1,) * 31)
 
 
-class Counts(StepExtension, AdmissionPhase, ServicePhase):
+class Counts(StepExtension, AdmissionPhase, ServicePhase, MetricsPhase):
     """Counts requests, and refuses long prompts."""
 
     def __init__(self) -> None:

@@ -62,7 +62,7 @@ class LocatedPrefix:
 
 @dataclass(frozen=True, slots=True)
 class LoadedPrefix:
-    """Blocks in the host's memory, and a state behind them."""
+    """Blocks in the host's memory, and the state after them."""
 
     end: int = 0
     """Number of blocks that the sequence can use once these are in the pool."""

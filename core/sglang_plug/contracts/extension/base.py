@@ -58,7 +58,7 @@ class ExtensionContext:
 
     The first call takes up to seconds. Raises ``ConfigError`` if there is no tokenizer."""
     describe: Callable[[BaseException, Component], str]
-    """An error in one line that names the component it comes from."""
+    """Returns an error in one line that names the component it comes from."""
 
 
 class StepExtension:

@@ -55,6 +55,10 @@ class StatePhase:
         """
         return None
 
+
+class StoredStatePhase:
+    """Copies of states outside of the device, for an extension with ``StatePhase``. Override all three methods."""
+
     def stored_tensors(self, multiple: int) -> Sequence[StateShape]:
         """Return the tensors of a state that can be copied to the host and back; none if prefixes need no state.
 
@@ -118,16 +122,6 @@ class CachePhase:
     def use_prefixes(self, prefixes: PrefixPool) -> None:
         """Receive access to the prefix cache and its KV pool; called once, before ``ServicePhase.start``."""
 
-    def tensor_store(self) -> TensorStore | None:
-        """Return a store for tensors of other extensions; called once, after ``use_prefixes`` of all extensions.
-
-        Only one extension may have a store.
-        """
-        return None
-
-    def use_tensor_store(self, store: TensorStore) -> None:
-        """Receive the store of another extension, if there is one; called once, before ``ServicePhase.start``."""
-
     def prefix_cached(self, sequence: SequenceView, length: int) -> None:
         """The first ``length`` tokens of a running sequence are in the prefix cache, whole pages.
 
@@ -172,6 +166,20 @@ class CachePhase:
 
         Called between two steps, while sequences may run.
         """
+
+
+class TensorStorePhase:
+    """A store for tensors of extensions, and its use. An extension overrides one of the methods."""
+
+    def tensor_store(self) -> TensorStore | None:
+        """Return a store for tensors of other extensions; called once.
+
+        ``CachePhase.use_prefixes`` of all extensions is called before. Only one extension may have a store.
+        """
+        return None
+
+    def use_tensor_store(self, store: TensorStore) -> None:
+        """Receive the store of another extension, if there is one; called once, before ``ServicePhase.start``."""
 
 
 class ProfilingPhase:

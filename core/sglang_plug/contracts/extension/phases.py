@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from .execution import ExecutionPhase
-from .memory_phases import CachePhase, MemoryPhase, ProfilingPhase, StatePhase
+from .memory_phases import (
+    CachePhase,
+    MemoryPhase,
+    ProfilingPhase,
+    StatePhase,
+    StoredStatePhase,
+    TensorStorePhase,
+)
 from .preemption import PreemptionPhase
 from .queueing import QueuePhase
-from .request_phases import AdmissionPhase, OutputPhase, PlanningPhase, ServicePhase
+from .request_phases import AdmissionPhase, MetricsPhase, OutputPhase, PlanningPhase, ServicePhase
 from .sampling_phases import HoldPhase, SamplingPhase, WatchdogPhase
 from .step_budget import StepBudgetPhase
 from .step_phases import ForwardPhase, GraphPhase, InputPhase, ModelPhase, RankPhase, StaticInputPhase
@@ -28,9 +35,12 @@ PHASES: tuple[type, ...] = (
     SamplingPhase,
     OutputPhase,
     ServicePhase,
+    MetricsPhase,
     WatchdogPhase,
     StatePhase,
+    StoredStatePhase,
     MemoryPhase,
     CachePhase,
+    TensorStorePhase,
     ProfilingPhase,
 )

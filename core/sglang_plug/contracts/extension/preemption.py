@@ -16,8 +16,8 @@ class PreemptionPhase:
     has computed stays in the prefix cache until it is evicted, so it soon continues where it was.
     """
 
-    def began(self, sequence: SequenceView) -> None:
-        """``sequence`` is queued from now on, for the first time or again, or it is admitted and runs from now on."""
+    def queued_or_admitted(self, sequence: SequenceView) -> None:
+        """Learn that ``sequence`` waits from now on, queued for the first time or again, or was admitted and runs."""
 
     def preemption_due(self) -> bool:
         """Report whether ``preempt`` should be called now. Called in every step while sequences wait: answer quickly.

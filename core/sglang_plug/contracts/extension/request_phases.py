@@ -104,17 +104,6 @@ class ServicePhase:
         It delays the step, so it should return at once unless there is something to do.
         """
 
-    def counters(self) -> Iterable[MetricCounter]:
-        """Return numbers that observers report as metrics.
-
-        Called about once per second while steps are computed, and when the engine becomes idle.
-        """
-        return ()
-
-    def gauges(self) -> Iterable[MetricGauge]:
-        """Return gauges that observers report as metrics; called when ``counters`` is."""
-        return ()
-
     def controls(self) -> Mapping[str, Callable[..., Any]]:
         """Control calls by name, which routes can make between two steps.
 
@@ -129,3 +118,18 @@ class ServicePhase:
         No other extension may use the same names, nor the engine.
         """
         return {}
+
+
+class MetricsPhase:
+    """Numbers that observers report as metrics. Override the methods that are needed; the others do nothing."""
+
+    def counters(self) -> Iterable[MetricCounter]:
+        """Return numbers that observers report as metrics.
+
+        Called about once per second while steps are computed, and when the engine becomes idle.
+        """
+        return ()
+
+    def gauges(self) -> Iterable[MetricGauge]:
+        """Return gauges that observers report as metrics; called when ``counters`` is."""
+        return ()

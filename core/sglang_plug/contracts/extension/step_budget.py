@@ -13,16 +13,16 @@ class PromptBudget(Protocol):
     """The prompt tokens that one step may still have, within the token budget of every step (``chunk_size``)."""
 
     def tokens(self, start: int) -> int:
-        """Return how many prompt tokens behind ``start`` others of their sequence may be added; 0 or less: none.
+        """Return how many prompt tokens the step may add to a sequence with ``start`` computed tokens; 0 or less: none.
 
         The engine adds fewer where its token budget is smaller, and more where a prompt must not be cut there.
         """
 
     def add(self, start: int, count: int) -> None:
-        """The step computes ``count`` prompt tokens behind ``start`` others of their sequence."""
+        """Record that the step computes ``count`` prompt tokens of a sequence, after ``start`` that are computed."""
 
     def add_drafts(self, start: int, count: int) -> bool:
-        """Report whether the step may also compute ``count`` draft tokens behind ``start`` tokens; if so, they count.
+        """Report whether the step may also compute ``count`` draft tokens after ``start`` tokens; if so, they count.
 
         Called after all prompt tokens are added.
         """

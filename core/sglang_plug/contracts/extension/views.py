@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sglang_plug.contracts.model.batch import KVPool
     from sglang_plug.contracts.request import Request
 
-    from .memory_phases import StatePhase
+    from .memory_phases import StoredStatePhase
 
 
 class PromptLayout(Protocol):
@@ -149,7 +149,7 @@ class ChunkView(Protocol):
 
     @property
     def drafts(self) -> tuple[int, ...]:
-        """Draft tokens that are verified behind the last token."""
+        """Draft tokens, verified after the last token."""
 
 
 class PrefixPool(Protocol):
@@ -181,8 +181,8 @@ class PrefixPool(Protocol):
         """Return what determines keys and values besides the tokens and the content of the weights, as text."""
 
     @property
-    def states(self) -> Sequence[StatePhase]:
-        """The extensions whose states a sequence needs, besides keys and values, to continue from a prefix."""
+    def stored_states(self) -> Sequence[StoredStatePhase]:
+        """The extensions whose states a sequence needs, besides keys and values, to continue from a stored prefix."""
 
     def cached(self, sequence: SequenceView) -> int:
         """Return the number of leading tokens with which the sequence could begin now, from the prefix cache."""
@@ -239,7 +239,7 @@ class StepPlan(Protocol):
         """Maximum number of tokens of the step."""
 
     def add_drafts(self, index: int, drafts: tuple[int, ...]) -> bool:
-        """Verify ``drafts`` behind the chunk at ``index``, with KV slots that are free; False if there are too few."""
+        """Verify ``drafts`` after the chunk at ``index``, with KV slots that are free; False if there are too few."""
 
 
 class ExtensionRanks(Protocol):

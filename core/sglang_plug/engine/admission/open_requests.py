@@ -26,9 +26,10 @@ class OpenRequests:
     def __contains__(self, id: str) -> bool:
         return id in self._sequences
 
-    def has(self, sequence: Sequence) -> bool:
-        """Report whether the request of ``sequence`` is open, and not another one with the same id."""
-        return self._sequences.get(sequence.request.id) is sequence
+    def find(self, named: SequenceView) -> Sequence | None:
+        """Return the sequence that an extension has named, if its request is open; not another one with its id."""
+        sequence = self._sequences.get(named.request.id)
+        return sequence if sequence is named else None
 
     def by_caller(self) -> Mapping[str, int]:
         """Return the number of open requests of each caller that has any."""
@@ -75,7 +76,9 @@ class RequestChecks:
     """
 
     def __init__(self, info: Mapping[str, Any], longest: int, max_queued: int) -> None:
-        self._info, self._longest, self._max_queued = info, longest, max_queued
+        self._info = info
+        self._longest = longest
+        self._max_queued = max_queued
 
     def check(self, request: Request, requests: OpenRequests, scheduler: Scheduler, *, held: int) -> None:
         """Raise ``RequestError`` unless ``request`` can be served.
@@ -116,7 +119,7 @@ class RequestChecks:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class SchedulerQueueView:
     """The waiting and the running sequences of a scheduler. A ``QueueView``."""
 
     scheduler: Scheduler

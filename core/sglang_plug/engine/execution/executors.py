@@ -86,6 +86,6 @@ def worker_executors(components: RankComponents, kv: KVPool, max_context: int) -
     """Make the executors of a worker rank, which capture and compute what rank 0 tells them to."""
     made = {
         name: make_executor(phase, components, kv, max_context)
-        for name, phase in components.extensions.executions.items()
+        for name, phase in components.extensions.execution_phases.items()
     }
     return StepExecutors.of({name: executor for name, executor in made.items() if executor is not None})

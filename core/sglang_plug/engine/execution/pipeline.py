@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from sglang_plug.contracts.extension.step_budget import StepBudgetPhase
 from sglang_plug.contracts.request import Output
-from sglang_plug.engine.extensions.points import DEFAULT_STEP_BUDGET
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.launched_step import DeferredSampling, LaunchedStep
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
@@ -79,10 +79,10 @@ class Pipeline:
     """Plans steps, runs them and commits their results; with ``overlap``, one step ahead where that is possible.
 
     Args:
-        scheduler: plans and commits.
+        scheduler: plans steps.
         runner: the device.
         overlap: plan ahead. This pays off if launching a step does not wait for the step.
-        shortage: returns the message for an error that says that memory did not suffice for a step.
+        out_of_memory_message: returns the message if an error means that a step ran out of memory, else ``None``.
         describe: returns any other error in one line.
         shared: True if other ranks compute the same steps.
         step_budget: learns the durations of steps.
@@ -94,13 +94,18 @@ class Pipeline:
         runner: Runner,
         *,
         overlap: bool,
-        shortage: Callable[[Exception], str | None] = lambda error: None,
-        describe: Callable[[BaseException], str] = repr,
-        shared: bool = False,
-        step_budget: StepBudgetPhase = DEFAULT_STEP_BUDGET,
+        out_of_memory_message: Callable[[Exception], str | None],
+        describe: Callable[[BaseException], str],
+        shared: bool,
+        step_budget: StepBudgetPhase,
     ) -> None:
-        self.scheduler, self.runner, self.overlap = scheduler, runner, overlap
-        self._shortage, self._describe, self._shared = shortage, describe, shared
+        self.scheduler = scheduler
+        self.committer = StepCommitter(scheduler)
+        self.runner = runner
+        self.overlap = overlap
+        self._out_of_memory_message = out_of_memory_message
+        self._describe = describe
+        self._shared = shared
         self._step_budget = step_budget
         self._ahead: InFlightStep | None = None
         self._failures = 0
@@ -124,7 +129,7 @@ class Pipeline:
             return self._end_all(error)
         if step is None:
             return []
-        outputs = self.scheduler.commit(step.chunks, self._results(step))
+        outputs = self.committer.commit(step.chunks, self._results(step))
         self._ahead = None if next_step is None else next_step.after_commit()
         return outputs
 
@@ -192,9 +197,9 @@ class Pipeline:
         except Exception as error:
             if self._shared:
                 raise
-            if (shortage := self._shortage(error)) is not None:  # smaller steps will fit
-                logger.error("a step of %d sequences failed: %s", len(step.chunks), shortage)
-                return [StepResult(error=shortage)] * len(step.chunks)
+            if (message := self._out_of_memory_message(error)) is not None:  # smaller steps will fit
+                logger.error("a step of %d sequences failed: %s", len(step.chunks), message)
+                return [StepResult(error=message)] * len(step.chunks)
             self._failures += 1
             if self._failures >= MAX_CONSECUTIVE_FAILURES:
                 raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -14,7 +14,7 @@ from sglang_plug.contracts.model.kernels import Kernels
 from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.model.quantization import Quantization, QuantizationRequest, stored_quantization
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, CapturedCollectives, Collectives
-from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.extensions.step_points import ForwardPoints
 from sglang_plug.engine.loading.load import load_model
 from sglang_plug.engine.loading.resolve import Resolved
 from sglang_plug.engine.messages.rank_messages import all_ranks_succeeded
@@ -32,7 +32,7 @@ class RankComponents:
     kernels: Kernels
     quantization: Quantization | None
     model: Model
-    extensions: ExtensionPoints = field(default_factory=ExtensionPoints)
+    extensions: ForwardPoints
 
     @property
     def device(self) -> torch.device:
@@ -73,14 +73,13 @@ class RankComponents:
 
 def build_rank_components(
     resolved: Resolved,
+    extensions: ForwardPoints,
     collectives: Collectives = SINGLE_RANK,
-    extensions: ExtensionPoints | None = None,
 ) -> RankComponents:
     """Build the components of one rank and load its weights; ``extensions`` are not installed in the model yet.
 
     Raises ``ConfigError`` if the model cannot be served.
     """
-    extensions = ExtensionPoints() if extensions is None else extensions
     if collectives.size > 1:
         collectives = CapturedCollectives(collectives)  # the model's calls may be part of graphs
     backend = _attention(resolved)

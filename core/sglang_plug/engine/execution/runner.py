@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate
 from types import MappingProxyType
 from typing import overload
 
@@ -18,22 +17,21 @@ from torch import Tensor
 from sglang_plug.contracts.extension.execution import DeviceTokens, StepLogits
 from sglang_plug.contracts.extension.sampling_phases import PendingMask, TokenDecision
 from sglang_plug.contracts.model.batch import ForwardBatch, KVPool
-from sglang_plug.contracts.request import LogprobOptions, TokenLogprob
+from sglang_plug.contracts.request import TokenLogprob
+from sglang_plug.engine.extensions.step_points import SamplingPoints
 from sglang_plug.engine.messages.rank_messages import Ranks
-from sglang_plug.engine.sampling.logprobs import logprobs_of
 from sglang_plug.engine.sampling.masks import begin_masks
-from sglang_plug.engine.sampling.sampler import NOT_FINITE, Sampler, all_greedy, results_of
+from sglang_plug.engine.sampling.sampler import Sampler, all_greedy, results_of
 from sglang_plug.engine.sequences.launched_step import DeferredSampling, LaunchedStep
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence
-from sglang_plug.ops.host_device_copy import AsyncHostCopy, send, upload
+from sglang_plug.ops.host_device_copy import AsyncHostCopy, upload
 
 from .executors import StepExecutors
+from .prompt_results import NOTHING_YET, known_logprobs, pool_prompts
 from .rank_components import RankComponents
+from .step_batch import build_batch
 
-HEAD_ROWS = 256
-"""Largest number of prompt rows whose logits are in memory at once."""
-NOTHING_YET = StepResult()
 NO_DECISIONS: Mapping[int, TokenDecision] = MappingProxyType({})
 NO_DRAFTS: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
@@ -45,12 +43,18 @@ class Runner:
         self,
         components: RankComponents,
         kv: KVPool | None,
+        sampling: SamplingPoints,
         *,
         ranks: Ranks | None = None,
         executors: StepExecutors | None = None,
     ) -> None:
-        self.components, self.kv, self.ranks = components, kv, ranks
-        self.backend, self.device, self.extensions = components.backend, components.device, components.extensions
+        self.components = components
+        self.kv = kv
+        self.ranks = ranks
+        self.backend = components.backend
+        self.device = components.device
+        self.extensions = components.extensions
+        self.sampling = sampling
         self.sampler = Sampler(components.kernels)
         self.executors = StepExecutors() if executors is None else executors
 
@@ -113,29 +117,28 @@ class Runner:
         if decoded is not None:
             self._after_forward(chunks)
             return decoded, [NOTHING_YET] * len(chunks)
-        batch = self.build(chunks, device_tokens)
-        if self.ranks is not None:
-            extension_steps = self.extensions.rank_steps(chunks, batch)
-            self.ranks.step(chunks, batch, known=device_tokens is None, extensions=extension_steps)
-        self.backend.plan(batch)
-        ends = list(accumulate(batch.query_lens))
+        ends = list(accumulate([chunk.width if drafted else chunk.count for chunk in chunks]))
         own = [end - len(chunk.drafts) for chunk, end in zip(chunks, ends, strict=True)] if drafted else ends
         rows = [own[index] - 1 for index in complete]
         if drafted:  # an index appears once for each row of its chunk
             rows = [row for index in dict.fromkeys(complete) for row in range(own[index] - 1, ends[index])]
         generates = _generates(chunks)
-        if generates and all([chunk.sequence.request.logprobs is None for chunk in chunks]):
-            batch.output_rows = rows
+        reads_all = not generates or any([chunk.sequence.request.logprobs is not None for chunk in chunks])
+        batch = self.build(chunks, device_tokens, None if reads_all else rows)
+        if self.ranks is not None:
+            extension_steps = self.extensions.rank_steps(chunks, batch)
+            self.ranks.step(chunks, batch, known=device_tokens is None, extensions=extension_steps)
+        self.backend.plan(batch)
         hidden = self._hidden(chunks, batch)
         self._after_forward(chunks)
         results = [
             NOTHING_YET
             if chunk.sequence.request.logprobs is None
-            else self._known_logprobs(hidden, chunk, chunk.sequence.request.logprobs, end)
+            else known_logprobs(partial(self._head, hidden), chunk, chunk.sequence.request.logprobs, end)
             for chunk, end in zip(chunks, own, strict=True)
         ]
         if not generates:
-            self._pool(hidden, chunks, ends, results)
+            pool_prompts(self.components.model, hidden, chunks, ends, results)
         return self._head(hidden, rows) if complete else None, results
 
     def _after_forward(self, chunks: Ordered[ScheduledChunk]) -> None:
@@ -167,7 +170,7 @@ class Runner:
 
     def _begin_masks(self, sequences: Ordered[Sequence]) -> PendingMask | None:
         """Begin to fill the token masks of ``sequences``; ``None`` if none of them has one."""
-        begins = self.extensions.allowed
+        begins = self.sampling.allowed
         return begin_masks(begins, sequences, asynchronous=self.asynchronous) if begins else None
 
     def _upload(self, numbers: list[int]) -> Tensor:
@@ -233,8 +236,8 @@ class Runner:
         ``drafts`` maps an index to the chunk's drafts.
         """
         sampled, decisions = launched.results(), NO_DECISIONS
-        if self.extensions.sampled:
-            decisions = self.extensions.decisions(
+        if self.sampling.sampled:
+            decisions = self.sampling.decisions(
                 launched.sequences, [row.token for row in sampled if row.token is not None]
             )
         for row, (index, result) in enumerate(zip(complete, sampled, strict=True)):
@@ -256,94 +259,21 @@ class Runner:
                 result.accepted_tokens = _accepted(drafts[index], sampled[row : row + 1 + len(drafts[index])])
         return results
 
-    def _pool(
-        self, hidden: Tensor, chunks: Ordered[ScheduledChunk], ends: Ordered[int], results: list[StepResult]
-    ) -> None:
-        """Fill in the results of pooling tasks whose prompts are complete."""
-        done = [index for index, chunk in enumerate(chunks) if chunk.complete]
-        if not done:
-            return
-        counts = [chunks[index].count for index in done]
-        if len(done) < len(chunks):
-            hidden = torch.cat([hidden[ends[index] - chunks[index].count : ends[index]] for index in done])
-        pooled = self.components.model.pool(hidden, counts)
-        values, finite = AsyncHostCopy.of(pooled, pooled.isfinite().all(-1)).read()
-        for index, row, good in zip(done, values.tolist(), finite.tolist(), strict=True):
-            results[index] = StepResult(values=tuple(row)) if good else StepResult(error=NOT_FINITE)
+    def build(
+        self,
+        chunks: Ordered[ScheduledChunk],
+        device_tokens: DeviceTokens | None = None,
+        output_rows: list[int] | None = None,
+    ) -> ForwardBatch:
+        """Build the tensors of a step.
 
-    def build(self, chunks: Ordered[ScheduledChunk], device_tokens: DeviceTokens | None = None) -> ForwardBatch:
-        """Build the tensors of a step; ``device_tokens`` holds the tokens that only the device knows, if any."""
-        starts = [chunk.start for chunk in chunks]
-        drafted = any([chunk.drafts for chunk in chunks])
-        counts = [chunk.width if drafted else chunk.count for chunk in chunks]
-        kv_lens = [chunk.draft_end if drafted else chunk.end for chunk in chunks]
-        positions = chain.from_iterable(chunk.positions for chunk in chunks)
-        slots = array("q")
-        for chunk, start, end in zip(chunks, starts, kv_lens, strict=True):
-            slots += chunk.sequence.slots[start:end]
-        batch = ForwardBatch(
-            input_ids=self._input_ids(chunks, device_tokens),
-            positions=self._upload(list(positions)),
-            slots=send(torch.frombuffer(slots, dtype=torch.int64), self.device),
-            tables=slot_tables([chunk.sequence.slots for chunk in chunks], kv_lens, self.device),
-            query_lens=counts,
-            kv_lens=kv_lens,
-            page_size=self.components.page_size,
-            kv=self.kv,
-        )
+        ``device_tokens`` holds the tokens that only the device knows, if any; ``output_rows`` are the rows whose hidden
+        states are read, ``None`` if all are.
+        """
+        batch = build_batch(chunks, device_tokens, output_rows, self.components.page_size, self.kv, self.device)
         for prepare in self.extensions.prepare:
             prepare(chunks, batch)
         return batch
-
-    def _input_ids(self, chunks: Ordered[ScheduledChunk], device_tokens: DeviceTokens | None) -> Tensor:
-        if device_tokens is not None and len(device_tokens.chunk_indices) == sum(chunk.count for chunk in chunks):
-            return device_tokens.tokens
-        tokens: list[int] = []
-        pending_on_device = []
-        for chunk in chunks:
-            tokens += chunk.sequence.tokens[chunk.start : chunk.end]
-            if chunk.pending_on_device:
-                pending_on_device.append(len(tokens))
-                tokens.append(0)
-            tokens += chunk.drafts
-        ids = self._upload(tokens)
-        if device_tokens is None:
-            return ids
-        return ids.index_copy_(0, self._upload(pending_on_device), device_tokens.tokens)
-
-    def _known_logprobs(self, hidden: Tensor, chunk: ScheduledChunk, options: LogprobOptions, end: int) -> StepResult:
-        """Compute the requested log-probabilities of known tokens that this chunk's hidden states predict.
-
-        These are the prompt's tokens and forced ones. ``end`` is the row after the chunk's last.
-        """
-        sequence = chunk.sequence
-        if chunk.ahead:
-            return NOTHING_YET
-        prompt: list[TokenLogprob] = []
-        if options.start >= 0:
-            first = options.start + len(sequence.output.prompt_logprobs)
-            if first == 0:
-                prompt.append(TokenLogprob(sequence.tokens[0], None))
-                first = 1
-            prompt += self._logprobs(hidden, chunk, end, first, sequence.prompt_len)
-        first = sequence.output.emitted_len + len(sequence.output.forced_logprobs)
-        forced = self._logprobs(hidden, chunk, end, first, len(sequence.tokens))
-        return StepResult(prompt_logprobs=tuple(prompt), forced_logprobs=tuple(forced))
-
-    def _logprobs(self, hidden: Tensor, chunk: ScheduledChunk, end: int, first: int, last: int) -> list[TokenLogprob]:
-        """Compute log-probabilities of the tokens from ``first`` to before ``last`` that this chunk predicts.
-
-        The state at position ``p`` predicts the token at ``p + 1``.
-        """
-        sequence, options = chunk.sequence, chunk.sequence.request.logprobs or LogprobOptions()
-        last = min(sequence.computed + chunk.count + 1, last)
-        row = end - chunk.count - sequence.computed - 1  # hidden row of the state that predicts position p: row + p
-        reports: list[TokenLogprob] = []
-        for start in range(first, last, HEAD_ROWS):
-            stop = min(start + HEAD_ROWS, last)
-            logprobs = self._head(hidden, slice(row + start, row + stop)).float().log_softmax(-1)
-            reports += logprobs_of(logprobs, sequence.tokens[start:stop], [options] * (stop - start))
-        return reports
 
 
 def _complete(chunks: Ordered[ScheduledChunk], drafted: bool) -> list[int]:
@@ -382,12 +312,3 @@ def _accepted(drafts: tuple[int, ...], sampled: Ordered[StepResult]) -> tuple[tu
 def _generates(chunks: Ordered[ScheduledChunk]) -> bool:
     """Report whether the step generates: an engine serves either generation or pooling tasks."""
     return chunks[0].sequence.request.task == "generate"
-
-
-def slot_tables(slots: Ordered[array[int]], ends: Ordered[int], device: torch.device) -> Tensor:
-    """Return ``[B, longest]`` int64 on ``device``: each sequence's slots up to its end, padded with 0."""
-    longest, rows = max(ends), array("q")
-    for sequence_slots, end in zip(slots, ends, strict=True):
-        rows += sequence_slots[:end]
-        rows.frombytes(bytes(8 * (longest - end)))
-    return send(torch.frombuffer(rows, dtype=torch.int64).view(len(ends), longest), device)

@@ -25,7 +25,8 @@ from sglang_plug.plugins.registry import Component, PluginError, Plugins
 from sglang_plug.plugins.spec import EXTENSION_FIELDS
 from sglang_plug.plugins.specs import StepExtensionSpec
 
-from .points import ExtensionPoints, extension_points, overrides
+from .collected import overrides
+from .points import ExtensionPoints, extension_points
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +180,7 @@ def _check(component: Component, extension: object, ranks: int) -> None:
 
 def _refuse_unserved_states(resolved: Resolved, points: ExtensionPoints) -> None:
     """Raise ``ConfigError`` if the model keeps states of sequences, and no extension owns any."""
-    if resolved.states and not points.states:
+    if resolved.states and not points.cache.states:
         raise ConfigError(
             f"{resolved.choices['model'].component} keeps states of sequences besides keys and values, and no step "
             "extension that serves these is loaded; the built-in one, 'recurrent-state', is blocked or not installed"

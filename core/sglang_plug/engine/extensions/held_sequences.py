@@ -9,7 +9,8 @@ from sglang_plug.contracts.extension.sampling_phases import HoldPhase, ReadySequ
 from sglang_plug.contracts.request import Finish, RequestError
 from sglang_plug.engine.sequences.sequence import Sequence
 
-from .points import ExtensionPoints
+from .request_points import RequestPoints
+from .step_points import forced_tokens_problem
 
 logger = logging.getLogger(__name__)
 
@@ -25,11 +26,11 @@ class HeldSequences:
     """Keeps sequences until every extension that holds them has named them as ready.
 
     Args:
-        extensions: hold sequences, and are told of those that end before they are queued.
+        requests: the extension points of requests.
     """
 
-    def __init__(self, extensions: ExtensionPoints) -> None:
-        self._extensions = extensions
+    def __init__(self, requests: RequestPoints) -> None:
+        self._requests = requests
         self._held: dict[str, _Held] = {}
 
     def __len__(self) -> int:
@@ -44,11 +45,11 @@ class HeldSequences:
         """Let the extensions hold ``sequence``; return False if none does. Raises the error of one that fails."""
         holders = set[int]()
         try:
-            for number, holder in enumerate(self._extensions.holders):
+            for number, holder in enumerate(self._requests.hold_phases):
                 if holder.hold(sequence):
                     holders.add(number)
         except Exception:
-            self._extensions.end_sequence(sequence)
+            self._requests.end_sequence(sequence)
             raise
         if holders:
             self._held[sequence.request.id] = _Held(sequence, holders)
@@ -60,7 +61,7 @@ class HeldSequences:
         Tokens that begin their outputs are appended. Sequences that are not held any more are ignored.
         """
         released: list[tuple[Sequence, Finish | RequestError | None]] = []
-        for number, holder in enumerate(self._extensions.holders):
+        for number, holder in enumerate(self._requests.hold_phases):
             for ready in holder.ready():
                 held = self._held.get(ready.sequence.request.id)
                 if held is None or held.sequence is not ready.sequence or number not in held.holders:
@@ -71,7 +72,7 @@ class HeldSequences:
                     continue
                 del self._held[held.sequence.request.id]
                 if finish is not None:
-                    self._extensions.end_sequence(held.sequence)
+                    self._requests.end_sequence(held.sequence)
                 released.append((held.sequence, finish))
         return released
 
@@ -79,7 +80,7 @@ class HeldSequences:
         """Append the tokens that begin the output; return the reason if the request ends now."""
         if ready.finish is None and ready.forced:
             room = sequence.limit - len(sequence.tokens) - 1
-            problem = self._extensions.forced_problem(holder.ready, ready.forced, room)
+            problem = forced_tokens_problem(f"{self._requests.names.of(holder)}: ready()", ready.forced, room)
             if problem is not None:
                 logger.error("request %r: %s", sequence.request.id, problem)
                 return RequestError(problem, 500)
@@ -90,5 +91,5 @@ class HeldSequences:
         """Drop a held sequence; return False if there is none."""
         held = self._held.pop(id, None)
         if held is not None:
-            self._extensions.end_sequence(held.sequence)
+            self._requests.end_sequence(held.sequence)
         return held is not None

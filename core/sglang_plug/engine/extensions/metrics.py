@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge
 
-from .points import ExtensionPoints
+from .server_points import ServicePoints
 
 logger = logging.getLogger(__name__)
 
@@ -19,13 +19,15 @@ class ExtensionMetrics:
     """Collects the metrics of step extensions; those of a method that fails are left out from then on.
 
     Args:
-        points: the methods of the extensions.
+        points: the extension points of operation.
         describe: returns an error in one line, with the extension whose code raised it.
     """
 
-    def __init__(self, points: ExtensionPoints, describe: Callable[[BaseException], str] = repr) -> None:
-        self._points, self._describe = points, describe
-        self._counters, self._gauges = list(points.counters), list(points.gauges)
+    def __init__(self, points: ServicePoints, describe: Callable[[BaseException], str] = repr) -> None:
+        self._points = points
+        self._describe = describe
+        self._counters = list(points.counters)
+        self._gauges = list(points.gauges)
 
     def counters(self) -> tuple[MetricCounter, ...]:
         """Return the counters of all extensions."""
@@ -45,7 +47,7 @@ class ExtensionMetrics:
                 collected += metrics
             except Exception as error:
                 methods.remove(method)
-                owner, name = self._points.owner(method), getattr(method, "__name__", "")
+                owner, name = self._points.names.of(method), getattr(method, "__name__", "")
                 reason = self._describe(error)
                 logger.error("%s: the metrics of %s() are left out from now on: %s", owner, name, reason)
         return tuple(collected)

@@ -55,7 +55,7 @@ def fit_kv_dtype(
     if shape.kv_dtype is None:
         return shape
     name = kv_dtype_name(shape.kv_dtype)
-    if name in _read_by(attention):
+    if name in _readable_dtypes(attention):
         if requested == AUTO:
             logger.info("Keys and values are kept in %s, as the checkpoint says (--kv-cache-dtype overrides it)", name)
         return shape
@@ -67,26 +67,26 @@ def fit_kv_dtype(
             attention,
         )
         return replace(shape, kv_dtype=None)
-    able = sorted(
+    backends = sorted(
         {
             component.spec.name
             for component in plugins.all("attention")
-            if name in _read_by(component) and _runs(component, device)
+            if name in _readable_dtypes(component) and _runs(component, device)
         }
     )
-    other = f"--attention-backend {' or '.join(able)}, or " if able else ""
+    other = f"--attention-backend {' or '.join(backends)}, or " if backends else ""
     raise ConfigError(
         f"{attention} does not read keys and values in {name} (--kv-cache-dtype), only in the model's dtype"
-        f"{_also(attention)}; use {other}--kv-cache-dtype auto"
+        f"{_and_other_dtypes(attention)}; use {other}--kv-cache-dtype auto"
     )
 
 
-def _also(attention: Component) -> str:
-    read = sorted(_read_by(attention))
+def _and_other_dtypes(attention: Component) -> str:
+    read = sorted(_readable_dtypes(attention))
     return f" and {', '.join(read)}" if read else ""
 
 
-def _read_by(attention: Component) -> frozenset[str]:
+def _readable_dtypes(attention: Component) -> frozenset[str]:
     return attention.spec.kv_dtypes if isinstance(attention.spec, AttentionSpec) else frozenset()
 
 

@@ -55,7 +55,8 @@ class KVScaleReader:
     """
 
     def __init__(self, model: Model, meaning: Callable[[str], KVScaleTensor | None] | None) -> None:
-        self._model, self._meaning = model, meaning
+        self._model = model
+        self._meaning = meaning
         self._scales: dict[int, dict[KVPart, StoredScale]] = {}
         self._names: list[str] = []
 

@@ -54,20 +54,20 @@ def load_model(
         ranks=ranks,
         shares_tokens=resolved.inputs == TEXT,  # rank 0 may embed some alone, while it encodes other inputs
     )
-    of_model = partial(
+    attributed_to_model = partial(
         attributed, resolved.choices["model"].component, among=resolved.components, passes=is_out_of_memory
     )
-    with of_model("to build its layers"), default_dtype(resolved.dtype), resolved.device:
+    with attributed_to_model("to build its layers"), default_dtype(resolved.dtype), resolved.device:
         model = resolved.model_class(resolved.checkpoint.config, env)
-    with of_model("to have its matrices quantized"):
+    with attributed_to_model("to have its matrices quantized"):
         model.quantize()
     inspect(model)
     scales = KVScaleReader(model, resolved.checkpoint.kv_scale)
-    with of_model("to load its weights"), _signed(resolved):
+    with attributed_to_model("to load its weights"), _naming_loader_and_model(resolved):
         model.load_weights(scales.weights(_weights(resolved, model)))
     model.kv_scales = scales.scales(resolved)
     model.requires_grad_(False).eval()
-    with of_model("to pack its weights"):
+    with attributed_to_model("to pack its weights"):
         model.prepare()
     return_freed_memory()  # of the unpacked weights
     logger.info(
@@ -94,7 +94,7 @@ def _weights(resolved: Resolved, model: Model) -> Iterator[tuple[str, Tensor]]:
 
 
 @contextmanager
-def _signed(resolved: Resolved) -> Iterator[None]:
+def _naming_loader_and_model(resolved: Resolved) -> Iterator[None]:
     """Name loader and model in a ``WeightError``, because either may be at fault for weights that do not fit."""
     try:
         yield

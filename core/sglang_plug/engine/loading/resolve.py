@@ -54,7 +54,7 @@ class Resolved:
     tasks: tuple[Task, ...]
     """The tasks that requests may name."""
     pooling: Pooling
-    whole: bool
+    never_chunks_prompts: bool
     """True if prompts are neither split into chunks nor taken from the prefix cache."""
     causal: bool
     """False for encoders, which have no KV pool."""
@@ -133,8 +133,8 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
     _choose_quantization(config, plugins, facts, choices)
     tasks = _tasks(config.model.task, model)
     pooling = checkpoint.pooling or model_class.default_pooling
-    whole = not causal or ("generate" not in tasks and model_class.pools_whole_prompts(pooling))
-    choose("prefix-cache", "none" if whole else config.cache.prefix_cache, facts)
+    never_chunks_prompts = not causal or ("generate" not in tasks and model_class.pools_whole_prompts(pooling))
+    choose("prefix-cache", "none" if never_chunks_prompts else config.cache.prefix_cache, facts)
     choose("eviction", config.cache.eviction_policy, facts)
     choose("schedule", config.schedule.policy, facts)
     states = _state_shapes(model, model_class, checkpoint)
@@ -151,7 +151,7 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
         context_length=context_length,
         tasks=tasks,
         pooling=pooling,
-        whole=whole,
+        never_chunks_prompts=never_chunks_prompts,
         causal=causal,
         chunk_size=_chunk_size(config.schedule, device, context_length),
         max_running=_max_running(config.schedule, device),
@@ -204,9 +204,8 @@ def _tasks(requested: str, model: Component) -> tuple[Task, ...]:
         raise ConfigError(f"--task {requested!r} is unknown; known: auto, {', '.join(known)}")
     task: Task = requested  # type: ignore[assignment]
     own = spec.tasks - {"generate"}
-    if (
-        task != "embed" and task not in spec.tasks
-    ):  # any model has hidden states to embed, and --is-embedding may mean scores
+    # any model has hidden states to embed, and --is-embedding may mean scores
+    if task != "embed" and task not in spec.tasks:
         possible = sorted(spec.tasks | ({"embed"} if not own else set()))
         raise ConfigError(f"--task {task}: {model} does not support it; its tasks: {', '.join(possible)}")
     if task == "generate" or not own:

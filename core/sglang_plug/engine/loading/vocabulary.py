@@ -24,7 +24,8 @@ class VocabularyReader:
     """
 
     def __init__(self, resolved: Resolved, choices: Mapping[str, Choice]) -> None:
-        self._resolved, self._choices = resolved, choices
+        self._resolved = resolved
+        self._choices = choices
         self._reading = threading.Lock()
         self._vocabulary: Vocabulary | None = None
 

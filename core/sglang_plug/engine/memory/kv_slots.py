@@ -12,7 +12,7 @@ from collections.abc import Sequence as Ordered
 from sglang_plug.contracts.extension.memory_phases import StatePhase
 from sglang_plug.contracts.extension.views import SequenceView, WriteSlots
 from sglang_plug.contracts.serving.cache import Match, PrefixCache
-from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.extensions.server_points import CachePoints
 from sglang_plug.engine.sequences.sequence import Sequence
 
 EVICT_AT_ONCE = 64
@@ -113,19 +113,21 @@ class KVAllocator:
     Args:
         pool: the free list.
         cache: the prefix cache.
-        extensions: own the states of sequences besides keys and values.
-        owners: the prefix cache and its eviction policy, as error messages name them.
+        extensions: the extension points of the prefix cache and of states.
+        cache_description: the prefix cache and its eviction policy, as errors name them.
     """
 
     def __init__(
         self,
         pool: SlotPool,
         cache: PrefixCache,
-        extensions: ExtensionPoints | None = None,
-        owners: str = "the prefix cache",
+        extensions: CachePoints,
+        cache_description: str,
     ) -> None:
-        self.pool, self.cache, self.owners = pool, cache, owners
-        self._extensions = extensions or ExtensionPoints()
+        self.pool = pool
+        self.cache = cache
+        self.cache_description = cache_description
+        self._extensions = extensions
         self.states = self._extensions.states
 
     def match(self, waiting: SequenceView) -> Match:
@@ -200,7 +202,7 @@ class KVAllocator:
         return True
 
     def free_up(self, needed: int) -> bool:
-        """Evict until ``needed`` slots are free; return False if the cache cannot give up enough."""
+        """Evict until ``needed`` slots are free; return False if the cache has too few that are unused."""
         short = needed - self.pool.free
         if short <= 0:
             return True
@@ -262,7 +264,8 @@ class KVAllocator:
         total = accounts["free"] + accounts["cached"] + accounts["running"]
         assert total == accounts["capacity"], (
             f"KV slots do not add up: {accounts}; besides the engine's own free list and running sequences, "
-            f"{self.owners} owns slots: its size must count each slot that insert() took and evict() has not given back"
+            f"{self.cache_description} owns slots: its size must count each slot that insert() took and evict() has "
+            "not given back"
         )
         for check in self._extensions.check:
             check()
@@ -274,17 +277,17 @@ class KVAllocator:
             evicted(slots)
         return len(slots)
 
-    def _reclaim_slots(self, give: Callable[[], list[int]], method: str) -> list[int]:
-        """Free the slots that the prefix cache gives back, and return them.
+    def _reclaim_slots(self, take_back: Callable[[], list[int]], method: str) -> list[int]:
+        """Take slots back from the prefix cache, free them, and return them.
 
         Raises ``RuntimeError`` if the cache's size does not shrink by that number.
         """
         before = self.cache.size
-        slots = give()
+        slots = take_back()
         evicted = before - self.cache.size
         if len(slots) != evicted:
             raise RuntimeError(
-                f"{self.owners}: {method}() returned {len(slots)} slots, and its size shrank by {evicted}"
+                f"{self.cache_description}: {method}() returned {len(slots)} slots, and its size shrank by {evicted}"
             )
         self.pool.release(slots)
         return slots
@@ -322,19 +325,19 @@ class KVAllocator:
 
         ::
 
-            0 ........ shared ........ whole ...... len(slots)
+            0 ........ shared ...... cacheable .... len(slots)
             | cache's  | ours, becomes | stays ours |
             |          | the cache's   |            |
 
         Where the cache had a page already, ours is a duplicate: it is freed and the cache's is used instead.
         """
-        whole = sequence.computed // self.pool.page_size * self.pool.page_size
+        cacheable = sequence.computed // self.pool.page_size * self.pool.page_size
         shared = sequence.shared
-        if whole <= shared:
+        if cacheable <= shared:
             return
         old = sequence.match
-        own = sequence.slots[:whole]
-        match = self.cache.insert(sequence.keys(0, whole), own, sequence.salt, sequence.priority)
+        own = sequence.slots[:cacheable]
+        match = self.cache.insert(sequence.keys(0, cacheable), own, sequence.salt, sequence.priority)
         self.cache.lock(match)
         if old is not None:
             self.cache.unlock(old)

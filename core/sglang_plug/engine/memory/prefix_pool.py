@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sglang_plug.contracts.extension.memory_phases import StatePhase
+from sglang_plug.contracts.extension.memory_phases import StoredStatePhase
 from sglang_plug.contracts.extension.views import SequenceView, WriteSlots
 from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.engine.loading.checkpoint_formats import Choice, config_fields
@@ -37,6 +37,8 @@ class EnginePrefixPool:
 
     allocator: KVAllocator
     kv: KVPool
+    stored_states: Ordered[StoredStatePhase]
+    """The extensions whose states a sequence needs to continue from a stored prefix."""
     resolved: Resolved
     return_on_other_ranks: Callable[[Iterable[Run]], None]
     """Returns the memory of runs of slots on the other ranks."""
@@ -86,11 +88,6 @@ class EnginePrefixPool:
     def cached(self, sequence: SequenceView) -> int:
         """Return the number of leading tokens with which the sequence could begin now."""
         return len(self.allocator.match(sequence).slots)
-
-    @property
-    def states(self) -> Ordered[StatePhase]:
-        """The extensions whose states a sequence needs to continue from a prefix."""
-        return self.allocator.states
 
     def cached_kv(self, sequence: SequenceView) -> int:
         """Return the number of leading tokens whose keys and values are in the prefix cache."""

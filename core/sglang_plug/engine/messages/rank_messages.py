@@ -27,9 +27,9 @@ from sglang_plug.engine.sequences.sequence import Sequence
 
 CHECK_SECONDS = 0.2
 """Seconds between two checks that all ranks are alive."""
-NOTICED = 1.0
+LOST_RANK_SECONDS = 1.0
 """Seconds within which the end of a worker rank is noticed."""
-NOTHING: Mapping[str, RankStep] = MappingProxyType({})
+NO_EXTENSION_STEPS: Mapping[str, RankStep] = MappingProxyType({})
 
 
 class ExtensionStep(msgspec.Struct, frozen=True):
@@ -120,7 +120,8 @@ class Ranks:
     """The worker ranks, as seen by the engine on rank 0."""
 
     def __init__(self, group: RankGroup) -> None:
-        self._group, self.collectives = group, group.collectives
+        self._group = group
+        self.collectives = group.collectives
         self._encoder = msgspec.msgpack.Encoder()
         self._last: dict[int, tuple[int, Sequence, int, int]] = {}
         self._closed = threading.Event()
@@ -138,8 +139,8 @@ class Ranks:
         threading.Thread(target=run, name="ranks", daemon=True).start()
 
     def lost(self) -> str | None:
-        """Return the reason if a worker rank has ended, which may explain a failed step; waits ``NOTICED`` seconds."""
-        deadline = time.monotonic() + NOTICED
+        """Return the reason if a worker rank has ended, which may explain a failed step; waits a second for it."""
+        deadline = time.monotonic() + LOST_RANK_SECONDS
         while (failure := self._group.failure()) is None and time.monotonic() < deadline:
             time.sleep(CHECK_SECONDS / 10)
         return failure
@@ -159,9 +160,9 @@ class Ranks:
         batch: ForwardBatch,
         *,
         known: bool,
-        extensions: Mapping[str, RankStep] = NOTHING,
+        extensions: Mapping[str, RankStep] = NO_EXTENSION_STEPS,
     ) -> None:
-        """Let the worker ranks compute ``batch``, built of ``chunks``.
+        """Let the worker ranks compute ``batch``, which was built from ``chunks``.
 
         ``known``: the host knows all of its tokens; ``extensions``: what step extensions have to know about it.
         """

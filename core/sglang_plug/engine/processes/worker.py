@@ -28,7 +28,7 @@ from sglang_plug.system.process_exit import ParentWatch, exit_process
 from .serve import serve
 
 with gc_paused():  # they import torch
-    from sglang_plug.engine.extensions.points import ExtensionPoints
+    from sglang_plug.engine.extensions.server_points import WatchdogPoints
     from sglang_plug.engine.loop import EngineLoop
     from sglang_plug.engine.startup.build import build_engine
 
@@ -63,7 +63,8 @@ class Outbox:
     """Sends messages to the API process, one at a time, because engine and watchdog both send."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self._socket, self._lock = socket, threading.Lock()
+        self._socket = socket
+        self._lock = threading.Lock()
         self._encoder = msgspec.msgpack.Encoder()
 
     def send(self, message: FromEngine) -> None:
@@ -79,19 +80,22 @@ def main() -> int:
     name = f"engine DP{launch.config.parallel.replica}" if launch.config.parallel.replica else "engine"
     logging.basicConfig(level=launch.config.log_level.upper(), format=f"[%(asctime)s {name}] %(message)s")
     faulthandler.enable()
-    parent = ParentWatch(FAILED_EXIT)
+    lifecycle = ComponentLifecycle()
+    parent = ParentWatch(FAILED_EXIT, lifecycle.stop)
     context = zmq.Context()
     requests, outputs = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     for socket, address in ((requests, launch.requests), (outputs, launch.outputs)):
         socket.set_hwm(0)
         socket.setsockopt(zmq.LINGER, LINGER)
         socket.connect(address)
-    code = _serve(launch, SocketInbox(requests), Outbox(outputs), parent)
+    code = _serve(launch, SocketInbox(requests), Outbox(outputs), parent, lifecycle)
     context.destroy(linger=LINGER)
     return code
 
 
-def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWatch) -> int:
+def _serve(
+    launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWatch, lifecycle: ComponentLifecycle
+) -> int:
     heartbeat = Heartbeat()
 
     def end_process(status: int, text: str) -> None:
@@ -100,7 +104,7 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWat
         threading.Event().wait(1.0)
         parent.exit(status)
 
-    def stuck(extensions: ExtensionPoints, text: str) -> None:
+    def stuck(extensions: WatchdogPoints, text: str) -> None:
         if (blocking := find_blocking_request(extensions)) is not None:
             text += f": it waits for {blocking.description}"  # sent again, the request would block the next engine too
             finish = Finish("error", message=blocking.message, status=blocking.status, about=blocking.about)
@@ -108,24 +112,23 @@ def _serve(launch: Launch, inbox: SocketInbox, outbox: Outbox, parent: ParentWat
         end_process(STUCK_EXIT, text)
 
     def build() -> tuple[EngineLoop, ComponentLifecycle]:
-        plugins = Plugins.discover(launch.config.plugins)
+        plugins = Plugins.discover(launch.config.plugins, lifecycle)
         check_same_plugins(plugins.fingerprint, launch.fingerprint, "the engine process")
-        parent.before_exit = plugins.lifecycle.stop
         lost = partial(end_process, FAILED_EXIT)
         engine = build_engine(launch.config, plugins, inbox, outbox.send, heartbeat, lost=lost)
         watch(
             heartbeat,
             launch.config.schedule.watchdog_timeout,
-            partial(stuck, engine.extensions),
-            check=partial(run_checks, engine.extensions),
+            partial(stuck, engine.extensions.watchdog),
+            check=partial(run_checks, engine.extensions.watchdog),
             alive=partial(Path(launch.alive).touch) if launch.alive else lambda: None,
         )
-        return engine, plugins.lifecycle
+        return engine, lifecycle
 
     try:  # objects that exist by now stay: scanning them takes as long as many steps
         failed = serve(build, outbox.send, before_ready=gc.freeze)
     finally:
-        parent.before_exit()
+        lifecycle.stop()
     return 0 if failed is None else CONFIG_EXIT if failed.configuration else FAILED_EXIT
 
 

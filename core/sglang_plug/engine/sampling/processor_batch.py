@@ -25,8 +25,8 @@ from .processors import LoadedProcessor, ProcessorUse
 SERVER_ERROR = 500
 
 
-class Rows:
-    """A selection of rows of a batch, on the host and on the device.
+class RowSelection:
+    """Selects rows of a batch, on the host and on the device.
 
     Args:
         indices: indices of the rows, in the order of the selection.
@@ -38,7 +38,7 @@ class Rows:
         self.indices = tuple(indices)
         first = self.indices[0] if self.indices else 0
         is_run = self.indices == tuple(range(first, first + len(self.indices)))
-        self._whole = is_run and len(self.indices) == batch
+        self._covers_batch = is_run and len(self.indices) == batch
         self._run = slice(first, first + len(self.indices)) if is_run else None
         self._index = None if is_run else upload(self.indices, torch.int64, device)
 
@@ -47,7 +47,7 @@ class Rows:
 
     def of(self, values: Tensor) -> Tensor:
         """Return these rows of ``values``: a copy, or a view of ``values`` if they are consecutive."""
-        if self._whole:
+        if self._covers_batch:
             return values
         return values[self._run] if self._index is None else values.index_select(0, self._index)
 
@@ -58,7 +58,7 @@ class Rows:
 
     def put(self, values: Tensor, into: Tensor) -> Tensor:
         """Return ``into`` with ``values`` in these rows; may overwrite ``into``."""
-        if self._whole:
+        if self._covers_batch:
             return values
         if self._index is not None:
             return into.index_copy_(0, self._index, values)
@@ -67,7 +67,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ProcessorRow:
     """A row that uses a processor."""
 
     index: int
@@ -82,7 +82,7 @@ class Member:
         return LogitsRow(state=self.use.state, tokens=sequence.tokens, prompt_len=sequence.prompt_len)
 
 
-class SampledAhead:
+class LastSampledTokens:
     """The tokens that were sampled last, some of which the host may not know yet.
 
     Args:
@@ -91,9 +91,10 @@ class SampledAhead:
     """
 
     def __init__(self, sequences: Ordered[Sequence], tokens: Tensor) -> None:
-        self._sequences, self._tokens = sequences, tokens
+        self._sequences = sequences
+        self._tokens = tokens
 
-    def of(self, members: Ordered[Member], ahead: Ordered[int]) -> Tensor | None:
+    def of(self, members: Ordered[ProcessorRow], ahead: Ordered[int]) -> Tensor | None:
         """Return the token of each member whose sequence lacks it, -1 for others; ``None`` if none lacks its token."""
         row_by_id = {id(member): row for row, member in enumerate(self._sequences)} if any(ahead) else {}
         rows = [row_by_id.get(id(member.sequence), -1) if ahead[member.index] else -1 for member in members]
@@ -116,16 +117,18 @@ class ProcessorGroup:
         device: the device of the logits.
     """
 
-    def __init__(self, loaded: LoadedProcessor, members: list[Member], count: int, device: torch.device) -> None:
-        self.loaded, self.members = loaded, members
-        self._count, self._device = count, device
+    def __init__(self, loaded: LoadedProcessor, members: list[ProcessorRow], count: int, device: torch.device) -> None:
+        self.loaded = loaded
+        self.members = members
+        self._count = count
+        self._device = device
         self._needs_tokens = loaded.processor.needs_tokens
         self._batch: LogitsBatch | None = None
         self._known: list[int] = []
         self.error: RequestError | None = None
-        self._rows = Rows([member.index for member in members], count, device)
+        self._rows = RowSelection([member.index for member in members], count, device)
 
-    def apply(self, logits: Tensor, ahead: Ordered[int], before: SampledAhead | None) -> Tensor:
+    def apply(self, logits: Tensor, ahead: Ordered[int], before: LastSampledTokens | None) -> Tensor:
         """Return ``logits``, changed in these rows; may overwrite them.
 
         Args:
@@ -156,8 +159,8 @@ class ProcessorGroup:
         except BaseException as error:
             self.fail(error)
 
-    def continues(self, earlier: ProcessorGroup, ahead: Ordered[int]) -> None:
-        """Take over the state of ``earlier``, a group of the previous batch, for sequences that are still there."""
+    def take_over(self, earlier: ProcessorGroup, ahead: Ordered[int]) -> None:
+        """Take over the state of ``earlier``, a group of the previous batch, for the sequences that both have."""
         if not self._needs_tokens or earlier._batch is None or _cannot_regroup(earlier._batch):
             return
         try:
@@ -167,7 +170,7 @@ class ProcessorGroup:
 
     def _regroup(self, earlier: ProcessorGroup, earlier_batch: LogitsBatch, ahead: Ordered[int]) -> None:
         row_by_id = {id(member.sequence): row for row, member in enumerate(earlier.members)}
-        kept, joining = list[Member](), list[Member]()
+        kept, joining = list[ProcessorRow](), list[ProcessorRow]()
         for member in self.members:
             row = row_by_id.get(id(member.sequence))
             is_kept = row is not None and earlier._known[row] == len(member.sequence.tokens) + ahead[member.index]
@@ -181,9 +184,9 @@ class ProcessorGroup:
             return
         self._batch, self.members = batch, kept + joining
         self._known = [earlier._known[row] for row in rows] + [len(member.sequence.tokens) for member in joining]
-        self._rows = Rows([member.index for member in self.members], self._count, self._device)
+        self._rows = RowSelection([member.index for member in self.members], self._count, self._device)
 
-    def _follow(self, ahead: Ordered[int], before: SampledAhead | None) -> LogitsBatch:
+    def _follow(self, ahead: Ordered[int], before: LastSampledTokens | None) -> LogitsBatch:
         """Return the processor's batch, which then knows every token before those that are sampled next."""
         batch = self._batch
         if batch is not None and not self._needs_tokens:
@@ -213,7 +216,7 @@ class ProcessorGroup:
             batch.append(upload(tokens, torch.int64, self._device))
         self._known = lengths
 
-    def _make(self, members: Ordered[Member]) -> LogitsBatch:
+    def _make(self, members: Ordered[ProcessorRow]) -> LogitsBatch:
         batch = self.loaded.processor.batch([member.row for member in members])
         if not isinstance(batch, LogitsBatch):
             raise TypeError(f"batch() returned {type(batch).__name__}, not a LogitsBatch")
@@ -239,7 +242,7 @@ def _cannot_regroup(batch: LogitsBatch) -> bool:
 
 def groups_of(sequences: Ordered[Sequence], device: torch.device) -> list[ProcessorGroup]:
     """Return a group for each processor that is used in a batch, in the order in which processors run."""
-    members: dict[LoadedProcessor, list[Member]] = {}
+    members: dict[LoadedProcessor, list[ProcessorRow]] = {}
     errors: dict[LoadedProcessor, BaseException] = {}
     for index, sequence in enumerate(sequences):
         for use in sequence.sampling.processors:
@@ -248,10 +251,10 @@ def groups_of(sequences: Ordered[Sequence], device: torch.device) -> list[Proces
                     continue
             except BaseException as error:
                 errors[use.loaded] = error
-            members.setdefault(use.loaded, []).append(Member(index, sequence, use))
+            members.setdefault(use.loaded, []).append(ProcessorRow(index, sequence, use))
     groups = [
         ProcessorGroup(loaded, members[loaded], len(sequences), device)
-        for loaded in sorted(members, key=lambda member: member.rank)
+        for loaded in sorted(members, key=lambda processor: processor.rank)
     ]
     for group in groups if errors else ():
         if group.loaded in errors:

@@ -34,7 +34,7 @@ from sglang_plug.ops.sampling import SamplingOptions
 
 from .logprobs import PendingLogprobs, queue_logprobs
 from .masks import apply_mask
-from .processor_batch import ProcessorGroup, Rows, SampledAhead, errors_of, groups_of
+from .processor_batch import LastSampledTokens, ProcessorGroup, RowSelection, errors_of, groups_of
 
 _MASK = (1 << 64) - 1
 NO_ERRORS: Mapping[int, RequestError] = MappingProxyType({})
@@ -53,25 +53,27 @@ class SamplingBatch:
     """
 
     def __init__(self, sequences: Ordered[Sequence], width: int, device: torch.device) -> None:
-        self.sequences, self.width, self.device = list(sequences), width, device
+        self.sequences = list(sequences)
+        self.width = width
+        self.device = device
         count = len(self.sequences)
         self.groups = groups_of(self.sequences, device)
         reporting = [row for row, sequence in enumerate(self.sequences) if sequence.request.logprobs is not None]
-        self.reporting = Rows(reporting, count, device)
+        self.reporting = RowSelection(reporting, count, device)
         self.reported = [self.sequences[row].request.logprobs or LogprobOptions() for row in reporting]
         sampled = [row for row, sequence in enumerate(self.sequences) if not sequence.request.params.greedy]
-        self.sampled = Rows(sampled, count, device)
+        self.sampled = RowSelection(sampled, count, device)
         self.options: SamplingOptions | None = None
         if sampled:
             params = [self.sequences[row].request.params for row in sampled]
             self.options = SamplingOptions.of(params, width, lambda tensor: send(tensor, device))
 
-    def continues(self, earlier: SamplingBatch, ahead: Ordered[int]) -> None:
+    def take_over(self, earlier: SamplingBatch, ahead: Ordered[int]) -> None:
         """Take over the logits processors' state of sequences that were also in the previous batch."""
         known = {group.loaded: group for group in earlier.groups}
         for group in self.groups:
             if (before := known.get(group.loaded)) is not None:
-                group.continues(before, ahead)
+                group.take_over(before, ahead)
 
     def holds(self, sequences: Ordered[Sequence], logits: Tensor) -> bool:
         """Report whether the batch has exactly these sequences, in this order, and logits of this width and device."""
@@ -88,7 +90,7 @@ class Sampler:
     def __init__(self, kernels: Kernels = TORCH) -> None:
         self._kernels = kernels
         self._batch: SamplingBatch | None = None
-        self._last: SampledAhead | None = None
+        self._last: LastSampledTokens | None = None
 
     def sample(
         self,
@@ -126,9 +128,8 @@ class Sampler:
             uniform = upload(numbers, torch.float64, logits.device)
             picked = self._kernels.sample_tokens(batch.sampled.of(logits), batch.options, uniform)
             tokens = batch.sampled.put(picked, tokens)
-        tokens = tokens.masked_fill(
-            (best.values - best.values).isnan(), -1
-        )  # rows that are not finite; needs few kernel launches
+        # rows that are not finite have no token; the difference shows them in few kernel launches
+        tokens = tokens.masked_fill((best.values - best.values).isnan(), -1)
         errors = NO_ERRORS
         if batch.groups:
             for group in batch.groups:
@@ -136,7 +137,7 @@ class Sampler:
             errors = errors_of(batch.groups)
         if allowed is not None and allowed.errors:
             errors = {**errors, **allowed.errors}
-        self._last = SampledAhead(batch.sequences, tokens)
+        self._last = LastSampledTokens(batch.sequences, tokens)
         reports = None
         if logprobs is not None:
             reports = queue_logprobs(logprobs, batch.reporting.of(tokens).clamp(min=0), batch.reported)
@@ -148,7 +149,7 @@ class Sampler:
             earlier, self._batch = self._batch, None
             batch = SamplingBatch(sequences, logits.shape[-1], logits.device)
             if earlier is not None and earlier.groups and batch.groups:
-                batch.continues(earlier, ahead)
+                batch.take_over(earlier, ahead)
             self._batch = batch
         return self._batch
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
 from sglang_plug.contracts.serving.cache import Match
-from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.extensions.step_points import PlanningPoints
 from sglang_plug.engine.sequences.sequence import Sequence
 
-SHARED_RUN = 32
+MIN_SHARED_TOKENS = 32
 """A waiting sequence waits for the prefix of one being computed if both continue with this many equal tokens."""
 
 
@@ -41,22 +41,22 @@ class GrowthReserve:
         return int(growth * self.fraction)
 
 
-def continuation(sequence: Sequence, match: Match | None) -> Hashable:
-    """Return a key of the prefix that ``sequence`` computes next; ``None`` if it is short or not shared."""
+def shared_prefix_key(sequence: Sequence, match: Match | None) -> Hashable:
+    """Return a key of the tokens that ``sequence`` computes next, if others may share them; else ``None``."""
     start = len(match.slots) if match is not None else 0
-    if match is None or match.node is None or sequence.reusable - start < SHARED_RUN:
+    if match is None or match.node is None or sequence.reusable - start < MIN_SHARED_TOKENS:
         return None
-    return match.node, tuple(sequence.keys(start, start + SHARED_RUN))
+    return match.node, tuple(sequence.keys(start, start + MIN_SHARED_TOKENS))
 
 
 def prefixes_being_computed(running: Iterable[Sequence]) -> set[Hashable]:
     """Return the keys of the prefixes that sequences in ``running`` compute."""
     prefilling = (sequence for sequence in running if sequence.computes_prompt)
-    return {key for sequence in prefilling if (key := continuation(sequence, sequence.match)) is not None}
+    return {key for sequence in prefilling if (key := shared_prefix_key(sequence, sequence.match)) is not None}
 
 
 def apply_order(
-    extensions: ExtensionPoints, order: list[Sequence], running: list[Sequence], keep: Ordered[Sequence] = ()
+    extensions: PlanningPoints, order: list[Sequence], running: list[Sequence], keep: Ordered[Sequence] = ()
 ) -> list[Sequence]:
     """Return the sequences of ``order`` that step extensions let run together with ``running`` ones, in their order.
 
@@ -68,11 +68,11 @@ def apply_order(
         known, ids = set(map(id, order)), set(map(id, answer))
         if len(ids) != len(answer) or not ids <= known:
             raise RuntimeError(
-                f"{extensions.owner(change)}: order() must return a subset of the {len(order)} given sequences without "
-                f"repetition; it returned {len(answer)} sequences, {len(ids & known)} of them given"
+                f"{extensions.names.of(change)}: order() must return a subset of the {len(order)} given sequences "
+                f"without repetition; it returned {len(answer)} sequences, {len(ids & known)} of them given"
             )
         order = answer
     if keep and extensions.order:
-        present = set(map(id, order))
-        order = [*order, *(sequence for sequence in keep if id(sequence) not in present)]
+        ordered_ids = set(map(id, order))
+        order = [*order, *(sequence for sequence in keep if id(sequence) not in ordered_ids)]
     return order

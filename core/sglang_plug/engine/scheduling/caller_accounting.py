@@ -31,13 +31,17 @@ class CallerAccounting:
         preemptive: PreemptivePolicy | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> None:
-        self._accounting, self._preemptive, self._weights = accounting, preemptive, dict(weights or {})
-        self._open, self._queued = Counter[str](), Counter[str]()
+        self._accounting = accounting
+        self._preemptive = preemptive
+        self._weights = dict(weights or {})
+        self._open = Counter[str]()
+        self._queued = Counter[str]()
         """Open requests of each caller, and those of them that wait for their first admission."""
         self._drained = set[str]()
         """Callers whose last waiting request is admitted by the step that is planned."""
         self._in_step = False
-        self._computed, self._generated = dict[str, int](), dict[str, int]()
+        self._computed = dict[str, int]()
+        self._generated = dict[str, int]()
         """Input and output tokens of each caller that the policy was not charged for yet."""
         self._ended: list[Sequence] = []
         """Sequences that ended with that step."""

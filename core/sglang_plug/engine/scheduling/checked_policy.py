@@ -18,7 +18,8 @@ class CheckedPolicy:
     """
 
     def __init__(self, policy: SchedulePolicy, name: str) -> None:
-        self._policy, self._name = policy, name
+        self._policy = policy
+        self._name = name
 
     def order(self, waiting: list[Sequence], match: Callable[[Sequence], Match]) -> list[Sequence]:
         """Return ``waiting``, the first to admit first; ``match`` looks a sequence up in the prefix cache.

@@ -6,38 +6,39 @@ from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, replace
 
-from sglang_plug.contracts.extension.step_budget import PromptBudget
-from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.contracts.extension.memory_phases import StatePhase
+from sglang_plug.contracts.extension.step_budget import PromptBudget, StepBudgetPhase
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.sequences.sequence import Sequence
 
 
 class TokenBudget:
-    """The tokens that a step may still have, and how many of them may be prompt tokens.
+    """The number of tokens that a step may still add, and how many of them may be prompt tokens.
 
     Args:
-        remaining: maximum number of tokens that the step may still have.
-        prompts: limits prompt tokens further; ``None``: nothing does.
+        remaining: maximum number of tokens that the step may still add.
+        prompts: the budget of prompt tokens; ``None``: only ``remaining`` limits them.
     """
 
     def __init__(self, remaining: int, prompts: PromptBudget | None = None) -> None:
-        self.remaining, self._prompts = remaining, prompts
+        self.remaining = remaining
+        self._prompts = prompts
 
     def tokens(self, start: int) -> int:
-        """Return how many prompt tokens behind ``start`` others the step may have; 0 or less if it is full."""
+        """Return how many prompt tokens the step may add after ``start`` computed ones; 0 or less if it is full."""
         if self._prompts is None or self.remaining <= 0:
             return self.remaining
         return min(self.remaining, self._prompts.tokens(start))
 
     def add(self, start: int, count: int) -> None:
-        """Note that the step computes ``count`` prompt tokens behind ``start`` others."""
+        """Record that the step computes ``count`` prompt tokens after ``start`` computed ones."""
         self.remaining -= count
         if self._prompts is not None:
             self._prompts.add(start, count)
 
     def add_drafts(self, start: int, count: int) -> bool:
-        """Note ``count`` draft tokens behind ``start`` tokens; False if they do not fit."""
+        """Record ``count`` draft tokens after ``start`` tokens; return False if they do not fit."""
         return self._prompts is None or self._prompts.add_drafts(start, count)
 
 
@@ -65,11 +66,12 @@ class PlannedStep:
         return True
 
 
-def continued(
+def plan_next_chunks(
     chunks: Ordered[ScheduledChunk],
     remaining: int,
     plan: Callable[[Sequence, int, int], ScheduledChunk],
-    extensions: ExtensionPoints,
+    step_budget: StepBudgetPhase,
+    states: Ordered[StatePhase],
     has_prompts: bool,
 ) -> list[ScheduledChunk]:
     """Plan the tokens that come after each of ``chunks``, under the same limits as any other step.
@@ -77,8 +79,9 @@ def continued(
     Args:
         chunks: chunks on the device whose sequences continue.
         remaining: maximum number of tokens of the step.
-        plan: makes a chunk of so many tokens of a sequence, which follow so many that are on the device.
-        extensions: limit the prompt tokens of a step that also decodes, and may shorten a chunk.
+        plan: makes a chunk of a sequence, of so many tokens, after so many that are on the device.
+        step_budget: limits the prompt tokens of a step that also decodes.
+        states: may shorten a chunk.
         has_prompts: False if all sequences decode.
     """
     planned = list[ScheduledChunk]()
@@ -88,9 +91,9 @@ def continued(
     for chunk in chunks:
         sequence = chunk.sequence
         if budget is None and has_prompts and not chunk.complete:
-            budget = TokenBudget(remaining, extensions.step_budget.prompt_budget(planned))
+            budget = TokenBudget(remaining, step_budget.prompt_budget(planned))
         max_tokens = remaining if budget is None else budget.tokens(chunk.end)
-        count = sequence.count(chunk.end, max_tokens, extensions.states, tokens=len(sequence.tokens) + chunk.complete)
+        count = sequence.count(chunk.end, max_tokens, states, tokens=len(sequence.tokens) + chunk.complete)
         if count > 0:
             planned.append(plan(sequence, count, chunk.count))
             remaining -= count

@@ -49,12 +49,16 @@ class Preemption:
         extension: PreemptionPhase | None = None,
         extension_name: str = "the step extension",
     ) -> None:
-        self._now, self._policy, self._name = now, policy, name
-        self._extension, self._extension_name = extension or PreemptionPhase(), extension_name
+        self._now = now
+        self._policy = policy
+        self._name = name
+        self._extension = extension or PreemptionPhase()
+        self._extension_name = extension_name
         self._next_retry = self._next_limited = 0.0
         self._searched = 0
         """Number of limited sequences that were considered, which says with which one the next search begins."""
-        self._changed, self._failures = False, 0
+        self._changed = False
+        self._failures = 0
         self.lacks_slots = False
         """True if waiting sequences lack a running slot or KV slots, and not the prompt tokens of a step."""
         self._stuck: Sequence | None = None
@@ -77,9 +81,9 @@ class Preemption:
         """Report whether it is time to check whether running sequences should be preempted."""
         return self._extension.preemption_due() or ((self._changed or self._is_stuck()) and self.can_preempt)
 
-    def note_started(self, sequence: Sequence) -> None:
-        """Note that ``sequence`` is queued, or admitted."""
-        self._extension.began(sequence)
+    def note_queued_or_admitted(self, sequence: Sequence) -> None:
+        """Record that ``sequence`` was queued, for the first time or again, or admitted."""
+        self._extension.queued_or_admitted(sequence)
         self._changed, self._is_blocked = True, False
         if sequence is self._stuck:
             self._stuck = None
@@ -108,12 +112,12 @@ class Preemption:
             admissible: returns the waiting sequences that limits let run together with running ones.
         """
         candidates = admissible(waiting, running)
-        preempted = self._preempt(running, candidates, free_running_slots)
-        if preempted[0] or len(candidates) == len(waiting) or self._now() < self._next_limited:
-            return preempted
+        answer = self._preempt(running, candidates, free_running_slots)
+        if answer[0] or len(candidates) == len(waiting) or self._now() < self._next_limited:
+            return answer
         self._next_limited = self._now() + LIMITED_SECONDS
-        present = set(map(id, candidates))
-        limited = [sequence for sequence in waiting if id(sequence) not in present]
+        admissible_ids = set(map(id, candidates))
+        limited = [sequence for sequence in waiting if id(sequence) not in admissible_ids]
         return self._preempt_for_limited(running, limited, admissible)
 
     def _preempt(self, running: list[Sequence], waiting: list[Sequence], free_running_slots: int) -> Preempted:
@@ -127,11 +131,11 @@ class Preemption:
                 self._stuck = None
             is_stuck = self._is_stuck()
             answer = self._policy.preempt(running, waiting, 0 if is_stuck else free_running_slots)
-            ended, first = _checked(answer, running, waiting, self._name)
+            preempted, admitted_first = _checked(answer, running, waiting, self._name)
             self._stuck = None if is_stuck else self._stuck
             self._changed = False
-            if ended or not self._extension.preemption_due():
-                return ended, first
+            if preempted or not self._extension.preemption_due():
+                return preempted, admitted_first
         if not self.lacks_slots:
             running = [sequence for sequence in running if sequence.computes_prompt]
         chosen = self._extension.preempt(running, waiting, within_callers=can_preempt)
@@ -151,9 +155,9 @@ class Preemption:
             victims = [other for other, rest in zip(running, others, strict=True) if admissible([sequence], rest)]
             if victims:
                 answer = self._extension.preempt(victims, [sequence], within_callers=self.can_preempt)
-                ended, first = _checked(answer, victims, [sequence], self._extension_name)
-                if ended:
-                    return ended, first
+                preempted, admitted_first = _checked(answer, victims, [sequence], self._extension_name)
+                if preempted:
+                    return preempted, admitted_first
         return [], []
 
     def _is_stuck(self) -> bool:
@@ -164,22 +168,23 @@ def _checked(
     answer: tuple[Ordered[Any], Ordered[Any]], running: list[Sequence], waiting: list[Sequence], name: str
 ) -> Preempted:
     """Return the engine's own sequences. Raises ``RuntimeError`` if others are named than those that were given."""
-    ended, first = answer
-    if not ended:
+    preempted, admitted_first = answer
+    if not preempted:
         return [], []
     known = {id(sequence): sequence for sequence in running}
     queued = {id(sequence): sequence for sequence in waiting}
-    leaving, leading = dict.fromkeys(map(id, ended)), dict.fromkeys(map(id, first))
-    if not (leaving.keys() <= known.keys() and leading.keys() <= queued.keys()):
+    preempted_ids = dict.fromkeys(map(id, preempted))
+    first_ids = dict.fromkeys(map(id, admitted_first))
+    if not (preempted_ids.keys() <= known.keys() and first_ids.keys() <= queued.keys()):
         raise RuntimeError(f"{name}: preempt() must return some of the given running sequences, then some waiting ones")
-    return [known[number] for number in leaving], [queued[number] for number in leading]
+    return [known[number] for number in preempted_ids], [queued[number] for number in first_ids]
 
 
 def moved_to_front(first: list[Sequence], order: list[Sequence]) -> list[Sequence]:
     """Return ``order`` with the sequences of ``first`` that are in it at its head, in their own order."""
-    admissible = set(map(id, order))
-    leading = set(map(id, first))
+    ordered_ids = set(map(id, order))
+    first_ids = set(map(id, first))
     return [
-        *(sequence for sequence in first if id(sequence) in admissible),
-        *(sequence for sequence in order if id(sequence) not in leading),
+        *(sequence for sequence in first if id(sequence) in ordered_ids),
+        *(sequence for sequence in order if id(sequence) not in first_ids),
     ]

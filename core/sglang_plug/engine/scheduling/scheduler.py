@@ -1,11 +1,10 @@
-"""Decides which tokens of which sequences a step computes, and applies the results.
+"""Decides which tokens of which sequences a step computes; ``commit.py`` applies the results.
 
 There are no phases. A step hands out tokens so that every sequence's ``computed`` catches up with
 ``len(tokens)`` under a budget: chunked prefill, prefix hits, decoding and resuming after retraction follow one rule
 (after vLLM's v1 scheduler). Ownership of KV slots: see ``sglang_plug.contracts.serving.cache``.
 
-While a step is on the device, the next one may be planned ahead: everything about it is known except the values of
-the tokens. See ``engine/execution/pipeline.py``.
+While a step is on the device, the next one may be planned ahead: see ``engine/execution/pipeline.py``.
 """
 
 from __future__ import annotations
@@ -14,20 +13,21 @@ import time
 from functools import partial
 
 from sglang_plug.contracts.request import Output
-from sglang_plug.contracts.serving.cache import Match, PrefixCache
-from sglang_plug.engine.extensions.points import ExtensionPoints
-from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
-from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepCounters, StepResult
+from sglang_plug.contracts.serving.cache import Match
+from sglang_plug.engine.extensions.request_points import RequestPoints
+from sglang_plug.engine.extensions.step_points import PlanningPoints
+from sglang_plug.engine.memory.kv_slots import KVAllocator
+from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepCounters
 from sglang_plug.engine.sequences.sequence import Sequence
-from sglang_plug.engine.sequences.step_outputs import append, failed_output, pooled_output
+from sglang_plug.engine.sequences.step_outputs import failed_output
 
-from .admission_rules import GrowthReserve, apply_order, continuation, prefixes_being_computed
+from .admission_rules import GrowthReserve, apply_order, prefixes_being_computed, shared_prefix_key
 from .caller_accounting import SHORT_STEP_DIVISOR, CallerAccounting
 from .checked_policy import CheckedPolicy
-from .planned_step import PlannedStep, TokenBudget, continued
+from .planned_step import PlannedStep, TokenBudget, plan_next_chunks
 from .preemption import Preemption, moved_to_front
 
-MAX_STEPS_AHEAD_OF_QUEUE = 8
+MAX_OVERLAPPED_STEPS = 8
 """Largest number of steps planned ahead before waiting sequences that found no room are considered again."""
 
 
@@ -35,14 +35,13 @@ class Scheduler:
     """Owns the queue, the running sequences and their slots.
 
     Args:
-        pool: the free list.
-        cache: the prefix cache.
+        allocator: gives KV slots to sequences, and takes them back.
         policy: order of admission.
         chunk_size: maximum number of new tokens in one step.
         max_running: maximum number of sequences computed together.
-        whole: never split a prompt into chunks; one longer than ``chunk_size`` gets a step of its own.
-        extensions: take part in planning and in the results of steps.
-        owners: the prefix cache and its eviction policy, as error messages name them.
+        never_chunks_prompts: a prompt longer than ``chunk_size`` is not split, but gets a step of its own.
+        requests: the extension points of requests.
+        planning: the extension points of planning.
         preemption: decides which running sequences are preempted in favour of waiting ones.
         reserve: slots kept free for the growth of running sequences.
         accounting: tells the policy what callers use, and which running prompts it orders.
@@ -50,31 +49,37 @@ class Scheduler:
 
     def __init__(
         self,
-        pool: SlotPool,
-        cache: PrefixCache,
+        allocator: KVAllocator,
         policy: CheckedPolicy,
         *,
         chunk_size: int,
         max_running: int,
-        whole: bool = False,
-        extensions: ExtensionPoints | None = None,
-        owners: str = "the prefix cache",
-        preemption: Preemption | None = None,
-        reserve: GrowthReserve | None = None,
-        accounting: CallerAccounting | None = None,
+        never_chunks_prompts: bool,
+        requests: RequestPoints,
+        planning: PlanningPoints,
+        preemption: Preemption,
+        reserve: GrowthReserve,
+        accounting: CallerAccounting,
     ) -> None:
-        self.extensions = extensions or ExtensionPoints()
-        self.allocator = KVAllocator(pool, cache, self.extensions, owners)
-        self.pool, self.cache, self.policy, self.states = pool, cache, policy, self.extensions.states
-        self.chunk_size, self.max_running, self.whole = chunk_size, max_running, whole
-        self.preemption, self.accounting = preemption or Preemption(), accounting or CallerAccounting()
+        self.allocator = allocator
+        self.pool = allocator.pool
+        self.cache = allocator.cache
+        self.states = allocator.states
+        self.policy = policy
+        self.chunk_size = chunk_size
+        self.max_running = max_running
+        self.never_chunks_prompts = never_chunks_prompts
+        self.requests = requests
+        self.planning = planning
+        self.preemption = preemption
+        self.accounting = accounting
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.paused: dict[str, Sequence] = {}
         """Paused sequences by request id; they hold no slots, but their prefixes may stay in the prefix cache."""
         self.counters = StepCounters()
-        self._reserve = reserve or GrowthReserve()
-        self._ahead_left = 0
+        self._reserve = reserve
+        self._overlapped_steps_left = 0
 
     @property
     def busy(self) -> bool:
@@ -84,9 +89,9 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
         self.waiting.append(sequence)
-        self._ahead_left = 0
+        self._overlapped_steps_left = 0
         self.accounting.queued(sequence)
-        self.preemption.note_started(sequence)
+        self.preemption.note_queued_or_admitted(sequence)
 
     def pause(self, id: str) -> None:
         """Stop scheduling a request until ``resume``; an unknown id is ignored. No step may be in flight."""
@@ -96,9 +101,9 @@ class Scheduler:
     def resume(self, id: str) -> None:
         """Queue a paused request again, ahead of those that never ran; one that is not paused is ignored."""
         if (sequence := self.paused.pop(id, None)) is not None:
-            self.preemption.note_started(sequence)
+            self.preemption.note_queued_or_admitted(sequence)
             self.waiting.insert(0, sequence)
-            self._ahead_left = 0
+            self._overlapped_steps_left = 0
 
     def abort(self, id: str) -> Sequence | None:
         """Drop a paused, running or waiting request; return its sequence, or ``None`` if the id is unknown."""
@@ -116,7 +121,7 @@ class Scheduler:
         sequence = next((candidate for candidate in self.waiting if candidate.request.id == id), None)
         if sequence is not None:
             self.waiting.remove(sequence)
-            self._ahead_left = 0
+            self._overlapped_steps_left = 0
         return sequence
 
     def plan(self) -> list[ScheduledChunk]:
@@ -124,7 +129,7 @@ class Scheduler:
         self.counters = StepCounters()
         self._reserve.step_planned()
         chunks, prompts, remaining = list[ScheduledChunk](), list[Sequence](), self.chunk_size
-        preferred, budget = self._preempt(), None
+        admitted_first, budget = self._preempt(), None
         for sequence in list(self.running):
             if remaining <= 0:
                 break
@@ -135,18 +140,19 @@ class Scheduler:
                 remaining -= count
                 chunks.append(self._plan_chunk(sequence, count))
         if prompts or self.waiting:
-            budget = TokenBudget(remaining, self.extensions.step_budget.prompt_budget(chunks))
+            budget = TokenBudget(remaining, self.planning.step_budget.prompt_budget(chunks))
             prompts, reordered = self.accounting.split(prompts)
             self._plan_prompts(prompts, chunks, budget)
-            self._admit(chunks, budget, preferred, [prompt for prompt in reordered if prompt.slots])
+            self._admit(chunks, budget, admitted_first, [prompt for prompt in reordered if prompt.slots])
         if self.counters.retracted:
             chunks = [chunk for chunk in chunks if not chunk.dropped]
-        if self.extensions.plan:
+        if self.planning.plan:
             step = PlannedStep(chunks, self.pool, self.chunk_size, budget)
-            for plan in self.extensions.plan:
+            for plan in self.planning.plan:
                 plan(step)
         self.counters.add(chunks)
-        self._ahead_left = 0 if self.counters.has_prompts or self.counters.retracted else MAX_STEPS_AHEAD_OF_QUEUE
+        only_decodes = not self.counters.has_prompts and not self.counters.retracted
+        self._overlapped_steps_left = MAX_OVERLAPPED_STEPS if only_decodes else 0
         return chunks
 
     def plan_ahead(self, chunks: list[ScheduledChunk]) -> list[ScheduledChunk]:
@@ -160,17 +166,19 @@ class Scheduler:
         continuing = [chunk for chunk in chunks if chunk.continues]
         if not continuing or len(chunks) < len(self.running) or not all(chunk.predictable for chunk in chunks):
             return []
-        has_room = len(continuing) < len(chunks) or (len(chunks) < self.max_running and self._ahead_left <= 0)
+        may_admit = len(chunks) < self.max_running and self._overlapped_steps_left <= 0
+        has_room = may_admit or len(continuing) < len(chunks)
         if self.waiting and (has_room or self.preemption.prevents_overlap):
             return []
-        if any(waits_for(continuing) for waits_for in self.extensions.waits_for):
+        if any(waits_for(continuing) for waits_for in self.planning.waits_for):
             return []
-        planned = continued(continuing, self.chunk_size, self._plan_chunk, self.extensions, self.counters.has_prompts)
+        step_budget, has_prompts = self.planning.step_budget, self.counters.has_prompts
+        planned = plan_next_chunks(continuing, self.chunk_size, self._plan_chunk, step_budget, self.states, has_prompts)
         if sum(self.pool.missing(len(chunk.sequence.slots), chunk.end) for chunk in planned) > self.pool.free:
             return []
         for chunk in planned:
             self.pool.extend(chunk.sequence.slots, chunk.end)
-        self._ahead_left -= 1
+        self._overlapped_steps_left -= 1
         return planned
 
     def start_planned_step(self, chunks: list[ScheduledChunk]) -> None:
@@ -211,12 +219,12 @@ class Scheduler:
 
     def _retract(self, sequence: Sequence) -> None:
         """Take a running sequence's slots because others need them."""
-        self._restart(sequence)
+        self.restart(sequence)
         sequence.service.retractions += 1
         self.counters.retracted += 1
         self._reserve.retracted()
 
-    def _restart(self, sequence: Sequence) -> None:
+    def restart(self, sequence: Sequence) -> None:
         """Move a running sequence to the head of the queue; it keeps its tokens and releases their slots.
 
         Its computed tokens stay in the prefix cache, so that it soon resumes where it was. A sequence whose token was
@@ -224,62 +232,58 @@ class Scheduler:
         """
         self._stop_running(sequence)
         self.waiting.insert(0, sequence)
-        self.preemption.note_started(sequence)
+        self.preemption.note_queued_or_admitted(sequence)
 
     def _preempt(self) -> list[Sequence]:
-        """Queue the preempted sequences; return the waiting ones that are admitted first.
-
-        The computed tokens of preempted sequences stay in the prefix cache until they are evicted.
-        """
+        """Queue the preempted sequences; return the waiting ones that are admitted first."""
         if self.waiting:
             self.accounting.charge()
         if not self.waiting or not self.preemption.is_due:
             return []
-        admissible = partial(apply_order, self.extensions)
+        admissible = partial(apply_order, self.planning)
         room = self.max_running - len(self.running)
-        ended, preferred = self.preemption.preempt(self.running, self.waiting, room, admissible)
-        for sequence in ended:
+        preempted, admitted_first = self.preemption.preempt(self.running, self.waiting, room, admissible)
+        for sequence in preempted:
             self._stop_running(sequence)
             self.waiting.append(sequence)
-            self.preemption.note_started(sequence)
-        return preferred if ended else []
+            self.preemption.note_queued_or_admitted(sequence)
+        return admitted_first if preempted else []
 
     def _admit(
-        self, chunks: list[ScheduledChunk], budget: TokenBudget, preferred: list[Sequence], prompts: list[Sequence]
+        self, chunks: list[ScheduledChunk], budget: TokenBudget, admitted_first: list[Sequence], prompts: list[Sequence]
     ) -> None:
         """Plan ``prompts``, running prompts, and as many waiting sequences as fit, in the order of the policy."""
         closed = bool(self.counters.retracted) or not self.waiting or len(self.running) >= self.max_running
         if (closed and not prompts) or budget.tokens(0) <= 0:
             self.preemption.lacks_slots = closed
             return
-        in_progress, admitted, present = prefixes_being_computed(self.running), set[int](), set(map(id, prompts))
+        in_progress, admitted, prompt_ids = prefixes_being_computed(self.running), set[int](), set(map(id, prompts))
         unused = max(0, budget.remaining - self.chunk_size // SHORT_STEP_DIVISOR)
         order = self.policy.order([*self.waiting, *prompts] if not closed else prompts, self.allocator.match)
-        order = moved_to_front(preferred, order) if preferred else order
-        for waiting in apply_order(self.extensions, order, self.running, keep=prompts):
+        order = moved_to_front(admitted_first, order) if admitted_first else order
+        for waiting in apply_order(self.planning, order, self.running, keep=prompts):
             if self.accounting.should_shorten_step(waiting):
                 budget.remaining, unused = budget.remaining - unused, 0
             if (closed and not prompts) or budget.tokens(0) <= 0:
                 break
-            if id(waiting) in present:
+            if id(waiting) in prompt_ids:
                 self._plan_prompts([waiting], chunks, budget)
                 continue
             if not closed and not self.allocator.restore(waiting, bool(chunks)):
                 continue
             match = self.allocator.match(waiting) if not closed else None
-            key = continuation(waiting, match)
+            key = shared_prefix_key(waiting, match)
             if match is None or (key is not None and key in in_progress):
-                continue  # no further sequence may run, or its prefix is being computed: wait and reuse it
-            if (self.whole and chunks and len(waiting.tokens) > budget.remaining) or not self._try_admit(
-                waiting, match
-            ):
+                continue  # no other sequence may run, or its prefix is being computed: wait and reuse it
+            must_be_alone = self.never_chunks_prompts and len(waiting.tokens) > budget.remaining
+            if (must_be_alone and chunks) or not self._try_admit(waiting, match):
                 closed = True
                 continue
             if key is not None:
                 in_progress.add(key)
             admitted.add(id(waiting))
             start = waiting.computed
-            max_tokens = len(waiting.tokens) if self.whole else max(1, budget.tokens(start))
+            max_tokens = len(waiting.tokens) if self.never_chunks_prompts else max(1, budget.tokens(start))
             count = waiting.count(start, max_tokens, self.states)
             budget.add(start, count)
             chunks.append(self._plan_chunk(waiting, count))
@@ -299,46 +303,13 @@ class Scheduler:
             self.accounting.admitted(sequence)
             self.counters.cached_tokens += sequence.computed
             self.counters.queue_seconds.append(max(0.0, time.time() - sequence.arrived))
-        self.preemption.note_started(sequence)
+        self.preemption.note_queued_or_admitted(sequence)
         self.running.append(sequence)
         return True
 
-    def commit(self, chunks: list[ScheduledChunk], results: list[StepResult]) -> list[Output]:
-        """Advance every sequence, append sampled tokens, end finished requests; return the new outputs.
-
-        Dropped chunks have no output.
-        """
-        outputs = []
-        self.accounting.begin_commit(chunks, has_prompts=self.counters.has_prompts)
-        for chunk, result in zip(chunks, results, strict=True):
-            sequence = chunk.sequence
-            if chunk.dropped:
-                continue
-            if result.error is not None:
-                outputs.append(self.fail(sequence, result.error, result.status))
-                continue
-            prefilling = chunk.prefilling
-            sequence.computed += chunk.count
-            sequence.output.prompt_logprobs.extend(result.prompt_logprobs)
-            sequence.output.forced_logprobs.extend(result.forced_logprobs)
-            self.allocator.committed(sequence, prefilling=prefilling)
-            if result.values is not None:
-                self._finish(sequence)
-                outputs.append(pooled_output(sequence, result.values))
-                continue
-            if result.rejected and result.finish is None:
-                sequence.sampling.rejections += 1
-                self._restart(sequence)
-                continue
-            if result.token is None and result.finish is None:
-                continue
-            outputs.append(self._append(chunk, result))
-        self.accounting.end_commit(chunks, outputs)
-        return outputs
-
     def fail(self, sequence: Sequence, message: str, status: int = 500) -> Output:
         """End a running sequence with an error; none of its tokens is put into the prefix cache."""
-        self._finish(sequence, cache_prefix=False)
+        self.finish(sequence, cache_prefix=False)
         return failed_output(sequence, message, status)
 
     def fail_all(self, message: str) -> list[Output]:
@@ -352,24 +323,8 @@ class Scheduler:
                 outputs.append(failed_output(sequence, message))
         return outputs
 
-    def _append(self, chunk: ScheduledChunk, result: StepResult) -> Output:
-        """Return the output of a complete chunk; slots of rejected drafts are freed."""
-        sequence = chunk.sequence
-        before = sequence.computed
-        output = append(chunk, result, self.counters)
-        if chunk.drafts:
-            if self.pool.shrink(sequence.slots, sequence.computed):
-                sequence.slot_version += 1
-            for verified in self.extensions.verified:
-                verified(sequence, len(chunk.drafts), sequence.computed - before)
-        for extend in self.extensions.output:
-            output = extend(sequence, output)
-        if output.finish is not None:
-            self._finish(sequence)
-        return output
-
-    def _finish(self, sequence: Sequence, cache_prefix: bool = True) -> None:
-        """End a running sequence; ``cache_prefix``: keep its prefix in the cache."""
+    def finish(self, sequence: Sequence, cache_prefix: bool = True) -> None:
+        """End the request of a running sequence; ``cache_prefix``: keep its prefix in the cache."""
         self._stop_running(sequence, cache_prefix)
         self._end_request(sequence)
 
@@ -377,11 +332,11 @@ class Scheduler:
         """Remove a running sequence and release its slots; ``cache_prefix``: keep its prefix in the cache."""
         self.allocator.release(sequence, cache_prefix)
         self.running.remove(sequence)
-        self._ahead_left = 0
+        self._overlapped_steps_left = 0
 
     def _end_request(self, sequence: Sequence) -> None:
         self.accounting.ended(sequence)
-        self.extensions.end_sequence(sequence)
+        self.requests.end_sequence(sequence)
 
     def accounts(self) -> dict[str, int]:
         """Return the slots by owner: ``free``, ``cached``, ``running`` and the ``capacity`` they add up to."""

@@ -15,21 +15,24 @@ from sglang_plug.contracts.extension.execution import StepExecutor
 from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.contracts.serving.executor import SINGLE_RANK
 from sglang_plug.engine.execution.executors import StepExecutors, make_executor
+from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.execution.rank_components import RankComponents, build_rank_components
 from sglang_plug.engine.execution.runner import Runner
 from sglang_plug.engine.execution.weight_update import WeightUpdater
 from sglang_plug.engine.extensions.build import BuiltExtensions, build_extensions
 from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.extensions.step_points import ForwardPoints
 from sglang_plug.engine.loading.kv_dtype import kv_dtype_name
 from sglang_plug.engine.loading.resolve import Resolved, resolve
 from sglang_plug.engine.loading.vocabulary import VocabularyReader
 from sglang_plug.engine.loop import EngineLoop, Inbox
 from sglang_plug.engine.memory.budget import GIB, DeviceMemory, MemoryLedger, device_memory, tensor_bytes
-from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
 from sglang_plug.engine.memory.prefix_pool import EnginePrefixPool
 from sglang_plug.engine.messages.api_messages import FromEngine
 from sglang_plug.engine.messages.rank_messages import Ranks
 from sglang_plug.engine.sampling.processors import LogitsProcessors
+from sglang_plug.engine.scheduling.admission_rules import GrowthReserve
 from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.tensor_parallel.group import start_ranks
@@ -71,7 +74,7 @@ def build_engine(
             unless_built.callback(ranks.close)
         ledger = MemoryLedger(memory_of(resolved.device))
         built = _extensions(resolved, plugins, ranks)
-        for close in built.points.close:
+        for close in built.points.service.close:
             unless_built.callback(close)
         with attributed_by_traceback(built.components, "while the engine was built"):
             engine = _build(built, plugins, inbox, send, heartbeat, ledger, ranks)
@@ -93,37 +96,44 @@ def _build(
     processors = _logits_processors(resolved, plugins, built.vocabulary)
     config = resolved.config
     with ledger.stage(WEIGHTS, advice(WEIGHTS, resolved)):
-        components = _loaded_components(resolved, extensions, ranks)
-    capacity = pool_capacity(components, ledger, ranks, draft_rows=extensions.max_draft_rows)
+        components = _loaded_components(resolved, extensions.forward, ranks)
+    capacity = pool_capacity(components, ledger, extensions, ranks)
     pool = SlotPool(capacity.slots, config.cache.page_size)
     kv = allocate(components, pool, ledger, ranks) if resolved.causal else None
     allocate_requests(capacity, ledger)
     executors = StepExecutors() if kv is None else _executors(components, kv, pool.capacity, ledger)
-    runner = Runner(components, kv, ranks=ranks, executors=executors)
+    runner = Runner(components, kv, extensions.sampling, ranks=ranks, executors=executors)
     scheduler = _scheduler(resolved, scheduling, pool, extensions)
-    engine = EngineLoop(
+    describe = partial(described, components=(*resolved.components, *built.components))
+    pipeline = Pipeline(
         scheduler,
         runner,
+        overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
+        out_of_memory_message=ledger.of_step,
+        describe=describe,
+        shared=ranks is not None,
+        step_budget=extensions.planning.step_budget,
+    )
+    engine = EngineLoop(
+        pipeline,
         inbox,
         send,
         info=_info(resolved, plugins, scheduler, ledger, components),
         max_queued=config.schedule.max_queued_requests,
         heartbeat=heartbeat,
         update_weights=WeightUpdater(components, kv, ranks),
-        shortage=ledger.of_step,
-        overlap=runner.asynchronous and not config.schedule.disable_overlap_schedule,
-        describe=partial(described, components=(*resolved.components, *built.components)),
+        describe=describe,
         ranks=ranks,
         extensions=extensions,
         processors=processors,
     )
     if kv is not None:
         return_memory = (lambda runs: None) if ranks is None else ranks.return_memory
-        prefixes = EnginePrefixPool(scheduler.allocator, kv, resolved, return_memory)
-        for use_prefixes in extensions.use_prefixes:
+        prefixes = EnginePrefixPool(scheduler.allocator, kv, extensions.start.stored_states, resolved, return_memory)
+        for use_prefixes in extensions.start.use_prefixes:
             use_prefixes(prefixes)
-        extensions.share_tensor_store()
-    for start in extensions.start:
+        extensions.start.share_tensor_store()
+    for start in extensions.start.start:
         start()
     return engine
 
@@ -144,9 +154,9 @@ def _logits_processors(resolved: Resolved, plugins: Plugins, vocabulary: Vocabul
     )
 
 
-def _loaded_components(resolved: Resolved, extensions: ExtensionPoints, ranks: Ranks | None) -> RankComponents:
+def _loaded_components(resolved: Resolved, extensions: ForwardPoints, ranks: Ranks | None) -> RankComponents:
     """Build this rank's components, load the weights of all ranks, and install the step extensions."""
-    components = build_rank_components(resolved, SINGLE_RANK if ranks is None else ranks.collectives, extensions)
+    components = build_rank_components(resolved, extensions, SINGLE_RANK if ranks is None else ranks.collectives)
     components.all_ranks_succeeded(True)  # wait until all have loaded their weights
     components.use(components.model)
     return components
@@ -158,22 +168,23 @@ def _scheduler(
     pool: SlotPool,
     extensions: ExtensionPoints,
 ) -> Scheduler:
-    limits = [limit for extension in extensions.memory if (limit := extension.max_running()) is not None]
+    limits = [limit for extension in extensions.start.memory if (limit := extension.max_running()) is not None]
+    planning = extensions.planning
     return Scheduler(
-        pool,
-        scheduling.cache,
+        KVAllocator(pool, scheduling.cache, extensions.cache, scheduling.cache_description),
         scheduling.policy,
         chunk_size=resolved.chunk_size,
         max_running=min([resolved.max_running, *limits]),
-        whole=resolved.whole,
-        extensions=extensions,
-        owners=scheduling.owners,
+        never_chunks_prompts=resolved.never_chunks_prompts,
+        requests=extensions.requests,
+        planning=planning,
         preemption=Preemption(
             policy=scheduling.preemptive,
             name=scheduling.policy_name,
-            extension=extensions.preemption,
-            extension_name=extensions.owner(extensions.preemption),
+            extension=planning.preemption,
+            extension_name=planning.names.of(planning.preemption),
         ),
+        reserve=GrowthReserve(),
         accounting=scheduling.accounting,
     )
 
@@ -181,7 +192,7 @@ def _scheduler(
 def _executors(components: RankComponents, kv: KVPool, max_context: int, ledger: MemoryLedger) -> StepExecutors:
     """Make the executors of the step extensions for ``kv``, and let them capture the model."""
     executors: dict[str, StepExecutor] = {}
-    for name, phase in components.extensions.executions.items():
+    for name, phase in components.extensions.execution_phases.items():
         with ledger.stage(phase.memory_name, phase.memory_advice) as stage:
             executor = make_executor(phase, components, kv, max_context)
             if executor is None:
@@ -237,7 +248,7 @@ def _memory_usage(components: RankComponents, pool: SlotPool, ledger: MemoryLedg
     """Return the memory of weights, KV pool and graphs in GiB, and the tokens of the pool, for ``/server_info``."""
     resolved = components.resolved
     kv_bytes = pool.rows * bytes_per_slot(resolved) if resolved.causal else 0
-    executors = [phase.memory_name for phase in components.extensions.executions.values()]
+    executors = [phase.memory_name for phase in components.extensions.execution_phases.values()]
     sizes = {
         "weight": ledger.taken[WEIGHTS] if WEIGHTS in ledger.taken else tensor_bytes(components.model),
         "kvcache": kv_bytes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +13,7 @@ from sglang_plug.contracts.model.batch import KVPool
 from sglang_plug.engine.execution.executors import make_executor
 from sglang_plug.engine.execution.rank_components import RankComponents
 from sglang_plug.engine.execution.runner import Runner
+from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.loading.resolve import Resolved
 from sglang_plug.engine.memory.budget import DeviceMemory, MemoryLedger, gigabytes
 from sglang_plug.engine.memory.kv_slots import SlotPool
@@ -51,7 +53,7 @@ class Capacity:
 
 
 def pool_capacity(
-    components: RankComponents, ledger: MemoryLedger, ranks: Ranks | None = None, *, draft_rows: int = 0
+    components: RankComponents, ledger: MemoryLedger, extensions: ExtensionPoints, ranks: Ranks | None = None
 ) -> Capacity:
     """Return the configured capacity, or else the largest that fits and can be used.
 
@@ -64,16 +66,16 @@ def pool_capacity(
     if cache.max_total_tokens is not None:
         if resolved.causal:
             room_left = _check_room(cache.max_total_tokens, resolved, ledger)
-            return Capacity(cache.max_total_tokens, _requests(components, room_left, ledger)[0])
+            return Capacity(cache.max_total_tokens, _requests(extensions.start.memory, room_left, resolved, ledger)[0])
         return Capacity(min(cache.max_total_tokens, useful))
     if not resolved.causal:
         return Capacity(useful)  # slots are only counted: an encoder keeps no keys and values
     if (memory := ledger.memory) is None:
         room, fraction = _host_room(resolved)
     else:
-        _profile(components, ledger, memory, ranks, draft_rows)
+        _profile(components, ledger, extensions, memory, ranks)
         room, fraction = _device_room(resolved, ledger, memory)
-    requests, room = _requests(components, room, ledger)
+    requests, room = _requests(extensions.start.memory, room, resolved, ledger)
     each = bytes_per_slot(resolved)
     slots = min(int(room // each) if each else max(COUNTED, resolved.context_length + page), useful)
     if slots < 2 * page:
@@ -86,18 +88,20 @@ def pool_capacity(
     return Capacity(slots, requests)
 
 
-def _requests(components: RankComponents, room: float, ledger: MemoryLedger) -> tuple[Requests, float]:
+def _requests(
+    extensions: Iterable[MemoryPhase], room: float, resolved: Resolved, ledger: MemoryLedger
+) -> tuple[Requests, float]:
     """Return what step extensions take of ``room`` bytes, and what they leave.
 
     Raises ``ConfigError`` if it does not suffice.
     """
     requests: list[tuple[MemoryPhase, MemoryRequest]] = []
-    for extension in components.extensions.memory:
+    for extension in extensions:
         if (request := extension.memory_request(room)) is not None:
             requests.append((extension, request))
             is_elsewhere = request.on_host and ledger.memory is not None
             if request.on_host:
-                _check_host(request, _host_bytes(components.resolved) if is_elsewhere else room)
+                _check_host(request, _host_bytes(resolved) if is_elsewhere else room)
             room -= 0 if is_elsewhere else request.bytes
     return tuple(requests), room
 
@@ -178,33 +182,37 @@ def _tensors(components: RankComponents, rows: int, max_context: int, ranks: Ran
 
 
 def _profile(
-    components: RankComponents, ledger: MemoryLedger, memory: DeviceMemory, ranks: Ranks | None, draft_rows: int
+    components: RankComponents,
+    ledger: MemoryLedger,
+    extensions: ExtensionPoints,
+    memory: DeviceMemory,
+    ranks: Ranks | None,
 ) -> None:
     """Measure the memory of the largest step and of the executors, and record it in the ledger."""
     resolved = components.resolved
     page, context = components.page_size, resolved.context_length
     steps = LargestSteps(
-        tokens=max(resolved.chunk_size, context) if resolved.whole else resolved.chunk_size,
+        tokens=max(resolved.chunk_size, context) if resolved.never_chunks_prompts else resolved.chunk_size,
         longest=context,
-        sequences=max(resolved.max_running, draft_rows),
+        sequences=max(resolved.max_running, extensions.start.max_draft_rows),
         task=resolved.tasks[0],
         vocabulary=resolved.vocab_size,
         page_size=page,
-    ).with_extensions(components.extensions)
+    ).with_extensions(extensions.start, extensions.requests)
     with ledger.guard(f"a KV pool of {steps.slots} tokens for memory profiling", advice(STEP, resolved)):
         kv = _tensors(components, SlotPool(steps.slots, page).rows, context, ranks)
-    for extension in components.extensions.memory:
+    for extension in extensions.start.memory:
         extension.allocate(extension.memory_request(None))
     with ledger.stage(STEP, advice(STEP, resolved), peak=True):
-        steps.run(Runner(components, kv, ranks=ranks))
+        steps.run(Runner(components, kv, extensions.sampling, ranks=ranks))
     for sequence in steps.largest:
-        components.extensions.end_sequence(sequence)
-    for phase in components.extensions.executions.values():
+        extensions.requests.end_sequence(sequence)
+    for phase in components.extensions.execution_phases.values():
         with ledger.guard(phase.memory_name, phase.memory_advice):
             taken = executor_bytes(partial(make_executor, phase, components, kv, context), components.model, memory)
         if taken is not None:
             ledger.enter(phase.memory_name, taken)
-    for extension in components.extensions.memory:
+    for extension in extensions.start.memory:
         extension.allocate(None)
 
 

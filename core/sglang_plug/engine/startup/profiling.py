@@ -15,7 +15,8 @@ from sglang_plug.contracts.model.model import Model
 from sglang_plug.contracts.request import LogprobOptions, Request, Task
 from sglang_plug.contracts.sampling_params import SamplingParams
 from sglang_plug.engine.execution.runner import Runner
-from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.extensions.request_points import RequestPoints
+from sglang_plug.engine.extensions.server_points import StartPoints
 from sglang_plug.engine.memory.budget import DeviceMemory
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
@@ -73,12 +74,12 @@ class LargestSteps:
         for sequence in self.largest:
             self._run_with(sequence, runner)
 
-    def with_extensions(self, extensions: ExtensionPoints) -> LargestSteps:
+    def with_extensions(self, start: StartPoints, requests: RequestPoints) -> LargestSteps:
         """Return the same steps, and one for the largest request of each step extension; see ``ProfilingPhase``."""
-        requests = (largest_request(self.longest - 1) for largest_request in extensions.largest_request)
-        sequences = [self._sequence(self._lengthened(request)) for request in requests if request is not None]
+        largest = (largest_request(self.longest - 1) for largest_request in start.largest_request)
+        sequences = [self._sequence(self._lengthened(request)) for request in largest if request is not None]
         for sequence in sequences:
-            extensions.admit_sequence(sequence)
+            requests.admit_sequence(sequence)
         return replace(self, largest=tuple(sequences))
 
     def _lengthened(self, request: Request) -> Request:

@@ -28,8 +28,8 @@ class SchedulingComponents:
     policy_name: str
     """The policy as errors name it."""
     accounting: CallerAccounting
-    owners: str
-    """The components that an error about lost slots names."""
+    cache_description: str
+    """The prefix cache and its eviction policy, as errors name them."""
 
 
 def build_scheduling_components(resolved: Resolved) -> SchedulingComponents:
@@ -52,7 +52,7 @@ def build_scheduling_components(resolved: Resolved) -> SchedulingComponents:
         preemptive,
         name,
         CallerAccounting(accounting, preemptive, options.caller_weights),
-        owners=f"{component}, evicting by {resolved.choices['eviction'].component}",
+        cache_description=f"{component}, evicting by {resolved.choices['eviction'].component}",
     )
 
 

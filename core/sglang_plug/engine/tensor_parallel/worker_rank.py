@@ -22,7 +22,7 @@ from sglang_plug.contracts.request import RequestError
 from sglang_plug.contracts.serving.executor import Executor, RankEndpoint
 from sglang_plug.engine.execution.executors import StepExecutors, worker_executors
 from sglang_plug.engine.execution.rank_components import RankComponents, build_rank_components
-from sglang_plug.engine.execution.runner import slot_tables
+from sglang_plug.engine.execution.step_batch import slot_tables
 from sglang_plug.engine.execution.weight_update import WeightUpdater
 from sglang_plug.engine.extensions.build import build_extensions
 from sglang_plug.engine.loading.resolve import resolve
@@ -39,6 +39,7 @@ from sglang_plug.engine.messages.rank_messages import (
 )
 from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.installed.fingerprint import check_same_plugins
+from sglang_plug.plugins.lifecycle import ComponentLifecycle
 from sglang_plug.plugins.registry import PluginError, Plugins
 from sglang_plug.system.child_process import leave_signals_to_parent
 from sglang_plug.system.freed_memory import return_freed_memory
@@ -183,7 +184,7 @@ def follow(config: EngineConfig, plugins: Plugins, endpoint: RankEndpoint) -> No
     if resolved.device.type == "cuda":
         torch.cuda.set_device(resolved.device)
     extensions = build_extensions(resolved, plugins, collectives=endpoint.collectives).points
-    components = build_rank_components(resolved, endpoint.collectives, extensions)
+    components = build_rank_components(resolved, extensions.forward, endpoint.collectives)
     components.use(components.model)
     worker_rank = WorkerRank(components, endpoint)
     components.all_ranks_succeeded(True)
@@ -210,11 +211,11 @@ def main() -> int:
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerRankLaunch)
     logging.basicConfig(level=launch.config.log_level.upper(), format=f"[%(asctime)s rank {launch.rank}] %(message)s")
     faulthandler.enable()
-    parent = ParentWatch(FAILED_EXIT)
+    lifecycle = ComponentLifecycle()
+    ParentWatch(FAILED_EXIT, lifecycle.stop)
     try:
-        plugins = Plugins.discover(launch.config.plugins)
+        plugins = Plugins.discover(launch.config.plugins, lifecycle)
         check_same_plugins(plugins.fingerprint, launch.fingerprint, f"rank {launch.rank}")
-        parent.before_exit = plugins.lifecycle.stop
         follow(launch.config, plugins, _endpoint(launch, plugins))
     except ConfigError as error:
         cause = error.__cause__ if isinstance(error, PluginError) else None

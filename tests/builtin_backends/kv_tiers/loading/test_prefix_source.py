@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sglang_plug import KVBlock, SequenceView, StatePhase, StateShape
+from sglang_plug import KVBlock, SequenceView, StateShape, StoredStatePhase
 from sglang_plug_backends.kv_stores.host import HostStore
 from sglang_plug_backends.kv_stores.settings import HostSettings
 from sglang_plug_backends.kv_tiers.block_layout import BlockLayout
@@ -24,7 +24,7 @@ LAYOUT = BlockLayout(tokens=4, layers=2, key_bytes=8, value_bytes=8)
 BLOCKS = [bytes([number]) * 32 for number in range(8)]
 
 
-class Owner(StatePhase):
+class Owner(StoredStatePhase):
     """States of two tensors, of which the second one is not aligned."""
 
     def stored_tensors(self, multiple: int) -> Sequence[StateShape]:
@@ -34,7 +34,7 @@ class Owner(StatePhase):
         return [torch.full((3,), length, dtype=torch.uint8), torch.full((2, 2), float(length))]
 
 
-STATES = StateLayout.of([StatePhase(), Owner()], LAYOUT.tokens)
+STATES = StateLayout.of([StoredStatePhase(), Owner()], LAYOUT.tokens)
 KEYS = [(end, STATES.key(BLOCKS[end - 1])) for end in range(1, 9)]
 
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_plug import LogprobOptions, Request, RequestError, SamplingParams
-from sglang_plug.engine.admission.open_requests import OpenRequests, Queue, RequestChecks, check_token_ids
+from sglang_plug.engine.admission.open_requests import OpenRequests, RequestChecks, SchedulerQueueView, check_token_ids
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
-from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.sequence import Sequence
+from sglang_plug.testing.scheduler_parts import build_scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.policies import LongestPrefix
@@ -122,8 +122,8 @@ class CountingCache(RadixCache):
 def test_arrivals_between_two_steps_look_up_each_prefix_once() -> None:
     cache = CountingCache(1, LeastRecentlyUsed(), lambda: 0.0)
     policy = CheckedPolicy(LongestPrefix(), "longest prefix first")
-    scheduler = Scheduler(SlotPool(64, 1), cache, policy, chunk_size=32, max_running=2)
-    queue = Queue(scheduler)
+    scheduler = build_scheduler(SlotPool(64, 1), cache, policy, chunk_size=32, max_running=2)
+    queue = SchedulerQueueView(scheduler)
     for number in range(40):
         arriving = Sequence.of(Request(id=str(number), tokens=(number, 1, 2), arrived=float(number)), 9)
         scheduler.add(arriving)

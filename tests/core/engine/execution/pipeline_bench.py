@@ -8,19 +8,19 @@ from collections.abc import Sequence as Ordered
 from typing import Any
 
 from sglang_plug import Finish, Output, Request, SamplingParams
-from sglang_plug.engine.loop import EngineLoop
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.messages.api_messages import FromEngine, StepOutputs, Submit, ToEngine
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.launched_step import DeferredSampling, LaunchedStep
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence
-from sglang_plug.engine.watchdog import Heartbeat
+from sglang_plug.testing.scheduler_parts import build_scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.recurrent_state.state_rows import held_state
 from sglang_plug_backends.recurrent_state.state_steps import StateSteps
 from sglang_plug_backends.schedule.policies import FirstCome
+from tests.core.engine.loop_parts import build_loop
 from tests.core.engine.scheduling.scheduler_bench import STOP, PlayedStates, next_token, with_states
 from tests.core.engine.scheduling.scheduler_bench import sampled as drafted
 
@@ -156,7 +156,7 @@ class Bench:
         self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
         clock = itertools.count()
         options = with_states(options, page_size)
-        self.scheduler = Scheduler(
+        self.scheduler = build_scheduler(
             SlotPool(capacity, page_size),
             cache(page_size, LeastRecentlyUsed(), lambda: float(next(clock))),
             policy(),
@@ -164,15 +164,13 @@ class Bench:
         )
         self.constrained = set[str]()
         self.scheduler.add = self.add  # type: ignore[method-assign]
-        self.loop = EngineLoop(
+        self.loop = build_loop(
             self.scheduler,
-            self.device,  # type: ignore[arg-type]
+            self.device,
             self.box,
             self.sent.append,
             info={"vocab_size": 1000, "context_length": WIDTH, "tasks": ["generate"]},
             max_queued=1000,
-            heartbeat=Heartbeat(),
-            update_weights=lambda source, revision: None,
             overlap=overlap,
         )
 

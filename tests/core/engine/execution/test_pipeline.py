@@ -7,7 +7,7 @@ import pytest
 from sglang_plug import Finish, LogprobOptions, Request, SamplingParams
 from sglang_plug.engine.execution.pipeline import Pipeline
 from sglang_plug.engine.messages.api_messages import Abort, Control, Reply, StepOutputs
-from sglang_plug.engine.scheduling.scheduler import MAX_STEPS_AHEAD_OF_QUEUE
+from sglang_plug.engine.scheduling.scheduler import MAX_OVERLAPPED_STEPS
 from sglang_plug.engine.sequences.launched_step import DeferredSampling, LaunchedStep
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.sequences.sequence import Sequence
@@ -165,7 +165,7 @@ def test_those_that_found_no_room_are_looked_at_again() -> None:
         return plan()
 
     bench.scheduler.plan = counted  # type: ignore[method-assign]
-    for _ in range(2 * MAX_STEPS_AHEAD_OF_QUEUE + 4):
+    for _ in range(2 * MAX_OVERLAPPED_STEPS + 4):
         bench.step()
     assert plans == 3 and bench.tokens("b") == []
     bench.finish()

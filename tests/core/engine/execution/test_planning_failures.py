@@ -49,8 +49,8 @@ class Faulty(StepExtension, PlanningPhase, StepBudgetPhase, PreemptionPhase, Sta
         self._fail("prompt_budget")
         return None
 
-    def began(self, sequence: SequenceView) -> None:
-        self._fail("began")
+    def queued_or_admitted(self, sequence: SequenceView) -> None:
+        self._fail("queued_or_admitted")
 
     def preemption_due(self) -> bool:
         self._fail("preemption_due")
@@ -152,10 +152,10 @@ def test_steps_that_can_never_be_planned_end_the_engine() -> None:
 
 
 def test_a_request_that_cannot_be_queued_ends_alone() -> None:
-    bench, faulty = with_waiting_requests("began")
+    bench, faulty = with_waiting_requests("queued_or_admitted")
     faulty.fails = True
     bench.loop.step()
     faulty.fails = False
-    assert bench.end("c")[:2] == ("error", 500) and "a fault in began" in bench.end("c")[2]
+    assert bench.end("c")[:2] == ("error", 500) and "a fault in queued_or_admitted" in bench.end("c")[2]
     bench.run()
     assert bench.tokens("a") == bench.tokens("b") == [5] * 20

@@ -11,6 +11,7 @@ import pytest
 from sglang_plug import EngineConfig, Plugins
 from sglang_plug.config import BackendOptions, ModelOptions, PluginOptions
 from sglang_plug.engine.execution.rank_components import build_rank_components
+from sglang_plug.engine.extensions.step_points import ForwardPoints
 from sglang_plug.engine.loading.resolve import resolve
 
 KERNEL_SETS = """
@@ -54,4 +55,4 @@ def test_kernel_sets_are_made_with_their_settings(
         plugins=PluginOptions(settings=settings),
     )
     resolved = resolve(config, Plugins.discover(config.plugins))
-    assert build_rank_components(resolved).kernels.name == expected
+    assert build_rank_components(resolved, ForwardPoints()).kernels.name == expected

@@ -43,7 +43,7 @@ class Holder(StepExtension, AdmissionPhase, HoldPhase):
 
 
 def held_by(*holders: Holder) -> HeldSequences:
-    return HeldSequences(extension_points({str(number): holder for number, holder in enumerate(holders)}))
+    return HeldSequences(extension_points({str(number): holder for number, holder in enumerate(holders)}).requests)
 
 
 def sequence(id: str = "a") -> Sequence:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy
 import pytest
 
-from sglang_plug import MetricCounter, MetricGauge, ServicePhase, StepExtension
+from sglang_plug import MetricCounter, MetricGauge, MetricsPhase, StepExtension
 from sglang_plug.engine.extensions.metrics import ExtensionMetrics
 from sglang_plug.engine.extensions.points import extension_points
 
 GOOD = MetricCounter("good_total", "Good", (("label", "a"),), 2.0)
 
 
-class Reports(StepExtension, ServicePhase):
+class Reports(StepExtension, MetricsPhase):
     def __init__(self, counters: Iterable[Any] = (), gauges: Iterable[Any] = ()) -> None:
         self.returned, self.returned_gauges, self.calls = counters, gauges, 0
 
@@ -41,7 +41,7 @@ def test_metrics_that_cannot_be_sent_are_left_out_with_a_log_line(
     bad: Any, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     faulty, other = Reports([GOOD, bad]), Reports([GOOD], [MetricGauge("b_info", "B", (("x", "y"),))])
-    metrics = ExtensionMetrics(extension_points({"faulty": faulty, "other": other}), describe=str)
+    metrics = ExtensionMetrics(extension_points({"faulty": faulty, "other": other}).service, describe=str)
     for _ in range(3):
         assert metrics.counters() == (GOOD,)
         assert [fact.name for fact in metrics.gauges()] == ["b_info"]
@@ -50,6 +50,6 @@ def test_metrics_that_cannot_be_sent_are_left_out_with_a_log_line(
 
 
 def test_a_method_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    metrics = ExtensionMetrics(extension_points({"faulty": Reports(1), "other": Reports([GOOD])}))  # type: ignore[arg-type]
+    metrics = ExtensionMetrics(extension_points({"faulty": Reports(1), "other": Reports([GOOD])}).service)  # type: ignore[arg-type]
     assert metrics.counters() == metrics.counters() == (GOOD,)
     assert caplog.text.count("are left out from now on") == 1

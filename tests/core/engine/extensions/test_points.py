@@ -11,7 +11,6 @@ import torch
 
 from sglang_plug import (
     AdmissionPhase,
-    CachePhase,
     ChunkView,
     ConfigError,
     Constraint,
@@ -29,6 +28,7 @@ from sglang_plug import (
     StepBudgetPhase,
     StepExtension,
     StepPlan,
+    TensorStorePhase,
     TokenDecision,
 )
 from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
@@ -60,20 +60,21 @@ def test_without_extensions_every_list_is_empty() -> None:
 def test_only_overridden_methods_are_collected_in_order() -> None:
     drafts, watches = Drafts(), Watches()
     points = extension_points({"watches": watches, "drafts": drafts})
-    assert points.plan == (drafts.plan,) and points.finished == (watches.finished,)
-    assert points.waits_for == (watches.waits_for,)
-    assert points.verified == points.output == points.close == () and points.controls == {}
+    assert points.planning.plan == (drafts.plan,) and points.requests.finished == (watches.finished,)
+    assert points.planning.waits_for == (watches.waits_for,)
+    assert points.requests.verified == points.requests.output == points.service.close == ()
+    assert points.service.controls == {}
 
 
 def test_memory_is_reserved_for_the_largest_step_with_drafts() -> None:
-    assert extension_points({"drafts": Drafts(), "watches": Watches()}).max_draft_rows == 7
+    assert extension_points({"drafts": Drafts(), "watches": Watches()}).start.max_draft_rows == 7
 
 
 def test_a_method_of_a_phase_that_is_not_inherited_is_never_called() -> None:
     class Loose(StepExtension):
         def plan(self, step: StepPlan) -> None: ...
 
-    assert extension_points({"loose": Loose()}).plan == ()
+    assert extension_points({"loose": Loose()}).planning.plan == ()
 
 
 class Budgets(StepExtension, StepBudgetPhase):
@@ -86,16 +87,16 @@ class Preemptions(StepExtension, PreemptionPhase):
 
 def test_one_extension_at_most_preempts() -> None:
     preemptions = Preemptions()
-    assert extension_points({"one": preemptions, "budgets": Budgets()}).preemption is preemptions
-    assert not extension_points({}).preemption.preemption_due()
+    assert extension_points({"one": preemptions, "budgets": Budgets()}).planning.preemption is preemptions
+    assert not extension_points({}).planning.preemption.preemption_due()
     with pytest.raises(ConfigError, match="'one' and 'two' all preempt running sequences; keep one of them"):
         extension_points({"one": preemptions, "two": Preemptions()})
 
 
 def test_one_extension_at_most_chooses_the_number_of_prompt_tokens() -> None:
     budgets = Budgets()
-    assert extension_points({"one": budgets, "drafts": Drafts()}).step_budget is budgets
-    assert extension_points({"drafts": Drafts()}).step_budget.prompt_budget([]) is None
+    assert extension_points({"one": budgets, "drafts": Drafts()}).planning.step_budget is budgets
+    assert extension_points({"drafts": Drafts()}).planning.step_budget.prompt_budget([]) is None
     with pytest.raises(ConfigError, match="'one' and 'two' all choose how many prompt tokens a step has; keep one"):
         extension_points({"one": budgets, "two": Budgets()})
 
@@ -113,7 +114,7 @@ class Keyed(StepExtension, AdmissionPhase, RankPhase):
 
 def admitted(points: ExtensionPoints, salt: str = "", adapter: str | None = None) -> EngineSequence:
     sequence = EngineSequence.of(Request(id="1", tokens=(1,), salt=salt, adapter=adapter), 9)
-    points.admit_sequence(sequence)
+    points.requests.admit_sequence(sequence)
     return sequence
 
 
@@ -167,15 +168,18 @@ def test_those_that_admitted_a_refused_request_know_that_it_is_over() -> None:
         admitted(points)
     assert [extension.open for extension in (first, refuses, last)] == [0, 0, 0]
     accepting = extension_points({"first": first, "last": last})
-    accepting.end_sequence(admitted(accepting))
+    accepting.requests.end_sequence(admitted(accepting))
     assert first.open == last.open == 0
 
 
 def test_worker_ranks_are_told_by_the_name_of_the_extension() -> None:
     points = extension_points({"one": Keyed("", b"step data"), "two": Keyed("")})
-    assert points.rank_steps([], BATCH) == {"one": RankStep(b"step data")}
-    assert extension_points({"two": Keyed("")}).rank_steps([], BATCH) == {}
-    assert list(points.rank_step) == ["one", "two"] and points.prepare_step == points.handle_command == {}
+    assert points.forward.rank_steps([], BATCH) == {"one": RankStep(b"step data")}
+    assert extension_points({"two": Keyed("")}).forward.rank_steps([], BATCH) == {}
+    assert (
+        list(points.forward.rank_step) == ["one", "two"]
+        and points.forward.prepare_step == points.forward.handle_command == {}
+    )
 
 
 class Constrains(StepExtension, SamplingPhase):
@@ -197,11 +201,12 @@ def constrained_sequence(*, constrained: bool = True, max_new_tokens: int = 4) -
 def test_one_extension_at_most_constrains_a_sequence() -> None:
     request = Request(id="1", tokens=(1,))
     decision = TokenDecision(rejected=True)
-    assert not ExtensionPoints().is_constrained(request)
+    assert not ExtensionPoints().requests.is_constrained(request)
     points = extension_points({"idle": Constrains(), "one": Constrains(decision)})
-    assert points.is_constrained(request) and points.decisions([constrained_sequence()], [0]) == {0: decision}
+    assert points.requests.is_constrained(request)
+    assert points.sampling.decisions([constrained_sequence()], [0]) == {0: decision}
     with pytest.raises(RequestError, match="'one' and 'two' both constrain this output"):
-        extension_points({"one": Constrains(decision), "two": Constrains(decision)}).is_constrained(request)
+        extension_points({"one": Constrains(decision), "two": Constrains(decision)}).requests.is_constrained(request)
 
 
 @pytest.mark.parametrize(
@@ -220,22 +225,24 @@ def test_a_wrong_decision_ends_the_request_with_an_error_that_names_the_extensio
     decisions: list[TokenDecision], sequence: EngineSequence, message: str
 ) -> None:
     points = extension_points({str(number): Constrains(decision) for number, decision in enumerate(decisions)})
-    error = points.decisions([sequence], [0])[0].error
+    error = points.sampling.decisions([sequence], [0])[0].error
     assert error is not None and error.status == 500 and re.search(message, str(error))
 
 
 def test_forced_tokens_up_to_the_limit_are_no_error() -> None:
     decision = TokenDecision(forced=(5,) * 3)
-    assert extension_points({"one": Constrains(decision)}).decisions([constrained_sequence()], [0]) == {0: decision}
+    assert extension_points({"one": Constrains(decision)}).sampling.decisions([constrained_sequence()], [0]) == {
+        0: decision
+    }
 
 
 def test_a_decision_about_another_row_is_an_error_that_names_the_extension() -> None:
     points = extension_points({"one": Constrains(TokenDecision())}, labels={"one": "step-extension 'one' from there"})
     with pytest.raises(RuntimeError, match=r"^step-extension 'one' from there: sampled\(\) decides about row 3 of 1"):
-        points.decisions([constrained_sequence()], [3])
+        points.sampling.decisions([constrained_sequence()], [3])
 
 
-class Stores(StepExtension, CachePhase):
+class Stores(StepExtension, TensorStorePhase):
     def __init__(self, store: Any = None) -> None:
         self.store, self.received = store, list[Any]()
 
@@ -248,10 +255,10 @@ class Stores(StepExtension, CachePhase):
 
 def test_two_stores_of_tensors_are_an_error_that_names_both() -> None:
     uses = Stores()
-    extension_points({"one": Stores("a store"), "uses": uses}).share_tensor_store()
+    extension_points({"one": Stores("a store"), "uses": uses}).start.share_tensor_store()
     assert uses.received == ["a store"]
     with pytest.raises(ConfigError, match="'one' and step-extension 'two' both have a store of tensors"):
-        extension_points({"one": Stores("a"), "uses": uses, "two": Stores("b")}).share_tensor_store()
+        extension_points({"one": Stores("a"), "uses": uses, "two": Stores("b")}).start.share_tensor_store()
 
 
 class Fails(Counts):
@@ -266,14 +273,16 @@ def test_finished_is_called_for_each_extension_even_if_one_of_them_fails(caplog:
         admitted(extension_points({"fails": fails, "last": last, "refuses": refuses}))
     assert fails.open == last.open == 0 and "step-extension 'fails': finished() failed" in caplog.text
     accepting = extension_points({"fails": fails, "last": last})
-    accepting.end_sequence(admitted(accepting))
+    accepting.requests.end_sequence(admitted(accepting))
     assert fails.open == last.open == 0
 
 
 def test_a_refusal_names_the_part_of_the_request() -> None:
     points = extension_points({}, {"constraint": "constraint: nobody serves it", "adapter": "adapter: nobody"})
     with pytest.raises(RequestError, match="constraint: nobody") as caught:
-        points.admit_sequence(EngineSequence.of(Request(id="1", tokens=(1,), constraint=Constraint("regex")), 9))
+        points.requests.admit_sequence(
+            EngineSequence.of(Request(id="1", tokens=(1,), constraint=Constraint("regex")), 9)
+        )
     assert caught.value.about == "constraint"
     with pytest.raises(RequestError, match="adapter: nobody") as caught:
         admitted(points, adapter="x")
@@ -293,7 +302,7 @@ def test_an_idle_engine_does_not_wait_for_a_time_that_has_passed(
     timeouts: tuple[float | None, ...], shortest: float | None
 ) -> None:
     points = extension_points({str(number): Idle(timeout) for number, timeout in enumerate(timeouts)})
-    assert points.shortest_idle_timeout() == shortest
+    assert points.service.shortest_idle_timeout() == shortest
 
 
 class Adapted(StepExtension, AdmissionPhase):
@@ -304,7 +313,9 @@ class Adapted(StepExtension, AdmissionPhase):
 def salt(caller: str, *extensions: StepExtension) -> str:
     """The salt of a sequence whose caller gives one."""
     sequence = EngineSequence.of(Request(id="one", tokens=(1, 2), salt=caller), 100)
-    extension_points({str(number): extension for number, extension in enumerate(extensions)}).admit_sequence(sequence)
+    extension_points({str(number): extension for number, extension in enumerate(extensions)}).requests.admit_sequence(
+        sequence
+    )
     return sequence.salt
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from sglang_plug import CachePhase, PrefixCache, Request, SequenceView, StepExtension
 from sglang_plug.engine.extensions.points import extension_points
+from sglang_plug.engine.extensions.server_points import CachePoints
 from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
 from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
@@ -18,7 +19,9 @@ from sglang_plug_backends.prefix_cache.radix import RadixCache
 
 
 def allocator(slots: int = 32, page_size: int = 4, cache: type[PrefixCache] = RadixCache) -> KVAllocator:
-    return KVAllocator(SlotPool(slots, page_size), cache(page_size, LeastRecentlyUsed(), time.monotonic))
+    return KVAllocator(
+        SlotPool(slots, page_size), cache(page_size, LeastRecentlyUsed(), time.monotonic), CachePoints(), "the cache"
+    )
 
 
 def sequence(length: int, first: int = 0) -> Sequence:
@@ -120,7 +123,7 @@ class CacheRecorder(StepExtension, CachePhase):
 def test_an_extension_can_follow_what_is_cached() -> None:
     recorder = CacheRecorder()
     points = extension_points({"recorder": recorder})
-    kv = KVAllocator(SlotPool(32, 4), RadixCache(4, LeastRecentlyUsed(), time.monotonic), points)
+    kv = KVAllocator(SlotPool(32, 4), RadixCache(4, LeastRecentlyUsed(), time.monotonic), points.cache, "the cache")
 
     def compare() -> None:
         assert len(recorder.slots) == kv.cache.size

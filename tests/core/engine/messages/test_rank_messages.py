@@ -16,7 +16,7 @@ from torch import Tensor
 from sglang_plug import ForwardBatch, Kernels, RankEndpoint, RankGroup, RankStep, Request, SamplingParams
 from sglang_plug.contracts.serving.executor import Collectives
 from sglang_plug.engine.execution.runner import Runner
-from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.extensions.step_points import ForwardPoints, SamplingPoints
 from sglang_plug.engine.messages.rank_messages import Ranks, ToWorkerRank
 from sglang_plug.engine.sequences.launched_step import DeviceTokens
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
@@ -88,7 +88,7 @@ class RankComponents:
     """What a runner and a worker rank read of their own components."""
 
     device, page_size = CPU, 1
-    kernels, extensions = Kernels(), ExtensionPoints()
+    kernels, extensions = Kernels(), ForwardPoints()
 
     def __init__(self) -> None:
         self.backend = Backend()
@@ -102,7 +102,7 @@ class Bench:
         self.group = RecordingGroup()
         self.ranks = Ranks(self.group)
         own: Any = RankComponents()
-        self.runner = Runner(own, None)
+        self.runner = Runner(own, None, SamplingPoints())
         self.components: Any = RankComponents()
         self.worker_rank = WorkerRank(self.components, RankEndpoint(Line(1, self.group.sent), self.group.receive))
 
@@ -194,7 +194,7 @@ def test_tensors_of_step_extensions_follow() -> None:
     steps = {"images": RankStep(b"rows", (torch.tensor([1, 2]), states.T)), "other": RankStep(b"step data")}
     received = dict[str, RankStep]()
     prepare_step = {name: lambda step, batch, name=name: received.update({name: step}) for name in steps}
-    bench.components.extensions = ExtensionPoints(prepare_step=prepare_step)
+    bench.components.extensions = ForwardPoints(prepare_step=prepare_step)
     bench.step([ScheduledChunk(seq, 3)], extensions=steps)
     rows, transposed = received["images"].tensors
     assert received["images"].data == b"rows" and rows.tolist() == [1, 2]
@@ -208,7 +208,7 @@ def test_a_worker_rank_lets_extensions_prepare_the_batch_before_it_is_planned() 
     def prepare_step(step: RankStep, batch: ForwardBatch) -> None:
         calls.append(f"{step.data.decode()} {len(batch.input_ids)}")
 
-    bench.components.extensions = ExtensionPoints(prepare_step={"images": prepare_step})
+    bench.components.extensions = ForwardPoints(prepare_step={"images": prepare_step})
     bench.components.backend = type("Backend", (), {"plan": staticmethod(lambda batch: calls.append("plan"))})
     bench.components.model = lambda batch: calls.append("model")
     batch = bench.runner.build([ScheduledChunk(seq, 3)])

@@ -13,9 +13,11 @@ from torch import Tensor
 from sglang_plug import Output, Request, SamplingParams, StatePool
 from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence
+from sglang_plug.testing.scheduler_parts import build_scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.recurrent_state.state_rows import HeldState, StateRows, held_state
@@ -31,7 +33,7 @@ def next_token(tokens: Iterable[int]) -> int:
 
 
 def sampled(tokens: tuple[int, ...], drafts: tuple[int, ...] = ()) -> StepResult:
-    """What the model finds behind ``tokens``, and behind each draft that is what it found."""
+    """What the model finds after ``tokens``, and after each draft that is what it found."""
     first = next_token(tokens)
     accepted, known = [], (*tokens, first)
     for draft in drafts:
@@ -108,7 +110,8 @@ def with_states(options: dict[str, Any], page_size: int) -> dict[str, Any]:
         return options
     rows = StateRows(StatePool.RESERVED + count, page_size, grain=4, min_tokens=3)
     points = options.get("extensions") or ExtensionPoints()
-    points = replace(points, states=(*points.states, rows), reset=(rows.reset,), check=(rows.check,))
+    states = (*points.cache.states, rows)
+    points = replace(points, cache=replace(points.cache, states=states, reset=(rows.reset,), check=(rows.check,)))
     return {**options, "extensions": points}
 
 
@@ -118,7 +121,7 @@ def make(
     pool = SlotPool(capacity, page_size)
     clock = itertools.count()
     options = with_states({"chunk_size": 16, "max_running": 8, **options}, page_size)
-    return Scheduler(pool, cache(page_size, LeastRecentlyUsed(), lambda: float(next(clock))), policy(), **options)
+    return build_scheduler(pool, cache(page_size, LeastRecentlyUsed(), lambda: float(next(clock))), policy(), **options)
 
 
 def submit(scheduler: Scheduler, id: str, tokens: list[int], **options: Any) -> None:
@@ -143,7 +146,7 @@ def step(scheduler: Scheduler, device: Device) -> list[Output]:
     chunks = scheduler.plan()
     assert chunks or not scheduler.busy, "a busy scheduler planned nothing"
     assert sum(chunk.width for chunk in chunks) <= max(scheduler.chunk_size, len(scheduler.running))
-    outputs = scheduler.commit(chunks, device.run(chunks))
+    outputs = StepCommitter(scheduler).commit(chunks, device.run(chunks))
     scheduler.check()
     return outputs
 

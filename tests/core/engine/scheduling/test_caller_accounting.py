@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sglang_plug import PlanningPhase, SequenceView, StepExtension, TokenUsage, Waiting
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.scheduling.caller_accounting import SHORT_STEP_DIVISOR, CallerAccounting
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.preemption import RETRY_SECONDS, RETRY_STEPS, Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug_backends.prefix_cache.none import NoCache
@@ -138,7 +139,7 @@ def test_one_caller_is_served_as_without_sharing(seed: int, capacity: int, lengt
             clock.seconds += 0.7
             chunks = scheduler.plan()
             planned.append([(chunk.sequence.request.id, chunk.start, chunk.count) for chunk in chunks])
-            scheduler.commit(chunks, device.run(chunks))
+            StepCommitter(scheduler).commit(chunks, device.run(chunks))
         steps.append(planned)
     assert steps[0] == steps[1]
 

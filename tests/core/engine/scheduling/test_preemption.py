@@ -26,11 +26,11 @@ class NewestFirst(StepExtension, PreemptionPhase):
 
     def __init__(self) -> None:
         self.is_due = False
-        self.began_ids: list[str] = []
+        self.noted_ids: list[str] = []
         self.calls: list[bool] = []
 
-    def began(self, sequence: SequenceView) -> None:
-        self.began_ids.append(sequence.request.id)
+    def queued_or_admitted(self, sequence: SequenceView) -> None:
+        self.noted_ids.append(sequence.request.id)
 
     def preemption_due(self) -> bool:
         return self.is_due
@@ -79,13 +79,13 @@ def test_no_sequence_is_preempted_without_an_extension() -> None:
 def test_an_extension_preempts_when_preemption_is_due() -> None:
     extension = NewestFirst()
     scheduler, device = full(extension)
-    assert extension.began_ids == ["0", "1", "2", "3", "0", "1"], "queued, then admitted"
+    assert extension.noted_ids == ["0", "1", "2", "3", "0", "1"], "queued, then admitted"
     step(scheduler, device)
     assert running(scheduler) == {"0", "1"} and not extension.calls
     extension.is_due = True
     step(scheduler, device)
     assert running(scheduler) == {"1", "3"} and extension.calls == [False]
-    assert extension.began_ids[6:] == ["0", "3"]
+    assert extension.noted_ids[6:] == ["0", "3"]
 
 
 def test_outputs_do_not_depend_on_preemption() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_plug import LogprobOptions, Request, TokenLogprob
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence
@@ -66,7 +67,7 @@ def test_prompt_logprobs_are_not_taken_from_the_cache() -> None:
     chunks = scheduler.plan()
     assert chunks[0].sequence.computed == 9
     logprobs = tuple(TokenLogprob(4, 0.0) for _ in range(10, 25))
-    scheduler.commit(chunks, [StepResult(prompt_logprobs=logprobs[:15])])
+    StepCommitter(scheduler).commit(chunks, [StepResult(prompt_logprobs=logprobs[:15])])
     assert chunks[0].sequence.reusable == 24
 
 
@@ -124,7 +125,7 @@ def test_abort_frees_everything_at_any_point() -> None:
 def test_an_error_is_not_remembered() -> None:
     scheduler = make()
     submit(scheduler, "a", [1] * 10)
-    outputs = scheduler.commit(scheduler.plan(), [StepResult(error="bad")])
+    outputs = StepCommitter(scheduler).commit(scheduler.plan(), [StepResult(error="bad")])
     assert outputs[0].finish is not None and outputs[0].finish.reason == "error"
     assert scheduler.cache.size == 0 and not scheduler.busy
 
@@ -299,7 +300,7 @@ def test_images_that_see_each_other_are_computed_in_one_step(page_size: int) -> 
     while sequence.computed < len(prompt):
         chunks = scheduler.plan()
         ahead = scheduler.plan_ahead(chunks)
-        outputs = scheduler.commit(chunks, device.run(chunks))
+        outputs = StepCommitter(scheduler).commit(chunks, device.run(chunks))
         ends.append(sequence.computed)
         if ahead:
             assert [chunk.committed.count for chunk in ahead] == [sequence.count(sequence.computed, 8)]
@@ -315,7 +316,7 @@ def test_no_prefix_ends_within_an_image_that_sees_all_of_itself(page_size: int) 
     first = list(range(100, 130))
     for id, prompt, reused in (
         ("cold", first, 0),
-        ("same text behind the image", [*first[:20], 7, 8], 20),
+        ("same text after the image", [*first[:20], 7, 8], 20),
         ("another image from its middle on", [*first[:10], *range(200, 212)], 5 // page_size * page_size),
         ("the prompt ends with the image", first[:15], 5 // page_size * page_size),
     ):
@@ -330,7 +331,7 @@ def test_one_image_longer_than_a_step_makes_room_for_itself() -> None:
     submit(scheduler, "b", list(range(200, 210)))
     chunks = scheduler.plan()
     assert [chunk.count for chunk in chunks] == [38]
-    scheduler.commit(chunks, device.run(chunks))
+    StepCommitter(scheduler).commit(chunks, device.run(chunks))
     finished = finish_unbounded(scheduler, device)
     assert finished["b"] == expected(list(range(200, 210)))
 
@@ -340,7 +341,7 @@ def finish_unbounded(scheduler: Scheduler, device: Device) -> dict[str, list[int
     tokens: dict[str, list[int]] = {}
     while scheduler.busy:
         chunks = scheduler.plan()
-        for output in scheduler.commit(chunks, device.run(chunks)):
+        for output in StepCommitter(scheduler).commit(chunks, device.run(chunks)):
             tokens.setdefault(output.id, []).extend(output.tokens)
         scheduler.check()
     return tokens

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sglang_plug import ChunkView, PlanningPhase, StepBudgetPhase, StepExtension, StepPlan
 from sglang_plug.engine.extensions.points import extension_points
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.preemption import Preemption
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
@@ -54,7 +55,7 @@ class DraftsOfTwo(StepExtension, PlanningPhase):
 def decoding(scheduler: Scheduler, device: Device, count: int) -> None:
     for number in range(count):
         submit(scheduler, f"decoding {number}", [10 + number], params={"max_new_tokens": 50, "stop_token_ids": ()})
-    scheduler.commit(chunks := scheduler.plan(), device.run(chunks))
+    StepCommitter(scheduler).commit(chunks := scheduler.plan(), device.run(chunks))
 
 
 def prompt_tokens(chunks: list[ScheduledChunk]) -> int:
@@ -72,7 +73,7 @@ def test_an_extension_limits_the_prompts_while_sequences_decode() -> None:
     scheduler, device = make(extensions=extension_points({"few": FewWhileDecoding()})), Device()
     submit(scheduler, "alone", list(range(20)))
     assert prompt_tokens(chunks := scheduler.plan()) == 16
-    scheduler.commit(chunks, device.run(chunks))
+    StepCommitter(scheduler).commit(chunks, device.run(chunks))
     finish(scheduler, device)
     decoding(scheduler, device, 2)
     for number in range(2):
@@ -80,7 +81,7 @@ def test_an_extension_limits_the_prompts_while_sequences_decode() -> None:
     for _ in range(3):
         chunks = scheduler.plan()
         assert [chunk.count for chunk in chunks] == [1, 1, FEW]
-        scheduler.commit(chunks, device.run(chunks))
+        StepCommitter(scheduler).commit(chunks, device.run(chunks))
     finish(scheduler, device)
 
 
@@ -107,5 +108,5 @@ def test_sequences_that_decode_are_not_preempted_while_prompts_wait_for_tokens_o
         clock.seconds += 2 * TURN_SECONDS
         chunks = scheduler.plan()
         assert scheduler.running[:3] == first
-        scheduler.commit(chunks, device.run(chunks))
+        StepCommitter(scheduler).commit(chunks, device.run(chunks))
     finish(scheduler, device)

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from sglang_plug import Output, Request, SamplingParams
 from sglang_plug.engine.memory.kv_slots import SlotPool
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence
+from sglang_plug.testing.scheduler_parts import build_scheduler
 from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.none import NoCache
 from sglang_plug_backends.schedule.policies import FirstCome
@@ -27,7 +29,9 @@ def make(chunk: int, max_running: int, page_size: int) -> Scheduler:
     clock = itertools.count()
     cache = NoCache(page_size, LeastRecentlyUsed(), lambda: float(next(clock)))
     pool = SlotPool(CAPACITY, page_size)
-    return Scheduler(pool, cache, FirstCome(), chunk_size=chunk, max_running=max_running, whole=True)
+    return build_scheduler(
+        pool, cache, FirstCome(), chunk_size=chunk, max_running=max_running, never_chunks_prompts=True
+    )
 
 
 def submit(scheduler: Scheduler, index: int, length: int) -> None:
@@ -42,7 +46,7 @@ def step(scheduler: Scheduler) -> tuple[list[ScheduledChunk], list[Output]]:
     used = [slot for chunk in chunks for slot in chunk.sequence.slots[: chunk.count]]
     assert max(Counter(used).values()) == 1, "two prompts in one slot"
     results = [StepResult(values=(float(chunk.sequence.request.id),)) for chunk in chunks]
-    outputs = scheduler.commit(chunks, results)
+    outputs = StepCommitter(scheduler).commit(chunks, results)
     scheduler.check()
     return chunks, outputs
 

@@ -48,8 +48,9 @@ class Sizing:
         self.slot = bytes_per_slot(self._resolved)
 
     def slots(self, memory: DeviceMemory | None, **extensions: HostStores) -> int:
-        components = build_rank_components(self._resolved, extensions=extension_points(extensions))
-        return pool_capacity(components, MemoryLedger(memory)).slots
+        points = extension_points(extensions)
+        components = build_rank_components(self._resolved, points.forward)
+        return pool_capacity(components, MemoryLedger(memory), points).slots
 
 
 def test_memory_of_the_host_for_extensions_is_not_the_pool_s() -> None:

@@ -112,7 +112,10 @@ def test_the_largest_request_of_an_extension_has_a_step_of_its_own(
     whole: bool, counts: list[int], page_size: int
 ) -> None:
     extensions = extension_points({"spans": Spans(whole)})
-    largest_steps, runner = steps(longest=18, tokens=20, page_size=page_size).with_extensions(extensions), Runner()
+    largest_steps, runner = (
+        steps(longest=18, tokens=20, page_size=page_size).with_extensions(extensions.start, extensions.requests),
+        Runner(),
+    )
     largest_steps.run(runner)  # type: ignore[arg-type]
     assert len(runner.steps) == 3
     chunks = runner.steps[-1]
@@ -124,5 +127,6 @@ def test_the_largest_request_of_an_extension_has_a_step_of_its_own(
 
 
 def test_a_short_request_is_lengthened_to_the_largest_chunk() -> None:
-    largest_steps = steps(longest=100, tokens=30).with_extensions(extension_points({"spans": Spans(False)}))
+    extensions = extension_points({"spans": Spans(False)})
+    largest_steps = steps(longest=100, tokens=30).with_extensions(extensions.start, extensions.requests)
     assert [len(sequence.tokens) for sequence in largest_steps.largest] == [30]

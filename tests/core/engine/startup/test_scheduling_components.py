@@ -60,7 +60,10 @@ def build(install: Callable[..., Path]) -> Build:
 def test_the_components_are_named_in_errors(build: Build) -> None:
     components = build()
     assert components.policy_name.startswith("schedule 'fcfs' from ")
-    assert "prefix-cache " in components.owners and ", evicting by eviction 'lru' from " in components.owners
+    assert (
+        "prefix-cache " in components.cache_description
+        and ", evicting by eviction 'lru' from " in components.cache_description
+    )
     assert components.preemptive is None
 
 
@@ -71,7 +74,7 @@ def test_a_policy_that_shares_between_callers_also_preempts(build: Build) -> Non
 def test_an_eviction_policy_with_the_earlier_name_of_its_method_is_used(build: Build) -> None:
     with pytest.warns(DeprecationWarning, match=r"rename rank\(\) to eviction_priority\(\)"):
         components = build(eviction="renamed")
-    assert "eviction 'renamed' from policies 1.0" in components.owners
+    assert "eviction 'renamed' from policies 1.0" in components.cache_description
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ class CheckedPreemption(PreemptionPhase):
         self._extension = extension
         self._alternates = False
 
-    def began(self, sequence: SequenceView) -> None:
-        self._extension.began(sequence)
+    def queued_or_admitted(self, sequence: SequenceView) -> None:
+        self._extension.queued_or_admitted(sequence)
 
     def preemption_due(self) -> bool:
         is_due = self._extension.preemption_due()
@@ -35,11 +35,11 @@ class CheckedPreemption(PreemptionPhase):
         """Ask in turns for preemption within callers and for any."""
         self._alternates = not self._alternates
         before = list(running), list(waiting)
-        ended, first = self._extension.preempt(running, waiting, within_callers=self._alternates)
+        preempted, admitted_first = self._extension.preempt(running, waiting, within_callers=self._alternates)
         assert (list(running), list(waiting)) == before, "preempt() changed the lists that it was given"
-        _check_some(ended, running, "the preempted sequences")
-        _check_some(first, waiting, "the waiting sequences that are admitted first")
-        return ended, first
+        _check_some(preempted, running, "the preempted sequences")
+        _check_some(admitted_first, waiting, "the waiting sequences that are admitted first")
+        return preempted, admitted_first
 
 
 def _check_some(answer: Ordered[SequenceView], allowed: Ordered[SequenceView], group: str) -> None:

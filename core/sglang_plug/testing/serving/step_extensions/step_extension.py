@@ -12,27 +12,24 @@ from functools import partial
 from typing import Any
 
 from sglang_plug.contracts.extension.base import StepExtension
-from sglang_plug.contracts.extension.phases import PHASES
-from sglang_plug.contracts.extension.step_phases import GraphPhase, ModelPhase
-from sglang_plug.contracts.model.kernels import TORCH, Kernels
 from sglang_plug.contracts.request import Output, Request, RequestError
 from sglang_plug.contracts.sampling_params import SamplingParams
-from sglang_plug.engine.admission.open_requests import Queue
+from sglang_plug.engine.admission.open_requests import SchedulerQueueView
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
-from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points, overrides
+from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
+from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.preemption import Preemption
-from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk
 from sglang_plug.engine.sequences.sequence import Sequence as EngineSequence
-from sglang_plug.plugins.attribution import signature_problems
 from sglang_plug.testing.memory import check_kept
 from sglang_plug.testing.refusals import refusal_of
-from sglang_plug.testing.scheduler_parts import REFUSED, Counter, FirstCome, Newest, NoCache, Refuses
+from sglang_plug.testing.scheduler_parts import REFUSED, Counter, FirstCome, Newest, NoCache, Refuses, build_scheduler
 from sglang_plug.testing.service_phase import ServiceReports
 
 from .held_requests import CheckedHolder
+from .methods import check_methods
 from .outputs import CheckedEnds, CheckedOutputs, raise_errors
 from .preemption import CheckedPreemption
 from .queueing import CheckedQueueing
@@ -91,7 +88,7 @@ def check_step_extension(
         seed: of the requests.
         timeout: seconds for which it may hold requests while nothing else happens.
     """
-    _check_methods(extension)
+    check_methods(extension)
     requests = _requests(random.Random(seed), fields or {})
     expected = _Run(None, requests, timeout).outputs(aborts=())
     run = _Run(extension, requests, timeout, refused)
@@ -107,24 +104,6 @@ def check_step_extension(
         )
     for id, count in run.finished.items():
         assert count == 1, f"request {id}: finished() was called {count} times"
-
-
-def _check_methods(extension: StepExtension) -> None:
-    for phase in PHASES:
-        points = {name for name in vars(phase) if not name.startswith("_")}
-        implemented = points & {name for owner in type(extension).__mro__ for name in vars(owner)}
-        assert not implemented or isinstance(extension, phase), (
-            f"{type(extension).__name__} has {', '.join(sorted(implemented))} and is not a {phase.__name__}, "
-            "so the engine never calls them"
-        )
-        for name, problem in signature_problems(extension, phase) if isinstance(extension, phase) else ():
-            raise AssertionError(f"{type(extension).__name__}.{name}() {problem}")
-    if overrides(extension, ModelPhase, "context"):
-        assert overrides(extension, GraphPhase, "graph_input"), (
-            f"{type(extension).__name__} has context() and no graph_input(), so plain graphs would replay its steps"
-        )
-    for kernels in extension_points({"tested": extension}).kernels:
-        assert isinstance(kernels(TORCH), Kernels), "kernels() must return a kernel set"
 
 
 def _requests(generator: random.Random, fields: Mapping[str, Sequence[Any]]) -> list[Request]:
@@ -148,32 +127,39 @@ class _Run:
         points = extension_points({**tested, "counter": Counter(self.finished), "refuses": Refuses()})
         max_running = allocate_memory(points)
         check_largest_request(points, SLOTS)
-        for use_tensor_store in points.use_tensor_store:
+        for use_tensor_store in points.start.use_tensor_store:
             use_tensor_store(RememberedTensors())
-        self._holders = [CheckedHolder(holder) for holder in points.holders]
+        self._holders = [CheckedHolder(holder) for holder in points.requests.hold_phases]
         forgets = tuple(holder.forget for holder in self._holders)
-        self._states = tuple(map(CheckedStates, points.states))
-        self._outputs, self._ends = tuple(map(CheckedOutputs, points.output)), tuple(map(CheckedEnds, points.finished))
+        self._states = tuple(map(CheckedStates, points.cache.states))
+        self._outputs = tuple(map(CheckedOutputs, points.requests.output))
+        self._ends = tuple(map(CheckedEnds, points.requests.finished))
         self._points = points = replace(
             points,
-            holders=tuple(self._holders),
-            finished=(*self._ends, *forgets),
-            states=(*self._states, SometimesFull()) if self._states else (),
-            step_budget=CheckedStepBudget(points.step_budget),
-            preemption=CheckedPreemption(points.preemption),
-            queueing=tuple(map(CheckedQueueing, points.queueing)),
-            output=tuple(output.added_to for output in self._outputs),
+            requests=replace(
+                points.requests,
+                hold_phases=tuple(self._holders),
+                finished=(*self._ends, *forgets),
+                queue_phases=tuple(map(CheckedQueueing, points.requests.queue_phases)),
+                output=tuple(output.added_to for output in self._outputs),
+            ),
+            planning=replace(
+                points.planning,
+                step_budget=CheckedStepBudget(points.planning.step_budget),
+                preemption=CheckedPreemption(points.planning.preemption),
+            ),
+            cache=replace(points.cache, states=(*self._states, SometimesFull()) if self._states else ()),
         )
-        self._held, self._sampling = HeldSequences(points), CheckedSampling(points)
+        self._held, self._sampling = HeldSequences(points.requests), CheckedSampling(points.sampling)
         self._timeout, self._waited = timeout, 0.0
-        self._scheduler = Scheduler(
+        self._scheduler = build_scheduler(
             SlotPool(SLOTS, 1),
             NoCache(1, Newest(), lambda: 0.0),
             CheckedPolicy(FirstCome(), "the schedule policy of the test"),
             chunk_size=CHUNK,
             max_running=6 if max_running is None else min(6, max_running),
             extensions=self._points,
-            preemption=Preemption(extension=self._points.preemption),
+            preemption=Preemption(extension=self._points.planning.preemption),
         )
         self._is_tested, self._requests, self._refused = extension is not None, requests, refused
         self._check_profiling_run()
@@ -190,9 +176,9 @@ class _Run:
 
     def outputs(self, aborts: Iterable[str]) -> dict[str, list[int]]:
         """Serve all requests; return the tokens of each."""
-        for start in self._points.start:
+        for start in self._points.start.start:
             start()
-        reports = ServiceReports(self._points)
+        reports = ServiceReports(self._points.service)
         reports.check()
         try:
             outputs = self._served(set(aborts))
@@ -201,7 +187,7 @@ class _Run:
                 error = refusal_of(partial(self._admit, request), RequestError, f"request {request.id}")
                 assert error is not None, f"request {request.id} must be refused with RequestError"
             if self._is_tested:
-                check_prompts_advance(self._points.step_budget)
+                check_prompts_advance(self._points.planning.step_budget)
                 check_stored_states(self._points)
                 check_tensor_stores(self._points, self._timeout)
                 check_kept(self._serve_aborted, "the extension", warm_up=50, requests=ABORTED)
@@ -210,7 +196,7 @@ class _Run:
                 reports.check()
             return outputs
         finally:
-            for close in self._points.close:
+            for close in self._points.service.close:
                 close()
 
     def _served(self, aborts: set[str]) -> dict[str, list[int]]:
@@ -263,20 +249,21 @@ class _Run:
                 outputs.setdefault(sequence.request.id, [])
 
     def _act_between_steps(self) -> None:
-        for idle_timeout in self._points.idle_timeout:
+        for idle_timeout in self._points.service.idle_timeout:
             timeout = idle_timeout()
             assert timeout is None or timeout > 0, f"idle_timeout() must return more than 0 seconds, not {timeout}"
-        for between_steps in self._points.between_steps:
+        for between_steps in self._points.service.between_steps:
             between_steps()
-        for sequence, error in self._points.end_waiting():
+        for sequence, error in self._points.requests.end_waiting():
             id = sequence.request.id
+            assert isinstance(sequence, EngineSequence), "end_waiting() must name sequences that it was given"
             is_over = self.finished.get(id) != 0
             assert sequence.was_admitted or is_over, f"request {id} was ended while it waited: {error}"
 
     def _queue(self, sequence: EngineSequence) -> None:
         self._scheduler.add(sequence)
         try:
-            self._points.sequence_queued(sequence, Queue(self._scheduler))
+            self._points.requests.sequence_queued(sequence, SchedulerQueueView(self._scheduler))
         except RequestError as error:
             raise AssertionError(f"request {sequence.request.id} was refused when it was queued: {error}") from error
 
@@ -289,18 +276,18 @@ class _Run:
 
     def _run_watchdog(self) -> None:
         """Call the watchdog's methods; nothing blocks."""
-        for check in self._points.check_step:
+        for check in self._points.watchdog.check_step:
             check()
-        for blocking_request in self._points.blocking_request:
+        for blocking_request in self._points.watchdog.blocking_request:
             assert blocking_request() is None, "blocking_request() names a request, and no step blocks"
 
     def _submit(self, request: Request) -> None:
-        sequence = EngineSequence.of(request, SLOTS, constrained=self._points.is_constrained(request))
+        sequence = EngineSequence.of(request, SLOTS, constrained=self._points.requests.is_constrained(request))
         self.finished[request.id] = 0
         try:
             if sequence.constrained:
                 self.limited.add(request.id)
-            self._points.admit_sequence(sequence)
+            self._points.requests.admit_sequence(sequence)
             is_held = self._held.hold(sequence)
         except RequestError as error:
             raise AssertionError(f"a request was refused: {error}") from error
@@ -312,7 +299,7 @@ class _Run:
         self._refuse(replace(request, id=f"{REFUSED}{request.id}"))
 
     def _admit(self, request: Request) -> None:
-        self._points.admit_sequence(EngineSequence.of(request, SLOTS))
+        self._points.requests.admit_sequence(EngineSequence.of(request, SLOTS))
 
     def _refuse_again(self, number: int) -> None:
         """Submit a request that is refused."""
@@ -333,7 +320,7 @@ class _Run:
     def _refuse(self, request: Request) -> None:
         """Let another extension refuse a request that the tested one has admitted."""
         with suppress(RequestError):
-            self._points.admit_sequence(EngineSequence.of(request, SLOTS))
+            self._points.requests.admit_sequence(EngineSequence.of(request, SLOTS))
 
     def _check_profiling_run(self) -> None:
         """Check that a step of a sequence that was never admitted can be computed."""
@@ -357,24 +344,24 @@ class _Run:
         _check_model(self._points, chunks)
         if chunks:
             check_inputs(self._points, chunks)
-            observe_step(self._points.step_budget, chunks)
-        outputs = self._scheduler.commit(chunks, self._sampling.results(chunks))
+            observe_step(self._points.planning.step_budget, chunks)
+        outputs = StepCommitter(self._scheduler).commit(chunks, self._sampling.results(chunks))
         self._scheduler.check()
         return outputs
 
 
 def _check_model(points: ExtensionPoints, chunks: list[ScheduledChunk]) -> None:
     """Check that a step that an extension surrounds is not replayed without it, nor computed by worker ranks."""
-    contexts = points.step_contexts(chunks, [chunk.width for chunk in chunks])
-    numbers = [graph.graph_input(chunk) for graph in points.graphs for chunk in chunks]
+    contexts = points.forward.step_contexts(chunks, [chunk.width for chunk in chunks])
+    numbers = [graph.graph_input(chunk) for graph in points.forward.graphs for chunk in chunks]
     assert all(number is None or (isinstance(number, int) and number >= 0) for number in numbers), (
         f"graph_input() must return None or a number from 0 on, not {numbers}"
     )
     assert not contexts or any(number != 0 for number in numbers), (
         "context() returned a context where the numbers of graph_input() are all 0: plain graphs replay such a step"
     )
-    if contexts and points.rank_step:
-        steps = points.rank_steps(chunks, forward_batch(chunks))
+    if contexts and points.forward.rank_step:
+        steps = points.forward.rank_steps(chunks, forward_batch(chunks))
         assert steps, "rank_step() must return a RankStep for each step with a context"
     for context in contexts:
         with context:

@@ -29,7 +29,7 @@ INPUTS = ("multimodal", "recurrent")
 def allocate_memory(points: ExtensionPoints) -> int | None:
     """Let the extensions allocate their memory as at the start; return the maximum number of sequences that can run."""
     limits = []
-    for extension in points.memory:
+    for extension in points.start.memory:
         for room in (None, float(ROOM)):
             request = extension.memory_request(room)
             assert request is None or isinstance(request, MemoryRequest), "memory_request() must return a MemoryRequest"
@@ -47,7 +47,7 @@ def allocate_memory(points: ExtensionPoints) -> int | None:
 
 def check_largest_request(points: ExtensionPoints, limit: int) -> None:
     """Check that the request for the profiling run is not longer than ``limit`` tokens."""
-    for largest_request in points.largest_request:
+    for largest_request in points.start.largest_request:
         request = largest_request(limit)
         assert request is None or 0 < len(request.tokens) <= limit, (
             f"largest_request({limit}) returned a prompt of {len(request.tokens)} tokens"
@@ -77,21 +77,21 @@ def check_layout(layout: PromptLayout, sequence: SequenceView) -> None:
 
 def check_inputs(points: ExtensionPoints, chunks: Ordered[ScheduledChunk]) -> None:
     """Let the extensions prepare a step as the runner does; check that they change nothing else of the batch."""
-    for before_forward in points.before_forward:
+    for before_forward in points.forward.before_forward:
         before_forward(chunks)
-    if points.prepare:
+    if points.forward.prepare:
         batch = forward_batch(chunks)
         before = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name not in INPUTS}
-        for prepare in points.prepare:
+        for prepare in points.forward.prepare:
             prepare(chunks, batch)
         changed = [name for name, value in before.items() if getattr(batch, name) is not value]
         assert not changed, f"prepare() changed {', '.join(changed)} of the batch; it may set {' and '.join(INPUTS)}"
-        points.rank_steps(chunks, batch)
-    for extension in points.static_inputs:
+        points.forward.rank_steps(chunks, batch)
+    for extension in points.forward.static_inputs:
         for chunk in chunks:
             number = extension.static_input(chunk)
             assert isinstance(number, int) and number >= 0, f"static_input() must return a number, not {number!r}"
-    for after_forward in points.after_forward:
+    for after_forward in points.forward.after_forward:
         after_forward(chunks)
 
 
@@ -116,14 +116,15 @@ def check_stored_states(points: ExtensionPoints) -> None:
         Sequence.of(Request(id=str(number), tokens=prompt, salt=salt), len(tokens))
         for number, (prompt, salt) in enumerate([(tokens, ""), (tokens, "tenant"), (tokens[1:] + (0,), "")])
     )
-    for states in points.states:
+    for states in points.start.stored_states:
+        assert isinstance(states, StatePhase), f"{type(states).__name__} has StoredStatePhase and not StatePhase"
         shapes = states.stored_tensors(MULTIPLE)
         tensors = list(map(_random_state, shapes))
         for candidate in (sequence, tenant, other) if shapes else ():
             assert not states.copy_state(candidate, MULTIPLE), "copy_state() returned a state that was not saved"
         if not shapes or not states.restore_state(sequence, MULTIPLE, tensors):
             continue
-        assert (reusable := states.reusable(sequence, len(tokens) - 1)) == MULTIPLE, (
+        assert (reusable := CheckedStates(states).reusable(sequence, len(tokens) - 1)) == MULTIPLE, (
             f"restore_state() saved a state after {MULTIPLE} tokens, and reusable() returned {reusable}"
         )
         assert states.restore_state(sequence, MULTIPLE, tensors), "restore_state() has no room for what is saved"
@@ -133,7 +134,7 @@ def check_stored_states(points: ExtensionPoints) -> None:
         )
         for candidate in (tenant, other):
             assert not states.copy_state(candidate, MULTIPLE), "copy_state() returned the state of another prefix"
-        for reset in points.reset:
+        for reset in points.cache.reset:
             reset()
         assert not states.copy_state(sequence, MULTIPLE), "copy_state() returned a state after reset()"
 
@@ -143,7 +144,7 @@ def check_tensor_stores(points: ExtensionPoints, timeout: float) -> None:
     tokens = tuple(range(MULTIPLE))
     sequence, tenant = (Sequence.of(Request(id="tensors", tokens=tokens, salt=salt), 100) for salt in ("", "tenant"))
     tensor = _random_state(StateShape(shape=(3, 2), dtype=torch.bfloat16))
-    for make in points.tensor_store:
+    for make in points.start.tensor_store:
         if (store := make()) is None:
             continue
         store.put_tensor(sequence, b"content", tensor)
@@ -242,15 +243,6 @@ class CheckedStates(StatePhase):
             f"release() returned {length}; {sequence.computed} tokens are computed, and {limit} may be"
         )
         return length
-
-    def stored_tensors(self, multiple: int) -> Ordered[StateShape]:
-        return self._states.stored_tensors(multiple)
-
-    def copy_state(self, sequence: SequenceView, length: int) -> Ordered[Tensor]:
-        return self._states.copy_state(sequence, length)
-
-    def restore_state(self, sequence: SequenceView, length: int, tensors: Ordered[Tensor]) -> bool:
-        return self._states.restore_state(sequence, length, tensors)
 
 
 class SometimesFull(StatePhase):

@@ -10,7 +10,7 @@ import torch
 from sglang_plug.contracts.extension.sampling_phases import AllowedTokens, TokenDecision
 from sglang_plug.contracts.request import Finish, RequestError
 from sglang_plug.contracts.text.vocabulary import MASK_BITS
-from sglang_plug.engine.extensions.points import ExtensionPoints
+from sglang_plug.engine.extensions.step_points import SamplingPoints
 from sglang_plug.engine.sampling.masks import begin_masks
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
 from sglang_plug.engine.sequences.sequence import Sequence as EngineSequence
@@ -30,17 +30,17 @@ class CheckedSampling:
     """Samples the tokens of steps, and checks what extensions allow and decide.
 
     Args:
-        points: of the extensions.
+        points: the extension points of sampling.
     """
 
-    def __init__(self, points: ExtensionPoints) -> None:
+    def __init__(self, points: SamplingPoints) -> None:
         self._points = points
         self._asynchronous = False
         self.limited = set[str]()
         """Ids of requests whose tokens depend on more than the function that replaces a model."""
 
     def results(self, chunks: Sequence[ScheduledChunk]) -> list[StepResult]:
-        """Sample behind each complete chunk, and behind each of its drafts."""
+        """Sample after each complete chunk, and after each of its drafts."""
         rows = [(chunk, depth) for chunk in chunks if chunk.complete for depth in range(1 + len(chunk.drafts))]
         sequences = [chunk.sequence for chunk, _ in rows]
         limits = self._limits(sequences)
@@ -85,7 +85,7 @@ class CheckedSampling:
             name = f"request {sequence.request.id}: sampled()"
             assert sequence.constrained, f"{name} decides about an output that the extension does not constrain"
             assert tokens[row] >= 0, f"{name} decides about a row without a token"
-            assert not (decision.rejected and decision.forced), f"{name} forces tokens behind one that it rejects"
+            assert not (decision.rejected and decision.forced), f"{name} forces tokens after one that it rejects"
             assert sequence.sampling.rejections < VOCABULARY, (
                 f"{name} rejects more tokens at one position than there are"
             )
@@ -120,7 +120,7 @@ def _check_mask(allowed: AllowedTokens, count: int) -> None:
 
 
 def _sampled(chunk: ScheduledChunk, depth: int, allowed: Sequence[int] | None) -> int:
-    """Sample behind ``depth`` drafts: the likeliest allowed token, or the next one for each rejection."""
+    """Sample after ``depth`` drafts: the likeliest allowed token, or the next one for each rejection."""
     likeliest = next_token([*chunk.sequence.tokens, *chunk.drafts[:depth]])
     order = [(likeliest + distance) % VOCABULARY for distance in range(VOCABULARY)]
     candidates = order if allowed is None else [token for token in order if token in allowed]
@@ -130,7 +130,7 @@ def _sampled(chunk: ScheduledChunk, depth: int, allowed: Sequence[int] | None) -
 def _result(
     chunk: ScheduledChunk, tokens: Sequence[int], refusal: RequestError | None, decision: TokenDecision | None
 ) -> StepResult:
-    """Return the result of a complete chunk; ``tokens`` were sampled behind it, and behind each of its drafts."""
+    """Return the result of a complete chunk; ``tokens`` were sampled after it, and after each of its drafts."""
     decision = TokenDecision() if decision is None else decision
     error = decision.error if refusal is None else refusal
     if error is not None:

@@ -43,7 +43,9 @@ from sglang_plug import (
     StaticInputPhase,
     StepExtension,
     StepPlan,
+    StoredStatePhase,
     TensorStore,
+    TensorStorePhase,
     TokenDecision,
     WatchdogPhase,
 )
@@ -210,7 +212,7 @@ class Polls(StepExtension, ServicePhase):
         return 0.0
 
 
-class Saver(StepExtension, StatePhase, CachePhase):
+class Saver(StepExtension, StatePhase, StoredStatePhase, CachePhase):
     """Saves a state for each prefix that is restored, and does one thing ``wrong``."""
 
     def __init__(self, wrong: str = "") -> None:
@@ -242,7 +244,7 @@ class Saver(StepExtension, StatePhase, CachePhase):
             self.saved.clear()
 
 
-class Offers(StepExtension, CachePhase):
+class Offers(StepExtension, TensorStorePhase):
     """Offers a store of tensors, which does one thing ``wrong``."""
 
     def __init__(self, wrong: str = "") -> None:
@@ -415,7 +417,7 @@ def test_memory_that_grows_with_ended_requests_is_named(extension: StepExtension
 
 
 class Even(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase, ServicePhase, WatchdogPhase):
-    """Constrains every third output to even tokens; each begins with token 2, and ends behind the fifth token.
+    """Constrains every third output to even tokens; each begins with token 2, and ends after the fifth token.
 
     It is held for some calls of ``ready``, token 4 is always followed by token 6, and token 8 is rejected although the
     mask allows it.
@@ -595,7 +597,7 @@ class FailsToCheck(Even):
         (DecidesForOthers(), "decides about an output that the extension does not constrain"),
         (ForcesTooMuch(), "sampled.. forces .* tokens, and there is room for"),
         (RejectsAll(), "rejects more tokens at one position than there are"),
-        (RejectsAndForces(), "forces tokens behind one that it rejects"),
+        (RejectsAndForces(), "forces tokens after one that it rejects"),
         (EndsWithErrors(), "ended with an error: it cannot go on"),
         (Blames(), "blocking_request.. names a request, and no step blocks"),
         (FailsToCheck(), "check_step.. fails"),

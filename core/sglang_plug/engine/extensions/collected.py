@@ -1,0 +1,77 @@
+"""Collecting the methods that step extensions override."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from sglang_plug.config import ConfigError
+from sglang_plug.contracts.extension.base import StepExtension
+from sglang_plug.contracts.extension.phases import PHASES
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Phase = TypeVar("Phase")
+
+
+class CollectedExtensions:
+    """The extensions of an engine in their order, from which the methods of each phase are collected.
+
+    Args:
+        extensions: by name.
+    """
+
+    def __init__(self, extensions: Mapping[str, StepExtension]) -> None:
+        self._extensions = extensions
+
+    def methods(self, method: Callable[Concatenate[Any, P], R]) -> tuple[Callable[P, R], ...]:
+        """Return the bound methods that override ``method`` of a phase, such as ``PlanningPhase.plan``."""
+        return tuple(self.methods_by_name(method).values())
+
+    def methods_by_name(self, method: Callable[Concatenate[Any, P], R]) -> dict[str, Callable[P, R]]:
+        """Return the bound methods that override ``method`` of a phase, by the name of the extension."""
+        base, name = _declaring_class(method), method.__name__
+        return {
+            key: getattr(extension, name)
+            for key, extension in self._extensions.items()
+            if overrides(extension, base, name)
+        }
+
+    def objects(self, phase: type[Phase]) -> tuple[Phase, ...]:
+        """Return the extensions with ``phase``."""
+        return tuple(self.objects_by_name(phase).values())
+
+    def objects_by_name(self, phase: type[Phase]) -> dict[str, Phase]:
+        """Return the extensions with ``phase``, by name."""
+        return {name: extension for name, extension in self._extensions.items() if isinstance(extension, phase)}
+
+    def only_object(self, phase: type[Phase], default: Phase, action: str) -> Phase:
+        """Return the extension with ``phase``, or ``default`` if none has it.
+
+        Raises ``ConfigError`` if several have it; ``action`` says what they all do.
+        """
+        having = self.objects_by_name(phase)
+        if len(having) > 1:
+            names = " and ".join(map(repr, having))
+            raise ConfigError(
+                f"the step extensions {names} all {action}; keep one of them, and block the others with --block-plugin "
+                "step-extension:NAME"
+            )
+        return next(iter(having.values()), default)
+
+
+def overrides(extension: StepExtension, base: type, name: str) -> bool:
+    """Report whether ``extension`` implements the method ``name`` of the phase ``base``."""
+    return isinstance(extension, base) and getattr(type(extension), name) is not getattr(base, name)
+
+
+def _declaring_class(method: Callable[..., Any]) -> type:
+    """Return ``StepExtension`` or the phase that declares ``method``.
+
+    Raises ``ValueError`` unless exactly one class declares a method of this name: an extension with two phases could
+    not implement both methods.
+    """
+    named = [base for base in (StepExtension, *PHASES) if method.__name__ in vars(base)]
+    if len(named) != 1 or vars(named[0])[method.__name__] is not method:
+        raise ValueError(f"{method.__qualname__} is not a method of exactly one phase of step extensions: {named}")
+    return named[0]

@@ -1,0 +1,104 @@
+"""The extension points in the life of a request: its admission, its time in the queue, its outputs and its end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from sglang_plug.contracts.extension.queueing import QueuePhase, QueueView
+from sglang_plug.contracts.extension.request_phases import AdmissionPhase
+from sglang_plug.contracts.extension.sampling_phases import HoldPhase
+from sglang_plug.contracts.extension.views import PromptLayout, SequenceView
+from sglang_plug.contracts.request import Output, Request, RequestError, RequestPart
+from sglang_plug.engine.sequences.sequence import Sequence
+
+from .names import ExtensionNames
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPoints:
+    """The extension points of requests, which the loop and the scheduler call."""
+
+    constrains: Mapping[str, Callable[[Request], bool]] = field(default_factory=dict)
+    """By the name of the extension, for errors."""
+    admission: tuple[AdmissionPhase, ...] = ()
+    """The extensions that take part in admission."""
+    layout: Mapping[str, Callable[[SequenceView], PromptLayout | None]] = field(default_factory=dict)
+    """By the name of the extension, for errors."""
+    cache_key: tuple[Callable[[SequenceView], str], ...] = ()
+    hold_phases: tuple[HoldPhase, ...] = ()
+    """The extensions that may hold requests."""
+    queue_phases: tuple[QueuePhase, ...] = ()
+    """The extensions that decide which requests may wait."""
+    verified: tuple[Callable[[SequenceView, int, int], None], ...] = ()
+    output: tuple[Callable[[SequenceView, Output], Output], ...] = ()
+    finished: tuple[Callable[[SequenceView], None], ...] = ()
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """Request fields that no extension serves, or that one refuses, with the message of the refusal."""
+    names: ExtensionNames = ExtensionNames()
+
+    def is_constrained(self, request: Request) -> bool:
+        """Report whether an extension constrains the output. Raises ``RequestError`` if two of them do."""
+        constraining = [name for name, constrains in self.constrains.items() if constrains(request)]
+        if len(constraining) > 1:
+            names = " and ".join(map(repr, constraining))
+            raise RequestError(f"the step extensions {names} both constrain this output; block one of them", 500)
+        return bool(constraining)
+
+    def admit_sequence(self, sequence: Sequence) -> None:
+        """Let the extensions admit ``sequence``, lay it out, and separate it in the prefix cache.
+
+        Raises ``RequestError`` if one of them refuses it, and the error of one that fails; ``finished`` of those that
+        had admitted it is called then.
+        """
+        for name, message in self.refusals.items():
+            if getattr(sequence.request, name) not in (None, ()):
+                about: Any = name if name in get_args(RequestPart) else ""
+                raise RequestError(message, about=about)
+        admitted: list[AdmissionPhase] = []
+        try:
+            for extension in self.admission:
+                extension.admit(sequence)
+                admitted.append(extension)
+            if self.layout:
+                sequence.layout = self._prompt_layout(sequence)
+            for cache_key in self.cache_key:
+                key = cache_key(sequence)
+                sequence.salt = f"{len(key)}:{key}{sequence.salt}"  # the length, so that no other two join to the same
+        except Exception:
+            self._call_finished([extension.finished for extension in admitted], sequence)
+            raise
+
+    def end_sequence(self, sequence: Sequence) -> None:
+        """Tell the extensions that the request of ``sequence``, which was admitted, is over; called once for each."""
+        self._call_finished(self.finished, sequence)
+
+    def _call_finished(self, methods: Iterable[Callable[[SequenceView], None]], sequence: Sequence) -> None:
+        """Call all ``methods``; an error of one is logged, so that the others still release what the request holds."""
+        for finished in methods:
+            try:
+                finished(sequence)
+            except Exception:
+                logger.exception("%s: finished() failed for request %r", self.names.of(finished), sequence.request.id)
+
+    def sequence_queued(self, sequence: Sequence, queue: QueueView) -> None:
+        """Tell the extensions that ``sequence`` is queued. Raises ``RequestError`` if one of them refuses it."""
+        for extension in self.queue_phases:
+            extension.queued(sequence, queue)
+
+    def end_waiting(self) -> list[tuple[SequenceView, RequestError]]:
+        """Return the sequences that should wait no longer, and the errors that end their requests."""
+        return [ended for extension in self.queue_phases for ended in extension.end_waiting()]
+
+    def _prompt_layout(self, sequence: Sequence) -> PromptLayout | None:
+        """Return the layout of a prompt. Raises ``RequestError`` if two extensions have one."""
+        results = {name: layout(sequence) for name, layout in self.layout.items()}
+        layouts = {name: layout for name, layout in results.items() if layout is not None}
+        if len(layouts) > 1:
+            names = " and ".join(map(repr, layouts))
+            raise RequestError(f"the step extensions {names} both lay out this prompt; block one of them", 500)
+        return next(iter(layouts.values()), None)
