@@ -23,8 +23,8 @@ from sglang_plug import (
 )
 from sglang_plug.config import BackendOptions, CacheOptions, ScheduleOptions
 from sglang_plug.contracts.text.tokenizer import Tokenizer, TokenizerSource
-from sglang_plug.engine.scheduling import scheduler
 from sglang_plug.engine.scheduling.admission_rules import GrowthReserve
+from sglang_plug.engine.startup import build
 from sglang_plug_backends.huggingface.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.whole_engine
@@ -42,7 +42,7 @@ REGEX, JSON = Constraint("regex", PATTERN), Constraint("json_schema", json.dumps
 @pytest.fixture(autouse=True)
 def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sequences are admitted without a reserve, so that small pools run out of slots."""
-    monkeypatch.setattr(scheduler, "GrowthReserve", lambda: GrowthReserve(0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(build, "GrowthReserve", lambda: GrowthReserve(0.0, 0.0, 0.0, 0.0))
 
 
 class Bench:
