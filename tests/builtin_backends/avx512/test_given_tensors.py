@@ -95,7 +95,7 @@ def test_products_refuse_what_they_would_read_beyond(built: Kernels, x: Tensor) 
 
 
 def test_a_bias_of_another_length_is_refused(built: Kernels) -> None:
-    with pytest.raises(ValueError, match="a bias of 4 numbers"):
+    with pytest.raises(ValueError, match="the bias must have 4 numbers"):
         built.pack_linear(torch.zeros(4, 16).bfloat16(), torch.zeros(3).bfloat16())
 
 
