@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
 """Failures of replicas after which a request ends with an error: one that ends engines must not end them all."""
-FULL = (429, 503)
+QUEUE_FULL_STATUSES = (429, 503)
 """Statuses of refusals by a replica that has too many requests now, while another one may have room."""
 
 
@@ -110,7 +110,7 @@ class ReplicaGroup(EngineClient):
                 if refusal is None:
                     replica = self._choose(request, tried)
                 else:
-                    replica = self._other(request, tried, replica.role, refusal)
+                    replica = self._choose_other(request, tried, replica.role, refusal)
                 tried.append(replica.replica)
                 has_output = False
                 try:
@@ -120,7 +120,7 @@ class ReplicaGroup(EngineClient):
                             yield output
                     return
                 except RequestError as error:
-                    if has_output or error.status not in FULL:
+                    if has_output or error.status not in QUEUE_FULL_STATUSES:
                         raise
                     refusal = error
                 except EngineError as error:
@@ -140,7 +140,7 @@ class ReplicaGroup(EngineClient):
             raise self._failed()
         return replica
 
-    def _other(self, request: Request, tried: Sequence[int], role: str, refusal: RequestError) -> Replica:
+    def _choose_other(self, request: Request, tried: Sequence[int], role: str, refusal: RequestError) -> Replica:
         """Return a replica with this role that was not tried yet. Raises ``refusal`` if none serves."""
         try:
             replica = self._choose(request, tried)
