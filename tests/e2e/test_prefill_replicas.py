@@ -22,6 +22,7 @@ TEXT = "Tell me about the history of the city of Paris, from its beginnings to t
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 BLOCK = 64
 PAIR = ("--deployment", "thread", "--prefill-replicas", "1")
+SMALL_BUFFERS = ("--set", "kv-tiers.buffer_mib=64")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def single(module_launcher: Launcher) -> ThreadServer:
 @pytest.fixture(scope="module")
 def paired(module_launcher: Launcher) -> Server:
     """A decode engine, number 0, and a prefill engine, number 1."""
-    chunks = ("--chunked-prefill-size", "256", "--set", "transfer.bytes=1GB", "--set", "kv-tiers.buffer_mib=64")
+    chunks = ("--chunked-prefill-size", "256", "--set", "transfer.bytes=1GB", *SMALL_BUFFERS)
     return module_launcher("--enable-cache-report", "--prefill-replicas", "1", "--max-total-tokens", "16384", *chunks)
 
 
@@ -246,7 +247,7 @@ def test_clients_that_leave_abort_on_both_engines(paired: Server) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--kv-store", "host"), "needs a KV store that can transfer"),
+        (("--kv-store", "host", "--set", "host.bytes=1GB", *SMALL_BUFFERS), "needs a KV store that can transfer"),
         (("--prefix-cache", "none"), "--prefix-cache none"),
     ],
 )
