@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.policy.directions import forbidden_imports
-from tests.policy.request_trace import RequestTrace, trace_chat_request
+from tests.policy.request_trace import RequestTrace, described_files, trace_chat_request
 from tests.policy.source_tree import (
     ROOT,
     Source,
@@ -73,6 +73,11 @@ def measurements(trace: Callable[[], RequestTrace] | None) -> Iterator[Row]:
     yield from _sizes(sources)
     if trace is not None:
         yield from _request(trace())
+    yield (
+        "files that convert or hand on a chat request (docs/architecture.md)",
+        len(described_files()),
+        described_files(),
+    )
     yield from _representations(sources)
     yield from _features(sources)
     yield from _objects(sources)
@@ -128,7 +133,7 @@ def _sizes(sources: Sequence[Source]) -> Iterator[Row]:
 
 
 def _request(trace: RequestTrace) -> Iterator[Row]:
-    yield "files that a text chat request passes", len(trace.files), ()
+    yield "files of which code runs for a text chat request", len(trace.files), ()
     yield "  in the engine's thread", len(trace.serving), sorted(trace.serving)
     yield "  in the API", len(trace.answering), sorted(trace.answering)
     made = sorted(trace.constructed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Sequence
@@ -19,6 +20,12 @@ WARM_UP = 3
 """Requests before the ones that are watched, so that what happens once is not counted."""
 WATCHED = 3
 """Only what ran for each of so many requests is counted, not what other threads do meanwhile."""
+
+
+def described_files() -> list[str]:
+    """Return the files that ``docs/architecture.md`` lists as the path of a chat request, in order."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| \d+ \| `([^`]+)` \|", page, re.MULTILINE)
 
 
 @dataclass
