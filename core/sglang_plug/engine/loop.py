@@ -294,12 +294,12 @@ class EngineLoop:
             "update_weights": self._update_weights,
         }
         owned = {name: ("the engine", call) for name, call in own.items()}
-        for extension, controls in self.extensions.service.controls.items():
+        for controls in self.extensions.service.controls:
+            extension = self.extensions.service.names.of(controls)
             for name, call in controls().items():
                 if name in owned:
-                    owner = owned[name][0]
-                    raise ConfigError(f"{owner} and the step extension {extension!r} both have a control call {name!r}")
-                owned[name] = (f"the step extension {extension!r}", call)
+                    raise ConfigError(f"{owned[name][0]} and {extension} both have a control call {name!r}")
+                owned[name] = (extension, call)
         return {name: call for name, (_, call) in owned.items()}
 
     def _info(self) -> dict[str, Any]:

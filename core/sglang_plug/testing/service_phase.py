@@ -58,9 +58,9 @@ class ServiceReports:
             json.dumps(info)
         except (TypeError, ValueError) as error:
             raise AssertionError(f"info() must return plain data for /server_info: {error}, in {info}") from error
-        for name, controls in self._points.controls.items():
+        for controls in self._points.controls:
             odd = [call for call, function in controls().items() if not isinstance(call, str) or not callable(function)]
-            assert not odd, f"controls() of {name} must be functions by name: {odd[0]!r}"
+            assert not odd, f"controls() of {self._points.names.of(controls)} must be functions by name: {odd[0]!r}"
 
     def _check_counters(self, counters: Iterable[MetricCounter]) -> None:
         keys = set[tuple[str, Labels]]()

@@ -307,7 +307,7 @@ def test_control_calls_of_extensions_are_collected_again_with_new_weights(make: 
 
 
 def test_an_extension_may_not_replace_control_calls_of_the_engine(make: Make) -> None:
-    message = "the engine and the step extension 'flush' both have a control call 'flush_cache'"
+    message = "the engine and step-extension 'flush' both have a control call 'flush_cache'"
     with pytest.raises(ConfigError, match=message):
         make(extensions={"flush": Controlled(lambda: {"flush_cache": print})})
 

@@ -9,6 +9,8 @@ from sglang_plug.config import ConfigError
 from sglang_plug.contracts.extension.base import StepExtension
 from sglang_plug.contracts.extension.phases import PHASES
 
+from .names import ExtensionNames
+
 P = ParamSpec("P")
 R = TypeVar("R")
 Phase = TypeVar("Phase")
@@ -19,10 +21,12 @@ class CollectedExtensions:
 
     Args:
         extensions: by name.
+        names: the extensions as errors name them.
     """
 
-    def __init__(self, extensions: Mapping[str, StepExtension]) -> None:
+    def __init__(self, extensions: Mapping[str, StepExtension], names: ExtensionNames) -> None:
         self._extensions = extensions
+        self._names = names
 
     def methods(self, method: Callable[Concatenate[Any, P], R]) -> tuple[Callable[P, R], ...]:
         """Return the bound methods that override ``method`` of a phase, such as ``PlanningPhase.plan``."""
@@ -48,16 +52,15 @@ class CollectedExtensions:
     def only_object(self, phase: type[Phase], default: Phase, action: str) -> Phase:
         """Return the extension with ``phase``, or ``default`` if none has it.
 
-        Raises ``ConfigError`` if several have it; ``action`` says what they all do.
+        Raises ``ConfigError`` if several have it; ``action`` says what they do.
         """
-        having = self.objects_by_name(phase)
+        having = self.objects(phase)
         if len(having) > 1:
-            names = " and ".join(map(repr, having))
             raise ConfigError(
-                f"the step extensions {names} all {action}; keep one of them, and block the others with --block-plugin "
+                f"{self._names.of_all(having)} {action}; keep one of them, and block the others with --block-plugin "
                 "step-extension:NAME"
             )
-        return next(iter(having.values()), default)
+        return having[0] if having else default
 
 
 def overrides(extension: StepExtension, base: type, name: str) -> bool:

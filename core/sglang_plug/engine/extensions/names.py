@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sglang_plug.contracts.extension.base import StepExtension
@@ -18,3 +19,7 @@ class ExtensionNames:
         owner = getattr(part, "__self__", part)
         unknown = f"the step extension {type(owner).__name__}"
         return next((label for extension, label in self.labels if extension is owner), unknown)
+
+    def of_all(self, parts: Iterable[object]) -> str:
+        """Return the names of several extensions, joined for a sentence."""
+        return " and ".join(map(self.of, parts))

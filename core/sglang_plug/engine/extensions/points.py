@@ -68,7 +68,7 @@ def extension_points(
     """
     labels = labels or {name: f"step-extension {name!r}" for name in extensions}
     names = ExtensionNames(tuple((extension, labels[name]) for name, extension in extensions.items()))
-    collected = CollectedExtensions(extensions)
+    collected = CollectedExtensions(extensions, names)
     return ExtensionPoints(
         requests=_request_points(collected, refusals or {}, names),
         planning=PlanningPoints(
@@ -101,9 +101,9 @@ def _request_points(
     collected: CollectedExtensions, refusals: Mapping[str, str], names: ExtensionNames
 ) -> RequestPoints:
     return RequestPoints(
-        constrains=collected.methods_by_name(SamplingPhase.constrains),
+        constrains=collected.methods(SamplingPhase.constrains),
         admission=collected.objects(AdmissionPhase),
-        layout=collected.methods_by_name(AdmissionPhase.layout),
+        layout=collected.methods(AdmissionPhase.layout),
         cache_key=collected.methods(AdmissionPhase.cache_key),
         hold_phases=collected.objects(HoldPhase),
         queue_phases=collected.objects(QueuePhase),
@@ -167,7 +167,7 @@ def _service_points(collected: CollectedExtensions, names: ExtensionNames) -> Se
         between_steps=collected.methods(ServicePhase.between_steps),
         counters=collected.methods(MetricsPhase.counters),
         gauges=collected.methods(MetricsPhase.gauges),
-        controls=collected.methods_by_name(ServicePhase.controls),
+        controls=collected.methods(ServicePhase.controls),
         info=collected.methods(ServicePhase.info),
         close=collected.methods(StepExtension.close),
         names=names,

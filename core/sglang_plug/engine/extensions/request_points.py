@@ -23,12 +23,10 @@ logger = logging.getLogger(__name__)
 class RequestPoints:
     """The extension points of requests, which the loop and the scheduler call."""
 
-    constrains: Mapping[str, Callable[[Request], bool]] = field(default_factory=dict)
-    """By the name of the extension, for errors."""
+    constrains: tuple[Callable[[Request], bool], ...] = ()
     admission: tuple[AdmissionPhase, ...] = ()
     """The extensions that take part in admission."""
-    layout: Mapping[str, Callable[[SequenceView], PromptLayout | None]] = field(default_factory=dict)
-    """By the name of the extension, for errors."""
+    layout: tuple[Callable[[SequenceView], PromptLayout | None], ...] = ()
     cache_key: tuple[Callable[[SequenceView], str], ...] = ()
     hold_phases: tuple[HoldPhase, ...] = ()
     """The extensions that may hold requests."""
@@ -43,10 +41,9 @@ class RequestPoints:
 
     def is_constrained(self, request: Request) -> bool:
         """Report whether an extension constrains the output. Raises ``RequestError`` if two of them do."""
-        constraining = [name for name, constrains in self.constrains.items() if constrains(request)]
+        constraining = [constrains for constrains in self.constrains if constrains(request)]
         if len(constraining) > 1:
-            names = " and ".join(map(repr, constraining))
-            raise RequestError(f"the step extensions {names} both constrain this output; block one of them", 500)
+            raise RequestError(f"{self.names.of_all(constraining)} constrain this output; block all but one", 500)
         return bool(constraining)
 
     def admit_sequence(self, sequence: Sequence) -> None:
@@ -96,9 +93,9 @@ class RequestPoints:
 
     def _prompt_layout(self, sequence: Sequence) -> PromptLayout | None:
         """Return the layout of a prompt. Raises ``RequestError`` if two extensions have one."""
-        results = {name: layout(sequence) for name, layout in self.layout.items()}
-        layouts = {name: layout for name, layout in results.items() if layout is not None}
+        results = [(method, method(sequence)) for method in self.layout]
+        layouts = [(method, layout) for method, layout in results if layout is not None]
         if len(layouts) > 1:
-            names = " and ".join(map(repr, layouts))
-            raise RequestError(f"the step extensions {names} both lay out this prompt; block one of them", 500)
-        return next(iter(layouts.values()), None)
+            names = self.names.of_all(method for method, _ in layouts)
+            raise RequestError(f"{names} lay out this prompt; block all but one", 500)
+        return layouts[0][1] if layouts else None

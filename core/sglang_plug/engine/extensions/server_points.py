@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sglang_plug.config import ConfigError
@@ -50,10 +50,11 @@ class StartPoints:
 
     def share_tensor_store(self) -> None:
         """Give the store of tensors to the extensions that use one. Raises ``ConfigError`` if there are two stores."""
-        stores = {self.names.of(make): store for make in self.tensor_store if (store := make()) is not None}
+        stores = [(make, store) for make in self.tensor_store if (store := make()) is not None]
         if len(stores) > 1:
-            raise ConfigError(f"{' and '.join(stores)} both have a store of tensors; block one of them")
-        for store in stores.values():
+            names = self.names.of_all(make for make, _ in stores)
+            raise ConfigError(f"{names} have a store of tensors; block all but one")
+        for _, store in stores:
             for use in self.use_tensor_store:
                 use(store)
 
@@ -67,8 +68,7 @@ class ServicePoints:
     between_steps: tuple[Callable[[], None], ...] = ()
     counters: tuple[Callable[[], Iterable[MetricCounter]], ...] = ()
     gauges: tuple[Callable[[], Iterable[MetricGauge]], ...] = ()
-    controls: Mapping[str, Callable[[], Mapping[str, Callable[..., Any]]]] = field(default_factory=dict)
-    """By the name of the extension, for errors."""
+    controls: tuple[Callable[[], Mapping[str, Callable[..., Any]]], ...] = ()
     info: tuple[Callable[[], Mapping[str, Any]], ...] = ()
     close: tuple[Callable[[], None], ...] = ()
     names: ExtensionNames = ExtensionNames()

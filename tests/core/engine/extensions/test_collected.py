@@ -19,6 +19,7 @@ from sglang_plug.contracts.extension.sampling_phases import HoldPhase
 from sglang_plug.contracts.extension.step_budget import StepBudgetPhase
 from sglang_plug.contracts.extension.step_phases import GraphPhase, StaticInputPhase
 from sglang_plug.engine.extensions.collected import CollectedExtensions
+from sglang_plug.engine.extensions.names import ExtensionNames
 from sglang_plug.engine.extensions.points import extension_points
 
 OBJECTS = (
@@ -97,7 +98,7 @@ def test_no_two_phases_have_a_method_of_the_same_name() -> None:
 def test_a_function_that_is_no_method_of_a_phase_cannot_be_collected() -> None:
     def plan(self: PlanningPhase, step: Any) -> None: ...
 
-    collected = CollectedExtensions({"everything": all_phases()})
+    collected = CollectedExtensions({"everything": all_phases()}, ExtensionNames())
     with pytest.raises(ValueError, match="plan is not a method of exactly one phase of step extensions"):
         collected.methods(plan)
     assert collected.methods(PlanningPhase.plan) and collected.objects(ExecutionPhase)

@@ -62,8 +62,8 @@ def test_only_overridden_methods_are_collected_in_order() -> None:
     points = extension_points({"watches": watches, "drafts": drafts})
     assert points.planning.plan == (drafts.plan,) and points.requests.finished == (watches.finished,)
     assert points.planning.waits_for == (watches.waits_for,)
-    assert points.requests.verified == points.requests.output == points.service.close == ()
-    assert points.service.controls == {}
+    assert points.requests.verified == points.requests.output == ()
+    assert points.service.close == points.service.controls == ()
 
 
 def test_memory_is_reserved_for_the_largest_step_with_drafts() -> None:
@@ -89,7 +89,9 @@ def test_one_extension_at_most_preempts() -> None:
     preemptions = Preemptions()
     assert extension_points({"one": preemptions, "budgets": Budgets()}).planning.preemption is preemptions
     assert not extension_points({}).planning.preemption.preemption_due()
-    with pytest.raises(ConfigError, match="'one' and 'two' all preempt running sequences; keep one of them"):
+    with pytest.raises(
+        ConfigError, match="step-extension 'one' and step-extension 'two' preempt running sequences; keep one of them"
+    ):
         extension_points({"one": preemptions, "two": Preemptions()})
 
 
@@ -97,7 +99,7 @@ def test_one_extension_at_most_chooses_the_number_of_prompt_tokens() -> None:
     budgets = Budgets()
     assert extension_points({"one": budgets, "drafts": Drafts()}).planning.step_budget is budgets
     assert extension_points({"drafts": Drafts()}).planning.step_budget.prompt_budget([]) is None
-    with pytest.raises(ConfigError, match="'one' and 'two' all choose how many prompt tokens a step has; keep one"):
+    with pytest.raises(ConfigError, match="step-extension 'one' and step-extension 'two' choose how many prompt tokens a step has; keep one"):
         extension_points({"one": budgets, "two": Budgets()})
 
 
@@ -143,7 +145,9 @@ class LaysOut(StepExtension, AdmissionPhase):
 def test_two_layouts_of_one_prompt_are_an_error_that_names_both() -> None:
     layout, other = LaysOut(), LaysOut()
     assert admitted(extension_points({"one": layout, "watches": Watches()})).layout is layout
-    with pytest.raises(RequestError, match="'one' and 'two' both lay out this prompt") as refused:
+    with pytest.raises(
+        RequestError, match="step-extension 'one' and step-extension 'two' lay out this prompt"
+    ) as refused:
         admitted(extension_points({"one": layout, "two": other}))
     assert refused.value.status == 500
 
@@ -205,7 +209,7 @@ def test_one_extension_at_most_constrains_a_sequence() -> None:
     points = extension_points({"idle": Constrains(), "one": Constrains(decision)})
     assert points.requests.is_constrained(request)
     assert points.sampling.decisions([constrained_sequence()], [0]) == {0: decision}
-    with pytest.raises(RequestError, match="'one' and 'two' both constrain this output"):
+    with pytest.raises(RequestError, match="step-extension 'one' and step-extension 'two' constrain this output"):
         extension_points({"one": Constrains(decision), "two": Constrains(decision)}).requests.is_constrained(request)
 
 
@@ -257,7 +261,7 @@ def test_two_stores_of_tensors_are_an_error_that_names_both() -> None:
     uses = Stores()
     extension_points({"one": Stores("a store"), "uses": uses}).start.share_tensor_store()
     assert uses.received == ["a store"]
-    with pytest.raises(ConfigError, match="'one' and step-extension 'two' both have a store of tensors"):
+    with pytest.raises(ConfigError, match="'one' and step-extension 'two' have a store of tensors"):
         extension_points({"one": Stores("a"), "uses": uses, "two": Stores("b")}).start.share_tensor_store()
 
 
