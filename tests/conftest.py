@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import gc
 import os
@@ -54,7 +55,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """After everything."""
     config.stash[INTERPRETED].close()
     config.stash[REAPER].close()
-    gc.unfreeze()  # libraries that count what is left at the end find nothing
+    atexit.register(gc.unfreeze)  # after pytest has collected several times; libraries count what is left at the end
 
 
 WHOLE_ENGINE = frozenset({"serve", "tiny_model", "app", "apps", "vision_model", "vision_server"})
