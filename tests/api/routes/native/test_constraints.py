@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -48,7 +49,6 @@ BATCH = {"text": ["a", "b"], "sampling_params": [{"json_schema": {}}, {"json_sch
         ("/generate", {"text": "Hi", "sampling_params": {"json_schema": NO_SCHEMA}}, "sampling_params.json_schema"),
         ("/generate", {"text": "Hi", "sampling_params": {"regex": "(?=a)"}}, "sampling_params.regex"),
         ("/generate", {"text": "Hi", "sampling_params": {"structural_tag": TAG}}, "sampling_params.structural_tag"),
-        ("/generate", BATCH, "sampling_params[1].json_schema"),
     ],
 )
 def test_what_cannot_be_enforced(app: Any, path: str, body: dict[str, Any], param: str, stream: bool) -> None:
@@ -56,6 +56,21 @@ def test_what_cannot_be_enforced(app: Any, path: str, body: dict[str, Any], para
     assert (error["param"], error["code"]) == (param, None)
     assert error["message"].startswith(f"{param}: ")
     assert ("structural_tag" in error["message"]) == param.endswith("structural_tag")
+
+
+def test_a_refused_constraint_of_several_is_named(app: Any) -> None:
+    assert app.refusal("/generate", BATCH)["param"] == "sampling_params[1].json_schema"
+
+
+def test_a_refused_constraint_of_several_is_named_in_a_stream(app: Any) -> None:
+    """The status is 200 if the output of the first prompt arrives before the refusal of the second one."""
+    response = app.post("/generate", {**BATCH, "stream": True})
+    if response.status_code == 200:
+        *_, event = [line for line in response.text.splitlines() if "error" in line]
+        error = json.loads(event.removeprefix("data: "))["error"]
+    else:
+        error = response.json()["error"]
+    assert error["param"] == "sampling_params[1].json_schema" and error["message"].startswith(error["param"])
 
 
 def test_a_refused_structural_tag_names_the_part_of_it(app: Any) -> None:
