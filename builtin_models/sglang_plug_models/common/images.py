@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import count
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sglang_plug import Media, MediaArray, MediaError, MediaLimits, MediaPrompt
 
@@ -98,6 +98,8 @@ def _reading(limits: MediaLimits) -> Iterator[None]:
         raise MediaError(f"it has far too many pixels; the maximum is {limits.pixels}") from None
     except MemoryError:
         raise MediaError("there is not enough memory to decode it") from None
+    except UnidentifiedImageError:  # its text has the address of an object in memory
+        raise MediaError(f"it cannot be read as an image ({', '.join(FORMATS)})") from None
     except Exception as error:  # Pillow's exceptions for broken files vary
         known = ", ".join(FORMATS)
         raise MediaError(f"it cannot be read as an image ({known}): {str(error)[:200]}") from error
