@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sglang_plug import (
     Constraint,
@@ -26,10 +26,13 @@ from sglang_plug import (
 from sglang_plug.contracts.request import Task
 from sglang_plug.deprecation import warn_deprecated
 from sglang_plug_api.answers.errors import ApiError, json_bytes
+from sglang_plug_api.service.admission_gate import AdmissionGate
 from sglang_plug_api.service.callers import Caller, current_caller
 from sglang_plug_api.service.request_context import RequestContext, current_request_context
 
 from .sampling import Sampling
+
+Result = TypeVar("Result")
 
 MAX_ID_CHARACTERS = 256
 
@@ -294,22 +297,36 @@ class RunningJob:
         if self._waiting is not None:
             self._waiting.cancel()
 
+    async def wait(self, gate: AdmissionGate) -> None:
+        """Wait until ``gate`` is open, or the job was aborted."""
+        await self._unless_aborted(gate.wait_open)
+
     async def next(self, outputs: AsyncGenerator[Output, None]) -> Output:
         """Return the next of ``outputs``, or an ending if the job was aborted.
 
         Raises ``RequestError`` with status 503 instead of the ending if the job has to run again.
-        ``abort`` may interrupt the task only while it waits here; at other times it handles an earlier output.
         """
-        task = asyncio.current_task()
-        if not self.aborted and task is not None:
-            self._waiting, cancellations = task, task.cancelling()
-            try:
-                return await anext(outputs)
-            except asyncio.CancelledError:
-                if not self.aborted or task.uncancel() > cancellations:
-                    raise  # something else cancelled the task
-            finally:
-                self._waiting = None
+        output = await self._unless_aborted(outputs.__anext__)
+        if output is not None:
+            return output
         if self._runs_again:
             raise RequestError("All requests were aborted; the line of the batch runs again.", 503)
         return Output(id=self._job.id, finish=Finish("abort"))
+
+    async def _unless_aborted(self, work: Callable[[], Awaitable[Result]]) -> Result | None:
+        """Await ``work``; return ``None`` if the job was aborted before or meanwhile.
+
+        ``abort`` may interrupt the task only while it waits here; at other times it handles an earlier output.
+        """
+        task = asyncio.current_task()
+        if self.aborted or task is None:
+            return None
+        self._waiting, cancellations = task, task.cancelling()
+        try:
+            return await work()
+        except asyncio.CancelledError:
+            if not self.aborted or task.uncancel() > cancellations:
+                raise  # something else cancelled the task
+            return None
+        finally:
+            self._waiting = None

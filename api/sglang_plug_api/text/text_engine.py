@@ -82,6 +82,7 @@ class TextEngine:
         self._tokenizer = tokenizer
         self._image_prompts = image_prompts
         self._running = set[RunningJob]()
+        self._held = set[RunningJob]()  # those that wait for the gate
 
     @property
     def in_flight(self) -> int:
@@ -149,7 +150,8 @@ class TextEngine:
         arrived = time.time()
         detokenizer = Detokenizer(job, self._tokenizer)
         request = job.engine_request(arrived, isolated=self.config.tenant_isolation)
-        await self.admission_gate.wait_open()
+        running, job_outputs = RunningJob(job), list[JobOutput]()
+        await self._admitted(running)
         report = JobReport(
             self.reports,
             id=job.id,
@@ -159,7 +161,6 @@ class TextEngine:
             deadline=job.context.deadline,
         )
         refused, repeats = 0, int(whole)
-        running, job_outputs = RunningJob(job), list[JobOutput]()
         self._running.add(running)
         try:
             while detokenizer.ending is None:
@@ -195,6 +196,14 @@ class TextEngine:
             reason = "" if detokenizer.ending is None else detokenizer.ending.reason
             report.end(reason, detokenizer.count, detokenizer.cached_tokens, refused)
 
+    async def _admitted(self, job: RunningJob) -> None:
+        """Wait until the admission gate is open; ``abort`` ends the wait."""
+        self._held.add(job)
+        try:
+            await job.wait(self.admission_gate)
+        finally:
+            self._held.discard(job)
+
     async def update_weights(self, source: str, revision: str | None = None, version: str | None = None) -> None:
         """Replace the weights by those of another checkpoint once no request is in flight; new requests wait meanwhile.
 
@@ -215,8 +224,8 @@ class TextEngine:
         Each ends with reason ``abort`` and with its output so far; lines of batches run again if all were ended.
         Returns how many were ended. Requests of other callers are treated as if they did not exist.
         """
-        caller, running = current_caller(), [job for job in self._running if not job.aborted]
-        jobs = [job for job in running if request is None or job.belongs_to(request, caller)]
+        caller, running = current_caller(), self._running | self._held
+        jobs = [job for job in running if not job.aborted and (request is None or job.belongs_to(request, caller))]
         for job in jobs:
             job.abort(with_all=request is None)
         return len(jobs)

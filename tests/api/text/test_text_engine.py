@@ -192,6 +192,21 @@ async def test_abort_from_outside_ends_with_what_there_is(text_engine: Any, scri
     assert (scripted.aborted, engine.in_flight) == (["one"], 0)
 
 
+async def test_a_request_that_waits_for_an_update_of_the_weights_can_be_aborted(
+    text_engine: Any, scripted: Any
+) -> None:
+    engine = text_engine()
+    async with engine.admission_gate.closed_and_idle(lambda: engine.in_flight, 1.0):
+        task = asyncio.create_task(engine.complete(job(engine)))
+        await asyncio.sleep(0.01)
+        assert engine.abort("on") == 0  # not exactly this id
+        assert [engine.abort("one"), engine.abort("one")] == [1, 0]
+        async with asyncio.timeout(1.0):
+            whole = await task  # while the gate is still closed
+    assert whole.ending is not None and whole.ending.reason == "abort"
+    assert (scripted.requests, engine.in_flight, engine.abort(None)) == ([], 0, 0)
+
+
 @pytest.mark.parametrize("error", [RequestError("full", 503), EngineError("gone")])
 async def test_errors_of_the_engine_pass(text_engine: Any, scripted: Any, error: Exception) -> None:
     scripted.error = error
