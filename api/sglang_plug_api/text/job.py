@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -31,6 +33,8 @@ from sglang_plug_api.service.callers import Caller, current_caller
 from sglang_plug_api.service.request_context import RequestContext, current_request_context
 
 from .sampling import Sampling
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -274,11 +278,19 @@ def output_job(job: Job, index: int) -> Job:
 
 
 class RunningJob:
-    """A job in flight that other tasks can abort."""
+    """A job in flight that other tasks can abort.
 
-    def __init__(self, job: Job) -> None:
+    Args:
+        job: the job.
+        ended: called when the engine has nothing left of an aborted job, maybe before its consumer knows of it.
+    """
+
+    def __init__(self, job: Job, ended: Callable[[RunningJob], None] = lambda _: None) -> None:
         self._job = job
+        self._ended = ended
         self._waiting: asyncio.Task[Any] | None = None
+        self._outputs: AsyncGenerator[Output, None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self.aborted = False
         """True once the job has to end, with its output so far."""
         self._runs_again = False
@@ -288,7 +300,7 @@ class RunningJob:
         return request in (self._job.id, self._job.request) and caller.may_use(self._job.caller.owner)
 
     def abort(self, *, with_all: bool = False) -> None:
-        """Make the next output, awaited already or not, the last.
+        """Make the next output, awaited already or not, the last, and let the engine end the job now.
 
         ``with_all``: all jobs are aborted, so that those of batches, whose clients did not ask for it, run again.
         """
@@ -296,17 +308,34 @@ class RunningJob:
         self._runs_again = with_all and self._job.context.is_batch_line
         if self._waiting is not None:
             self._waiting.cancel()
+        elif self._outputs is not None:  # the consumer handles an earlier output, maybe for a long time
+            self._closing = asyncio.create_task(self._close(self._outputs))
+            self._outputs = None
 
     async def wait(self, gate: AdmissionGate) -> None:
         """Wait until ``gate`` is open, or the job was aborted."""
         await self._unless_aborted(gate.wait_open)
 
-    async def next(self, outputs: AsyncGenerator[Output, None]) -> Output:
-        """Return the next of ``outputs``, or an ending if the job was aborted.
+    @contextlib.asynccontextmanager
+    async def reading(self, outputs: AsyncGenerator[Output, None]) -> AsyncIterator[None]:
+        """Let ``next`` read ``outputs`` within the context, which closes them."""
+        self._outputs = outputs
+        try:
+            yield
+        finally:
+            if self._closing is not None:
+                await asyncio.wait((self._closing,))
+            else:
+                self._outputs = None
+                await outputs.aclose()
+
+    async def next(self) -> Output:
+        """Return the next output, or an ending if the job was aborted.
 
         Raises ``RequestError`` with status 503 instead of the ending if the job has to run again.
         """
-        output = await self._unless_aborted(outputs.__anext__)
+        outputs = self._outputs
+        output = None if outputs is None else await self._unless_aborted(outputs.__anext__)
         if output is not None:
             return output
         if self._runs_again:
@@ -330,3 +359,10 @@ class RunningJob:
             return None
         finally:
             self._waiting = None
+
+    async def _close(self, outputs: AsyncGenerator[Output, None]) -> None:
+        try:
+            await outputs.aclose()
+        except Exception:
+            logger.exception("the request %r could not be aborted", self._job.id)
+        self._ended(self)

@@ -150,7 +150,7 @@ class TextEngine:
         arrived = time.time()
         detokenizer = Detokenizer(job, self._tokenizer)
         request = job.engine_request(arrived, isolated=self.config.tenant_isolation)
-        running, job_outputs = RunningJob(job), list[JobOutput]()
+        running, job_outputs = RunningJob(job, self._running.discard), list[JobOutput]()
         await self._admitted(running)
         report = JobReport(
             self.reports,
@@ -165,9 +165,9 @@ class TextEngine:
         try:
             while detokenizer.ending is None:
                 try:
-                    async with contextlib.aclosing(self.client.submit(request)) as outputs:
+                    async with running.reading(self.client.submit(request)):
                         while detokenizer.ending is None:
-                            job_output = detokenizer.feed(await running.next(outputs))
+                            job_output = detokenizer.feed(await running.next())
                             report.progress(job_output.completion_tokens)
                             if not whole:
                                 yield job_output

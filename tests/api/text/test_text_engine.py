@@ -192,6 +192,30 @@ async def test_abort_from_outside_ends_with_what_there_is(text_engine: Any, scri
     assert (scripted.aborted, engine.in_flight) == (["one"], 0)
 
 
+async def test_the_engine_ends_what_is_aborted_even_if_nobody_reads_its_output(text_engine: Any, scripted: Any) -> None:
+    """A client that does not read its stream must not keep its KV slots, nor hold up an update of the weights."""
+    engine = text_engine()
+    async with contextlib.aclosing(engine.stream(job(engine))) as stream:
+        await anext(stream)
+        assert [engine.abort("one"), engine.abort("one")] == [1, 0]
+        async with asyncio.timeout(1.0):
+            while engine.in_flight:
+                await asyncio.sleep(0)
+        assert scripted.aborted == ["one"]
+        ending = (await anext(stream)).ending  # what the client gets once it reads again
+        assert ending is not None and ending.reason == "abort"
+        assert [output async for output in stream] == []
+    assert (scripted.aborted, engine.in_flight) == (["one"], 0)
+
+
+async def test_a_stream_that_is_left_while_it_is_aborted_ends_once(text_engine: Any, scripted: Any) -> None:
+    engine = text_engine()
+    async with contextlib.aclosing(engine.stream(job(engine))) as stream:
+        await anext(stream)
+        assert engine.abort(None) == 1
+    assert (scripted.aborted, engine.in_flight) == (["one"], 0)
+
+
 async def test_a_request_that_waits_for_an_update_of_the_weights_can_be_aborted(
     text_engine: Any, scripted: Any
 ) -> None:
