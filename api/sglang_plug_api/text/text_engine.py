@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -204,13 +204,22 @@ class TextEngine:
         finally:
             self._held.discard(job)
 
-    async def update_weights(self, source: str, revision: str | None = None, version: str | None = None) -> None:
+    async def update_weights(
+        self, source: str, revision: str | None = None, version: str | None = None, *, abort: bool = False
+    ) -> None:
         """Replace the weights by those of another checkpoint once no request is in flight; new requests wait meanwhile.
 
-        Raises ``RequestError`` if they do not fit, and ``TimeoutError`` if requests did not end in time; the old
-        weights stay in use then, as when the call is cancelled before the update has begun.
+        With ``abort``, requests in flight are ended instead of waited for. Raises ``RequestError`` if the weights do
+        not fit, and ``TimeoutError`` if requests did not end in time; the old weights stay in use then, as when the
+        call is cancelled before the update has begun.
         """
-        async with self.admission_gate.closed_and_idle(lambda: self.in_flight, self.config.drain_timeout):
+
+        def in_flight() -> int:
+            if abort:  # also those that came in just before the gate was closed
+                _abort(self._running, with_all=True)
+            return self.in_flight
+
+        async with self.admission_gate.closed_and_idle(in_flight, self.config.drain_timeout):
             await shielded(self._replace_weights(source, revision, version))
 
     async def _replace_weights(self, source: str, revision: str | None, version: str | None) -> None:
@@ -224,16 +233,22 @@ class TextEngine:
         Each ends with reason ``abort`` and with its output so far; lines of batches run again if all were ended.
         Returns how many were ended. Requests of other callers are treated as if they did not exist.
         """
-        caller, running = current_caller(), self._running | self._held
-        jobs = [job for job in running if not job.aborted and (request is None or job.belongs_to(request, caller))]
-        for job in jobs:
-            job.abort(with_all=request is None)
-        return len(jobs)
+        caller, jobs = current_caller(), self._running | self._held
+        chosen = jobs if request is None else {job for job in jobs if job.belongs_to(request, caller)}
+        return _abort(chosen, with_all=request is None)
 
     async def complete(self, job: Job) -> JobOutput:
         """Return the whole output."""
         async with contextlib.aclosing(self.stream(job, whole=True)) as job_outputs:
             return await anext(job_outputs)
+
+
+def _abort(jobs: Iterable[RunningJob], *, with_all: bool) -> int:
+    """Abort those of ``jobs`` that were not aborted yet; return how many these are."""
+    chosen = [job for job in jobs if not job.aborted]
+    for job in chosen:
+        job.abort(with_all=with_all)
+    return len(chosen)
 
 
 def _model_name(config: ServerConfig, info: Mapping[str, Any]) -> str:

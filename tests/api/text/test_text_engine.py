@@ -216,6 +216,27 @@ async def test_a_stream_that_is_left_while_it_is_aborted_ends_once(text_engine: 
     assert (scripted.aborted, engine.in_flight) == (["one"], 0)
 
 
+async def test_an_update_that_aborts_ends_what_was_admitted_before_it_and_nothing_that_waits(
+    text_engine: Any, scripted: Any
+) -> None:
+    engine = text_engine(drain_timeout=1.0)
+    scripted.pause.clear()
+    gate_is_held = engine.admission_gate.closed_and_idle(lambda: 0, 1.0)
+    await gate_is_held.__aenter__()  # as by another update
+    updating = asyncio.create_task(engine.update_weights("org/other", abort=True))
+    admitted = asyncio.create_task(engine.complete(job(engine)))
+    await asyncio.sleep(0.01)
+    await gate_is_held.__aexit__(None, None, None)
+    while not scripted.requests:
+        await asyncio.sleep(0)
+    waiting = asyncio.create_task(engine.complete(replace(job(engine), id="two")))
+    await updating
+    ending = (await admitted).ending
+    assert ending is not None and ending.reason == "abort"
+    scripted.pause.set()
+    assert (await waiting).text == "Hello, world"
+
+
 async def test_a_request_that_waits_for_an_update_of_the_weights_can_be_aborted(
     text_engine: Any, scripted: Any
 ) -> None:

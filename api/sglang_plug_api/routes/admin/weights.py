@@ -29,9 +29,10 @@ def build(engine: TextEngine) -> APIRouter:
             _check_source(body.model_path, engine.config.allow_update_from)
             if body.abort_all_requests:
                 engine.abort(None)
-            await cancel_on_disconnect(
-                request, engine.update_weights(body.model_path, body.revision, body.weight_version)
+            update = engine.update_weights(
+                body.model_path, body.revision, body.weight_version, abort=body.abort_all_requests
             )
+            await cancel_on_disconnect(request, update)
         except (RequestError, TimeoutError) as error:
             text = str(error) or f"requests in flight did not end within {engine.config.drain_timeout:g} seconds"
             logger.warning("the weights were not updated: %s", text)
