@@ -79,6 +79,12 @@ async def prepare_chat(engine: TextEngine, request: ChatRequest) -> tuple[Job, C
     (sampling parameters, ids, priority, adapter), and how its outputs are read (``ChatOutput``).
     """
 
+    if request.continue_final_message and request.messages and request.messages[-1].get("tool_calls"):
+        raise ApiError(
+            "the last message cannot be continued, because calls of tools follow its text: add their results",
+            param="messages",
+        )
+
     async def render(tools: TemplateTools, variables: Mapping[str, Any]) -> MediaPrompt:
         if request.images and not engine.supports_images:
             raise request.images[0].error("this model takes text only")

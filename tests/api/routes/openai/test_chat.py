@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 PATH = "/v1/chat/completions"
-FRANCE = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
+FRANCE: dict[str, Any] = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
+CALL = {
+    "role": "assistant",
+    "content": "Let me look.",
+    "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+}
 PARIS = "The capital of France is Paris."
 
 
@@ -48,6 +53,7 @@ def test_system_messages_and_tool_choice_none(app: Any) -> None:
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"response_format": {"type": "banana"}}, "response_format"),
         ({"messages": []}, "messages"),
+        ({"messages": [*FRANCE["messages"], CALL], "continue_final_message": True}, "messages"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
