@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from sglang_plug_api.answers.errors import SHOWN, ApiError
-from sglang_plug_api.protocol.openai import Message, refuse_part
+from sglang_plug_api.protocol.openai import Message
 
 BLANKS = str.maketrans("", "", " \t\r\n")
 ADDRESSES = ("http://", "https://", "file://", "ftp://", "s3://")
@@ -81,7 +81,11 @@ def images_of_messages(messages: Sequence[Message], *, supports_images: bool) ->
             if part.get("type") == "text":
                 continue
             if not supports_images:
-                raise ApiError(f"messages: {refuse_part(index, part)}", param="messages")
+                raise ApiError(
+                    f"messages: message {index} has a content part of type {part['type']!r}; this model takes text "
+                    "parts only",
+                    param="messages",
+                )
             image_url = part.get("image_url")
             field = f"messages.{index}.content.{position}"
             source = image_url.get("url") if isinstance(image_url, Mapping) else image_url

@@ -21,8 +21,13 @@ Message = dict[str, Any]
 def _text_of(part: Mapping[str, Any]) -> str:
     kind = part.get("type")
     text = part.get("refusal") if kind == "refusal" else part.get("text") if kind in TEXT_PARTS else None
+    if kind not in (*TEXT_PARTS, "refusal"):
+        raise ValueError(
+            f"a content part has type {str(kind)[:SHOWN]!r}; parts are of type 'input_text' or 'output_text', or "
+            "'input_image' for vision-language models"
+        )
     if not isinstance(text, str):
-        raise ValueError(f"a content part has type {str(kind)[:SHOWN]!r}; this model takes text parts only")
+        raise ValueError(f"a content part of type {kind!r} has no text")
     return text
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -16,6 +15,8 @@ from .tools import ToolChoice, Tools
 
 MAX_TOP_LOGPROBS = 20
 MAX_MESSAGES = 16384
+SHOWN = 40
+"""Maximum number of characters of a type that an error repeats."""
 
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -144,12 +145,6 @@ def _written(content: str | list[dict[str, Any]] | None) -> str | list[dict[str,
     return [{"type": "text", "text": part["text"]} if part["type"] == "text" else {"type": "image"} for part in content]
 
 
-def refuse_part(index: int, part: Mapping[str, Any]) -> str:
-    """The refusal of a part of message ``index`` by a model that takes text."""
-    kind = str(part.get("type"))[:40]
-    return f"message {index} has a content part of type {kind!r}; this model takes text parts only"
-
-
 def text_or_images(messages: list[Message]) -> list[Message]:
     """``messages``. Raises ``ValueError`` if there are none, or if one has a part that is neither text nor image."""
     if not messages:
@@ -157,8 +152,13 @@ def text_or_images(messages: list[Message]) -> list[Message]:
     for index, message in enumerate(messages):
         for part in message.content if isinstance(message.content, list) else ():
             kind = part.get("type")
-            if kind not in ("text", "image_url") or (kind == "text" and not isinstance(part.get("text"), str)):
-                raise ValueError(refuse_part(index, part))
+            if kind not in ("text", "image_url"):
+                raise ValueError(
+                    f"message {index} has a content part of type {str(kind)[:SHOWN]!r}; parts are of type 'text', or "
+                    "'image_url' for vision-language models"
+                )
+            if kind == "text" and not isinstance(part.get("text"), str):
+                raise ValueError(f"message {index} has a text part whose text is not a string")
     return messages
 
 

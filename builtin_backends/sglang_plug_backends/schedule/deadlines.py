@@ -73,7 +73,7 @@ class Deadlines(StepExtension, AdmissionPhase, QueuePhase, ServicePhase):
             raise _refusal("it passed before the request was queued")
         seconds = self._estimate(sequence, queue)
         if now + seconds > deadline:
-            raise _refusal(f"the prompts in the queue before this one take about {seconds:.1f} seconds")
+            raise _refusal(f"the prompts in the queue before this one take about {seconds:.2g} seconds")
 
     def end_waiting(self) -> list[tuple[SequenceView, RequestError]]:
         """Return the sequences whose deadlines have passed since the last call."""

@@ -95,3 +95,16 @@ def test_an_output_needs_an_earlier_call() -> None:
     for items in ([returned("1")], [returned("1"), called("1")], [called("1"), returned("2")]):
         with pytest.raises(ValueError, match="No tool call found for function call output with call_id"):
             check_outputs(messages(*items))
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"type": "input_audio"}, "type 'input_audio'; parts are of type 'input_text' or 'output_text'"),
+        ({"type": "input_text"}, "a content part of type 'input_text' has no text"),
+    ],
+    ids=str,
+)
+def test_a_refused_part_of_a_message_is_described(part: Any, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        messages({"role": "user", "content": [part]})

@@ -124,6 +124,19 @@ def test_what_chat_refuses(fields: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"type": "input_audio"}, "type 'input_audio'; parts are of type 'text', or 'image_url' for vision-language"),
+        ({"type": "text", "text": 3}, "message 0 has a text part whose text is not a string"),
+    ],
+    ids=str,
+)
+def test_a_refused_part_of_a_message_is_described(part: Any, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        chat(messages=[{"role": "user", "content": [part]}])
+
+
+@pytest.mark.parametrize(
     ("prompt", "prompts"),
     [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2]], [[1], [2]]), (["a"], ["a"])],
 )
