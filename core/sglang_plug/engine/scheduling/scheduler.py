@@ -299,9 +299,9 @@ class Scheduler:
             self.preemption.allocation_failed(sequence)
             return False
         if sequence.service.cached is None:
-            sequence.service.cached = sequence.computed
+            sequence.service.cached = min(sequence.computed, sequence.prompt_len)  # forced tokens may follow the prompt
             self.accounting.admitted(sequence)
-            self.counters.cached_tokens += sequence.computed
+            self.counters.cached_tokens += sequence.service.cached
             self.counters.queue_seconds.append(max(0.0, time.time() - sequence.arrived))
         self.preemption.note_queued_or_admitted(sequence)
         self.running.append(sequence)

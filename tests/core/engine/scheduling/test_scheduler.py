@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_plug import LogprobOptions, Request, TokenLogprob
+from sglang_plug import LogprobOptions, Request, SamplingParams, TokenLogprob
 from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
@@ -357,3 +357,17 @@ def test_a_request_that_waits_for_long_hits_its_prefix_once() -> None:
     finish(scheduler, device)
     hits = {run.tokens: run.hits for run in scheduler.cache.outline(9) if run.parent is None}
     assert hits[4] == 1
+
+
+def test_forced_tokens_from_the_prefix_cache_are_no_cached_prompt_tokens() -> None:
+    """An extension that holds a request may force the beginning of its output before it is queued."""
+    scheduler, device = make(), Device()
+    for id in ("computes", "reuses"):
+        sequence = Sequence.of(Request(id=id, tokens=(1, 2, 3), params=SamplingParams(max_new_tokens=9)), 20)
+        sequence.tokens += [4, 5, 6, 7]
+        scheduler.add(sequence)
+        (output,) = step(scheduler, device)
+        cached_tokens = scheduler.counters.cached_tokens
+        finish(scheduler, device)
+    assert device.computed < 2 * (3 + 9)
+    assert output.cached_tokens == cached_tokens == 3
