@@ -37,6 +37,7 @@ from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sequences.scheduled_chunk import StepCounters
 from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.system.freed_memory import return_freed_memory
+from sglang_plug.system.library_panics import panics_as_errors
 
 from .watchdog import Heartbeat
 
@@ -203,18 +204,24 @@ class EngineLoop:
 
     def _submit(self, request: Request) -> None:
         try:
-            self._checks.check(request, self.requests, self.scheduler, held=len(self.held))
-            constrained = self.extensions.requests.is_constrained(request)
-            processors = self.processors.admit(request, constrained=constrained) if request.task == "generate" else ()
-            sequence = Sequence.of(request, self.longest, constrained=constrained, processors=processors)
-            self.extensions.requests.admit_sequence(sequence)
-            is_held = self.held.hold(sequence)
+            with panics_as_errors():
+                sequence = self._admitted(request)
+                is_held = self.held.hold(sequence)
         except Exception as error:
             self._end(request.id, _refused(self._refusal(request.id, error)))
             return
         self.requests.add(sequence)
         if not is_held:
             self._queue(sequence)
+
+    def _admitted(self, request: Request) -> Sequence:
+        """Return the sequence of a request that the engine and all extensions admit. Raises their errors."""
+        self._checks.check(request, self.requests, self.scheduler, held=len(self.held))
+        constrained = self.extensions.requests.is_constrained(request)
+        processors = self.processors.admit(request, constrained=constrained) if request.task == "generate" else ()
+        sequence = Sequence.of(request, self.longest, constrained=constrained, processors=processors)
+        self.extensions.requests.admit_sequence(sequence)
+        return sequence
 
     def _release(self) -> None:
         """Queue the sequences that no step extension holds any more, unless their requests have ended."""
@@ -228,8 +235,9 @@ class EngineLoop:
     def _queue(self, sequence: Sequence) -> None:
         """Queue a sequence, unless a step extension refuses it."""
         try:
-            self.scheduler.add(sequence)
-            self.extensions.requests.sequence_queued(sequence, self._queue_view)
+            with panics_as_errors():
+                self.scheduler.add(sequence)
+                self.extensions.requests.sequence_queued(sequence, self._queue_view)
         except Exception as error:
             self._refuse_waiting(sequence, self._refusal(sequence.request.id, error))
 
@@ -275,7 +283,8 @@ class EngineLoop:
         if call is None:
             return Reply(message.number, error=f"no control call named {message.name!r}", status=404)
         try:
-            value = call(**message.arguments)
+            with panics_as_errors():
+                value = call(**message.arguments)
             check_sendable(value)
             return Reply(message.number, value)
         except Exception as error:

@@ -7,6 +7,8 @@ any other error of that library: it ends a request, not a task, a thread or the 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 EXIT_EXCEPTIONS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
 """Exceptions that end a process, a generator or a task, and must not be taken for errors."""
@@ -32,3 +34,18 @@ def raise_panic_as_error(error: BaseException, where: str) -> None:
     """Raise ``ComponentPanic`` instead of a panic or of ``StopIteration``; its message contains ``where``."""
     if is_panic(error) or isinstance(error, STOP_ITERATIONS):
         raise ComponentPanic(f"{where} failed: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raise ``ComponentPanic`` instead of a panic inside the context, so that ``except Exception`` handles both.
+
+    It has the traceback of the panic, which shows whose code raised it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        text = f"{type(error).__name__}: {error}"
+        raise ComponentPanic(text).with_traceback(error.__traceback__) from error

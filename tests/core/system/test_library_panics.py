@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sglang_plug.system.library_panics import ComponentPanic, is_error, is_panic, raise_panic_as_error
+from sglang_plug.system.library_panics import ComponentPanic, is_error, is_panic, panics_as_errors, raise_panic_as_error
 
 
 class Panic(BaseException):
@@ -29,3 +29,19 @@ def test_what_a_future_cannot_raise_becomes_an_exception(error: BaseException) -
     with pytest.raises(ComponentPanic, match="the tokenizer failed: .*: x") as caught:
         raise_panic_as_error(error, "the tokenizer")
     assert caught.value.__cause__ is error
+
+
+def test_a_panic_inside_the_context_is_an_error_with_its_traceback() -> None:
+    def fail() -> None:
+        raise Panic("index out of bounds")
+
+    with pytest.raises(ComponentPanic, match="Panic: index out of bounds") as caught, panics_as_errors():
+        fail()
+    assert isinstance(caught.value.__cause__, Panic) and caught.traceback[-1].name == "fail"
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(1), asyncio.CancelledError()])
+def test_anything_else_leaves_the_context_as_it_is(error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught, panics_as_errors():
+        raise error
+    assert caught.value is error

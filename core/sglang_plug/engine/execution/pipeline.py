@@ -23,6 +23,7 @@ from sglang_plug.engine.scheduling.commit import StepCommitter
 from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug.engine.sequences.launched_step import DeferredSampling, LaunchedStep
 from sglang_plug.engine.sequences.scheduled_chunk import ScheduledChunk, StepResult
+from sglang_plug.system.library_panics import panics_as_errors
 
 from .runner import Runner
 
@@ -69,7 +70,8 @@ class StepAhead:
             return None
         chunks, launched = [chunk.committed for chunk in self.chunks], self.launched
         try:
-            sampled = launched.sample(chunks) if isinstance(launched, DeferredSampling) else launched
+            with panics_as_errors():
+                sampled = launched.sample(chunks) if isinstance(launched, DeferredSampling) else launched
             return InFlightStep(chunks, sampled, self.began)
         except Exception as error:
             return InFlightStep(chunks, error, self.began)
@@ -123,8 +125,9 @@ class Pipeline:
         Raises the error of a step if several steps fail in a row.
         """
         try:
-            step = self._current()
-            next_step = self._launch_ahead(step) if ahead and self.overlap and step is not None else None
+            with panics_as_errors():
+                step = self._current()
+                next_step = self._launch_ahead(step) if ahead and self.overlap and step is not None else None
         except Exception as error:
             return self._end_all(error)
         if step is None:
@@ -153,7 +156,8 @@ class Pipeline:
             return None
         began = time.perf_counter()
         try:
-            return InFlightStep(chunks, self.runner.launch(chunks), began)
+            with panics_as_errors():
+                return InFlightStep(chunks, self.runner.launch(chunks), began)
         except Exception as error:
             return InFlightStep(chunks, error, began)
 
@@ -166,7 +170,8 @@ class Pipeline:
             return None
         began = time.perf_counter()
         try:
-            return StepAhead(chunks, self.runner.launch(chunks, step.launched), began)
+            with panics_as_errors():
+                return StepAhead(chunks, self.runner.launch(chunks, step.launched), began)
         except Exception as error:
             return StepAhead(chunks, error, began)
 
@@ -193,7 +198,8 @@ class Pipeline:
         the step, or wait for this rank's part of it.
         """
         try:
-            results = step.results()
+            with panics_as_errors():
+                results = step.results()
         except Exception as error:
             if self._shared:
                 raise

@@ -48,7 +48,7 @@ class HeldSequences:
             for number, holder in enumerate(self._requests.hold_phases):
                 if holder.hold(sequence):
                     holders.add(number)
-        except Exception:
+        except BaseException:
             self._requests.end_sequence(sequence)
             raise
         if holders:

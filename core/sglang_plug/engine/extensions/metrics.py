@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge
+from sglang_plug.system.library_panics import panics_as_errors
 
 from .server_points import ServicePoints
 
@@ -41,7 +42,8 @@ class ExtensionMetrics:
         collected: list[Metric] = []
         for method in [*methods]:
             try:
-                metrics = list(method())
+                with panics_as_errors():
+                    metrics = list(method())
                 for metric in metrics:
                     check_metric(metric, kind)
                 collected += metrics

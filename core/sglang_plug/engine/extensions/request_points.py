@@ -13,6 +13,7 @@ from sglang_plug.contracts.extension.sampling_phases import HoldPhase
 from sglang_plug.contracts.extension.views import PromptLayout, SequenceView
 from sglang_plug.contracts.request import Output, Request, RequestError, RequestPart
 from sglang_plug.engine.sequences.sequence import Sequence
+from sglang_plug.system.library_panics import panics_as_errors
 
 from .names import ExtensionNames
 
@@ -66,7 +67,7 @@ class RequestPoints:
             for cache_key in self.cache_key:
                 key = cache_key(sequence)
                 sequence.salt = f"{len(key)}:{key}{sequence.salt}"  # the length, so that no other two join to the same
-        except Exception:
+        except BaseException:
             self._call_finished([extension.finished for extension in admitted], sequence)
             raise
 
@@ -78,7 +79,8 @@ class RequestPoints:
         """Call all ``methods``; an error of one is logged, so that the others still release what the request holds."""
         for finished in methods:
             try:
-                finished(sequence)
+                with panics_as_errors():
+                    finished(sequence)
             except Exception:
                 logger.exception("%s: finished() failed for request %r", self.names.of(finished), sequence.request.id)
 
