@@ -24,6 +24,7 @@ from sglang_plug import (
     StepExtension,
     StepPlan,
 )
+from sglang_plug.system.library_panics import panics_as_errors
 
 logger = logging.getLogger(__name__)
 
@@ -140,8 +141,9 @@ class Speculation(StepExtension, AdmissionPhase, PlanningPhase, OutputPhase):
         if self._drafter is None or not sequence.generated:
             return
         try:
-            state = self._state(sequence)
-            state.drafter.end(sequence.tokens[state.known :])
+            with panics_as_errors():
+                state = self._state(sequence)
+                state.drafter.end(sequence.tokens[state.known :])
         except Exception as error:
             self._stop(self._describe(error))
 
@@ -160,15 +162,16 @@ class Speculation(StepExtension, AdmissionPhase, PlanningPhase, OutputPhase):
         if self._drafter is None:
             return ()
         try:
-            state = self._state(sequence)
-            if self._was_wrong(sequence, state):
-                return ()
-            max_draft_tokens = min(max_draft_tokens, state.depth, sequence.limit - len(sequence.tokens) - 1)
-            if max_draft_tokens < 1:
-                return ()
-            new_tokens = sequence.tokens[state.known :]
-            state.known = len(sequence.tokens)
-            drafts = tuple(state.drafter.propose(new_tokens, max_draft_tokens))
+            with panics_as_errors():
+                state = self._state(sequence)
+                if self._was_wrong(sequence, state):
+                    return ()
+                max_draft_tokens = min(max_draft_tokens, state.depth, sequence.limit - len(sequence.tokens) - 1)
+                if max_draft_tokens < 1:
+                    return ()
+                new_tokens = sequence.tokens[state.known :]
+                state.known = len(sequence.tokens)
+                drafts = tuple(state.drafter.propose(new_tokens, max_draft_tokens))
             problem = self._problem(drafts, max_draft_tokens)
         except Exception as error:
             drafts, problem = (), self._describe(error)

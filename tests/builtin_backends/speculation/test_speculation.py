@@ -245,10 +245,19 @@ def raises(tokens: list[int], max_draft_tokens: int) -> Sequence[int]:
     raise LookupError("no idea")
 
 
+class Panic(BaseException):
+    """A stand-in for the exceptions of a library written in Rust."""
+
+
+def panics(tokens: list[int], max_draft_tokens: int) -> Sequence[int]:
+    raise Panic("index out of bounds")
+
+
 @pytest.mark.parametrize(
     ("guess", "problem"),
     [
         (raises, "no idea"),
+        (panics, "Panic: index out of bounds"),
         (lambda tokens, limit: [1] * (limit + 1), "3 tokens where at most 2 were asked for"),
         (lambda tokens, limit: [1000], "1000, which is no token of a vocabulary of 1000"),
         (lambda tokens, limit: [-1], "-1, which is no token"),

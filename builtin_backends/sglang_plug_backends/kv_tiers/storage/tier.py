@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import Any
 
 from sglang_plug import KVBlock, KVStore, KVStoreError
+from sglang_plug.system.library_panics import panics_as_errors
 
 from .rates import Rate
 
@@ -185,13 +186,15 @@ class Tier:
 
     def clear(self) -> None:
         """Drop all blocks. Raises what the store raises: then it must not be used any more."""
-        self._store.clear()
+        with panics_as_errors():
+            self._store.clear()
         self._recent.clear()
 
     def info(self) -> dict[str, Any]:
         """Return contents and counts as plain data."""
         try:
-            stats = asdict(self._store.stats())
+            with panics_as_errors():
+                stats = asdict(self._store.stats())
         except Exception as error:
             stats = {"error": str(error)}
         with self._lock:
@@ -200,7 +203,8 @@ class Tier:
     def close(self) -> None:
         """Close the store."""
         try:
-            self._store.close()
+            with panics_as_errors():
+                self._store.close()
         except Exception:
             logger.exception("KV store %s failed to close", self.name)
 
@@ -218,7 +222,8 @@ class Tier:
         if self._is_left_alone:
             return None
         try:
-            result = call()
+            with panics_as_errors():
+                result = call()
         except Exception as error:
             with self._lock:
                 self.counts.errors += 1

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sglang_plug import KVBlockPart, KVStore, KVTransferStore, MetricCounter
+from sglang_plug.system.library_panics import panics_as_errors
 
 from .tier import RETRY_SECONDS
 
@@ -50,6 +51,7 @@ class Transfers:
         self._retries: dict[str, float] = {}
         """Addresses that could not be reached -> time from which on they are tried again."""
         self._counts = TransferCounts()
+        self._receiving_failed = False
 
     @classmethod
     def of(cls, stores: Mapping[str, KVStore], seconds: float) -> Transfers | None:
@@ -86,7 +88,8 @@ class Transfers:
         if not self.reaches(address):
             return False
         try:
-            send()
+            with panics_as_errors():
+                send()
         except Exception as error:
             self._failed(address, error)
             return False
@@ -100,11 +103,22 @@ class Transfers:
 
     def is_over(self, transfer: str, deadline: float) -> bool:
         """Report whether the blocks of a transfer have arrived, or are not waited for any longer."""
-        is_received = self._store.received(transfer)
-        is_late = not is_received and time.monotonic() > deadline
-        self._counts.received += is_received
+        is_received = self._received(transfer)
+        is_late = not is_received and (is_received is None or time.monotonic() > deadline)
+        self._counts.received += bool(is_received)
         self._counts.late += is_late
-        return is_received or is_late
+        return bool(is_received) or is_late
+
+    def _received(self, transfer: str) -> bool | None:
+        """Report whether the blocks of a transfer have arrived; ``None`` if the store cannot tell."""
+        try:
+            with panics_as_errors():
+                return self._store.received(transfer)
+        except Exception as error:
+            if not self._receiving_failed:
+                self._receiving_failed = True
+                logger.warning("Blocks from another engine are not waited for, and are computed instead: %s", error)
+            return None
 
     def info(self) -> dict[str, Any]:
         """Return address and counts as plain data."""

@@ -104,3 +104,21 @@ def test_an_answer_of_another_length_is_a_miss(answer: Any) -> None:
             return answer  # type: ignore[no-any-return]
 
     assert Tier("confused", Confused(HostSettings())).lookup(KEYS) == [False] * 10
+
+
+class Panic(BaseException):
+    """A stand-in for the exceptions of a library written in Rust."""
+
+
+@pytest.mark.parametrize("error", [OSError("the network is gone"), Panic("index out of bounds")])
+def test_a_store_that_fails_is_left_alone(tier: Tier, store: Crawling, error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    store.before_load = fail
+    assert tier.load(KEYS, store.now + 5, BLOCK) == [None] * 10
+    assert tier.counts.errors == 1
+    store.before_load = lambda: None
+    assert tier.load(KEYS, store.now + 5, BLOCK) == [None] * 10
+    store.now += RETRY_SECONDS
+    assert None not in tier.load(KEYS, store.now + 20, BLOCK)
