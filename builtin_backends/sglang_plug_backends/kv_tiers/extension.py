@@ -182,7 +182,7 @@ class KVTiers(
         if state is None or state.reported or not state.loaded:
             return output
         state.reported = True
-        return replace(output, loaded_tokens=tuple(state.loaded.items()))
+        return replace(output, loaded_tokens=state.loaded_tokens(output.cached_tokens))
 
     # -- storing ---------------------------------------------------------------------------------------------------
 

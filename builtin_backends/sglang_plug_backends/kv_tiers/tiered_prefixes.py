@@ -23,6 +23,15 @@ POLL = 0.001
 
 
 @dataclass(slots=True)
+class LoadedTokens:
+    """The tokens of one block that came from a tier."""
+
+    tier: str
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
 class TierState:
     """The state of one sequence in this extension."""
 
@@ -33,11 +42,19 @@ class TierState:
     load: PrefixLoad | None = None
     loaded_again: bool = False
     """True once blocks were loaded a second time, because earlier ones were evicted from the pool meanwhile."""
-    loaded: dict[str, int] = field(default_factory=dict)
-    """Tokens that came from each tier."""
+    loaded: dict[int, LoadedTokens] = field(default_factory=dict)
+    """By the number of the block, since blocks may be loaded again after they were evicted."""
     reported: bool = False
     deadline: float = 0.0
     """Time until which the sequence waits for blocks of another engine; 0: for none."""
+
+    def loaded_tokens(self, cached: int) -> tuple[tuple[str, int], ...]:
+        """Return how many of the first ``cached`` tokens, which were not computed, came from each tier."""
+        counts: dict[str, int] = {}
+        for part in self.loaded.values():
+            if part.start < cached:
+                counts[part.tier] = counts.get(part.tier, 0) + min(part.end, cached) - part.start
+        return tuple(counts.items())
 
 
 def awaits_blocks(sequence: SequenceView) -> bool:
@@ -181,23 +198,25 @@ class TieredPrefixes:
         layout.copy_in(self._pool.kv, slots, load.result.rows, start - load.missing.first * layout.tokens)
         self._copied_bytes += len(slots) * layout.token_bytes
         if not load.result.state:
-            self._count_loaded(state, load, start, start + len(slots))
+            self._note_loaded(state, load, start, start + len(slots))
 
     def _restore_states(self, sequence: SequenceView, state: TierState, load: PrefixLoad, end: int) -> None:
         """Copy the states after ``end`` tokens, whose keys and values are in the pool, into their pools."""
         cached = self._pool.cached(sequence)
         if self.engine.states.restore(sequence, end, load.result.state):
             self._copied_bytes += self.engine.states.size
-            self._count_loaded(state, load, cached, end)
+            self._note_loaded(state, load, cached, end)
 
-    def _count_loaded(self, state: TierState, load: PrefixLoad, start: int, end: int) -> None:
-        """Count the tokens from ``start`` to ``end``, which need not be computed, for the tiers that they came from."""
+    def _note_loaded(self, state: TierState, load: PrefixLoad, start: int, end: int) -> None:
+        """Note the tokens from ``start`` to ``end``, which need not be computed, and the tiers that they came from."""
         size, result, first = self.engine.layout.tokens, load.result, load.missing.first
         for block in range(start // size, -(-end // size)):
             number = block - first
             tier = result.tiers[number] if 0 <= number < len(result.tiers) else result.state_tier
-            count = min(end, (block + 1) * size) - max(start, block * size)
-            state.loaded[tier] = state.loaded.get(tier, 0) + count
+            part = LoadedTokens(tier, max(start, block * size), min(end, (block + 1) * size))
+            if (known := state.loaded.get(block)) is not None:
+                part.start, part.end = min(part.start, known.start), max(part.end, known.end)
+            state.loaded[block] = part
 
     def _load_again(self, sequence: SequenceView, state: TierState) -> bool:
         """Load blocks that were evicted from the pool since the request arrived; only once, as others need it too."""

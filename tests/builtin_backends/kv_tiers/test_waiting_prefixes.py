@@ -32,10 +32,11 @@ class Engine:
         path: the model.
         load: the setting ``kv-tiers.load``.
         schedule: decides which requests run.
+        settings: further settings of ``kv-tiers``.
     """
 
-    def __init__(self, path: str, load: str, schedule: ScheduleOptions) -> None:
-        tiers = {"block_tokens": BLOCK, "load": load, "load_seconds": LOAD_SECONDS, "buffer_mib": 1}
+    def __init__(self, path: str, load: str, schedule: ScheduleOptions, **settings: Any) -> None:
+        tiers = {"block_tokens": BLOCK, "load": load, "load_seconds": LOAD_SECONDS, "buffer_mib": 1, **settings}
         config = EngineConfig(
             model=ModelOptions(path=path, device="cpu"),
             cache=CacheOptions(max_total_tokens=6000, kv_stores=("host",)),
@@ -88,11 +89,11 @@ class Engine:
 
 @pytest.fixture
 def start(tiny_model: Callable[[str], Any]) -> Iterator[Callable[..., Engine]]:
-    """``start(load, schedule)``: an engine that is closed after the test."""
+    """``start(load, schedule, **settings)``: an engine that is closed after the test."""
     engines = list[Engine]()
 
-    def make(load: str, schedule: ScheduleOptions) -> Engine:
-        engines.append(Engine(str(tiny_model("llama-3.2-1b").path), load, schedule))
+    def make(load: str, schedule: ScheduleOptions, **settings: Any) -> Engine:
+        engines.append(Engine(str(tiny_model("llama-3.2-1b").path), load, schedule, **settings))
         return engines[-1]
 
     yield make
@@ -134,3 +135,25 @@ def test_a_request_of_a_higher_priority_is_served_first(start: Callable[..., Eng
     engine.submit(request("y", prompts[4], new=2, priority=9))
     engine.steps_until(lambda: engine.has_ended("y"))
     assert not engine.has_ended("x0")
+
+
+@pytest.mark.parametrize("evict", [False, True])
+def test_tokens_that_are_evicted_before_the_request_runs_are_not_counted_twice(
+    start: Callable[..., Engine], evict: bool
+) -> None:
+    engine = start("always", ScheduleOptions(), step_mib=0)
+    tokens = prompt(1, 10 * BLOCK + 1)
+    engine.submit(request("stored", tokens, new=1))
+    engine.steps_until(lambda: engine.has_ended("stored"))
+    while engine.control("info")["kv_stores"]["queued_blocks"]:
+        pass
+    assert engine.control("flush_cache", stored=False)["success"]
+    engine.submit(request("long", prompt(2, 8), new=490))
+    engine.submit(request("loads", tokens, new=2))
+    allocator = engine.loop.scheduler.allocator
+    engine.steps_until(lambda: allocator.cache.size >= 3 * BLOCK)  # one block in each step, as another request runs
+    if evict:
+        assert allocator.evict(allocator.pool.capacity) >= 3 * BLOCK
+    engine.steps_until(lambda: engine.has_ended("loads"))
+    output = engine.outputs["loads"]
+    assert output.loaded_tokens == (("host", output.cached_tokens),) and output.cached_tokens == 10 * BLOCK
