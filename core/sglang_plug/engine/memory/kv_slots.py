@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Ordered
+from contextlib import ExitStack
 
 from sglang_plug.contracts.extension.memory_phases import StatePhase
 from sglang_plug.contracts.extension.views import SequenceView, WriteSlots
@@ -242,12 +243,15 @@ class KVAllocator:
         del sequence.slots[:]
 
     def flush(self, *, stored: bool = True) -> None:
-        """Empty the prefix cache; ``stored``: also what extensions have stored of it. Nothing may be running."""
+        """Empty the prefix cache; ``stored``: also what extensions have stored of it. Nothing may be running.
+
+        All extensions are told, even if one of them fails: what they keep may belong to other weights by now.
+        """
         self._reclaim_slots(self.cache.reset, "reset")
-        for reset in self._extensions.reset:
-            reset()
-        for forget_stored in self._extensions.forget_stored if stored else ():
-            forget_stored()
+        told = [*self._extensions.reset, *(self._extensions.forget_stored if stored else ())]
+        with ExitStack() as stack:
+            for forget in reversed(told):  # the last one is called first
+                stack.callback(forget)
 
     def accounts(self, running: Iterable[Sequence]) -> dict[str, int]:
         """Return the slots by owner: ``free``, ``cached``, ``running`` and the ``capacity`` they add up to."""

@@ -146,3 +146,42 @@ def test_an_extension_can_follow_what_is_cached() -> None:
     kv.flush()
     compare()
     assert not recorder.slots
+
+
+class FailsToForget(StepExtension, CachePhase):
+    """Fails in one method."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+
+    def reset(self) -> None:
+        if self._method == "reset":
+            raise KeyError("a fault in reset")
+
+    def forget_stored(self) -> None:
+        if self._method == "forget_stored":
+            raise KeyError("a fault in forget_stored")
+
+
+class Forgets(StepExtension, CachePhase):
+    """Notes its calls."""
+
+    def __init__(self) -> None:
+        self.calls = list[str]()
+
+    def reset(self) -> None:
+        self.calls.append("reset")
+
+    def forget_stored(self) -> None:
+        self.calls.append("forget_stored")
+
+
+@pytest.mark.parametrize("method", ["reset", "forget_stored"])
+def test_all_extensions_forget_prefixes_although_one_fails(method: str) -> None:
+    """Prefixes that one of them kept could be used with other weights."""
+    other = Forgets()
+    points = extension_points({"faulty": FailsToForget(method), "other": other})
+    kv = KVAllocator(SlotPool(32, 4), RadixCache(4, LeastRecentlyUsed(), time.monotonic), points.cache, "the cache")
+    with pytest.raises(KeyError, match=f"a fault in {method}"):
+        kv.flush()
+    assert other.calls == ["reset", "forget_stored"]
