@@ -26,6 +26,7 @@ from sglang_plug import (
     RequestError,
     is_out_of_memory,
 )
+from sglang_plug.system.library_panics import panics_as_errors
 
 from .adapter_salt import adapter_salt
 from .adapter_tables import AdapterTables, AddLowRank
@@ -226,7 +227,7 @@ class Adapters:
         if not Path(path).is_dir():
             raise ConfigError(f"{path!r} is not a folder; adapters are read from folders of the server's machine")
         layers = described(model, adaptable_layers(model))
-        with torch.inference_mode():
+        with torch.inference_mode(), panics_as_errors():
             return self._read(AdapterRequest(path=Path(path), layers=layers, device=self.device, dtype=self._dtype))
 
     def _check(self, name: str) -> None:

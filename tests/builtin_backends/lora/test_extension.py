@@ -39,6 +39,7 @@ from sglang_plug.contracts.serving.executor import SINGLE_RANK
 from sglang_plug.engine.extensions.build import RankLink, send_nothing
 from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.layers import Linear
+from sglang_plug.system.library_panics import ComponentPanic
 from sglang_plug.testing import check_step_extension
 from sglang_plug_backends.lora.adapters import FORGET, LOAD, Adapters
 from sglang_plug_backends.lora.extension import Lora
@@ -132,6 +133,23 @@ def test_nothing_is_left_of_an_adapter_that_has_no_slot(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="adapter 'x' was not loaded: memory does not suffice"):
         adapters.load("x", str(tmp_path))
     assert adapters.paths == {} and commands == [[LOAD, 1, str(tmp_path)], [FORGET, 1]]
+
+
+class Panic(BaseException):
+    """A stand-in for the exceptions of a library written in Rust."""
+
+
+def test_the_other_ranks_learn_of_a_format_that_panics(tmp_path: Path) -> None:
+    def read(request: AdapterRequest) -> Adapter:
+        raise Panic("index out of bounds")
+
+    ranks = Mock(size=2, rank=0)
+    adapters = Adapters(read, device=CPU, dtype=torch.float32, max_loaded=None, ranks=ranks)
+    adapters.install(Tiny())
+    with pytest.raises(ComponentPanic, match="Panic: index out of bounds"):
+        adapters.load("x", str(tmp_path))
+    ranks.all_ranks_succeeded.assert_called_once_with(False)
+    assert adapters.paths == {}
 
 
 @pytest.mark.parametrize("numbers", [(0, 7), (8,)])

@@ -12,6 +12,7 @@ from sglang_plug.contracts.model.checkpoint import Checkpoint, CheckpointReader,
 from sglang_plug.contracts.request import RequestError
 from sglang_plug.engine.loading.checkpoint_formats import config_fields
 from sglang_plug.engine.messages.rank_messages import Ranks
+from sglang_plug.system.library_panics import panics_as_errors
 from sglang_plug.system.out_of_memory import is_out_of_memory
 
 from .rank_components import RankComponents
@@ -50,7 +51,8 @@ class WeightUpdater:
             self.ranks.weights(source, revision)
         served, problem = self.components.model, None
         try:
-            self._use(source, revision)
+            with panics_as_errors():
+                self._use(source, revision)
         except Exception as error:  # the other ranks wait for the vote
             problem = error
         if not self.components.all_ranks_succeeded(problem is None):

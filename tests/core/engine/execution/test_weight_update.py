@@ -21,10 +21,14 @@ class Resolved:
     config: Any
 
 
+class Panic(BaseException):
+    """A stand-in for the exceptions of a library written in Rust."""
+
+
 class Components:
     """A rank whose models are names; stands in for ``RankComponents``."""
 
-    def __init__(self, *, reading: Exception | None = None, installing: Exception | None = None) -> None:
+    def __init__(self, *, reading: BaseException | None = None, installing: BaseException | None = None) -> None:
         self.model, self.used = "old", ["old"]
         self.votes: list[bool] = []
         self.others_succeed = True
@@ -77,7 +81,13 @@ def test_all_ranks_use_the_new_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    "components", [Components(reading=KeyError("a bug")), Components(installing=MemoryError("no room"))]
+    "components",
+    [
+        Components(reading=KeyError("a bug")),
+        Components(installing=MemoryError("no room")),
+        Components(reading=Panic("index out of bounds")),
+        Components(installing=Panic("index out of bounds")),
+    ],
 )
 def test_a_rank_that_fails_votes_and_keeps_the_old_weights(components: Components) -> None:
     votes, error = update(components)
