@@ -26,7 +26,7 @@ from sglang_plug import (
     RequestError,
     is_out_of_memory,
 )
-from sglang_plug.system.library_panics import panics_as_errors
+from sglang_plug_backends.library_panics import panics_as_errors
 
 from .adapter_salt import adapter_salt
 from .adapter_tables import AdapterTables, AddLowRank

@@ -24,7 +24,7 @@ from sglang_plug import (
     StepExtension,
     StepPlan,
 )
-from sglang_plug.system.library_panics import panics_as_errors
+from sglang_plug_backends.library_panics import panics_as_errors
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sglang_plug import KVBlockPart, KVStore, KVTransferStore, MetricCounter
-from sglang_plug.system.library_panics import panics_as_errors
+from sglang_plug_backends.library_panics import panics_as_errors
 
 from .tier import RETRY_SECONDS
 
