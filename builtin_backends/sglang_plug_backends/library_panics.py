@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 EXIT_EXCEPTIONS = (KeyboardInterrupt, SystemExit, GeneratorExit)
-"""Exceptions that end the process or a generator, and are no panics."""
+"""Exceptions that end the process or a generator; any other one is an error of the call that raises it."""
 
 
 class LibraryPanic(RuntimeError):

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from sglang_plug import AllowedTokens, Finish, Grammar, RequestError, SequenceView, TokenDecision
 from sglang_plug_backends.grammars.token_mask import MASK_BITS, word_and_bit
+from sglang_plug_backends.library_panics import EXIT_EXCEPTIONS
 
 from .forced_tokens import CONTEXT
-from .grammar_state import EXIT_EXCEPTIONS, GrammarState
+from .grammar_state import GrammarState
 from .guarded_calls import Calls, Threads
 from .reasoning_prefix import DeferredConstraint
 from .rejection import RemainingTokens

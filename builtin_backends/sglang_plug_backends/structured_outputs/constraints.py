@@ -27,11 +27,12 @@ from sglang_plug import (
     RequestError,
     SequenceView,
 )
+from sglang_plug_backends.library_panics import EXIT_EXCEPTIONS
 
 from .forced_tokens import ForcedTokenizer
 from .grammar_process import CompilerUnavailable
 from .grammar_queue import GrammarQueue
-from .grammar_state import EXIT_EXCEPTIONS, GrammarState
+from .grammar_state import GrammarState
 from .reasoning_prefix import DeferredConstraint, EndMarkers
 
 logger = logging.getLogger(__name__)

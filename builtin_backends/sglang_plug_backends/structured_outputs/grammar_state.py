@@ -9,10 +9,6 @@ from sglang_plug import Grammar
 from .forced_tokens import ForcedTokenizer
 from .rejection import RemainingTokens
 
-EXIT_EXCEPTIONS = (KeyboardInterrupt, SystemExit, GeneratorExit)
-"""Exceptions of a grammar that end the process or a generator; others end one request, also those of libraries written
-in Rust, whose panics derive from ``BaseException`` only."""
-
 
 @dataclass(slots=True, eq=False)
 class GrammarState:
