@@ -71,7 +71,10 @@ class TokenDecision:
     error: RequestError | None = None
     """Set if the request ends with an error, without the token."""
     forced: tuple[int, ...] = ()
-    """Tokens that follow it without being sampled; the request ends with an error if they exceed its limit."""
+    """Tokens that follow it without being sampled; the request ends with an error if they exceed its limit.
+
+    If the request reports log-probabilities, the output must not end with them: then ``finish`` is not set, and there
+    must be room for one more token."""
     rejected: bool = False
     """True if the token is not taken: unless ``finish`` is set, another one is sampled instead, which depends on
     the seed, the position and the number of rejections there."""

@@ -120,10 +120,13 @@ class SamplingPoints:
             return f"{name(other)} and {name(sampled)} both decide about this token; block one of them"
         if not sequence.constrained:
             return f"{name(sampled)}: sampled() decides about an output that it does not constrain"
-        if decision.forced:
-            room = sequence.limit - len(sequence.tokens) - 1
-            return forced_tokens_problem(f"{name(sampled)}: sampled()", decision.forced, room)
-        return None
+        if not decision.forced:
+            return None
+        method, reports = f"{name(sampled)}: sampled()", sequence.request.logprobs is not None
+        if reports and decision.finish is not None:
+            return f"{method} ends the output with forced tokens, whose log-probabilities are not known then"
+        # a later step computes the log-probabilities of forced tokens, and samples a token after them
+        return forced_tokens_problem(method, decision.forced, sequence.limit - len(sequence.tokens) - 1 - reports)
 
 
 def forced_tokens_problem(method: str, forced: Sequence[int], room: int) -> str | None:

@@ -14,7 +14,9 @@ from sglang_plug import (
     ChunkView,
     ConfigError,
     Constraint,
+    Finish,
     ForwardBatch,
+    LogprobOptions,
     PlanningPhase,
     PreemptionPhase,
     RankPhase,
@@ -197,9 +199,11 @@ class Constrains(StepExtension, SamplingPhase):
         return {} if self.decision is None else {tokens[0]: self.decision}
 
 
-def constrained_sequence(*, constrained: bool = True, max_new_tokens: int = 4) -> EngineSequence:
-    params = SamplingParams(max_new_tokens=max_new_tokens)
-    return EngineSequence.of(Request(id="1", tokens=(1,), params=params), 9, constrained=constrained)
+def constrained_sequence(
+    *, constrained: bool = True, max_new_tokens: int = 4, logprobs: LogprobOptions | None = None
+) -> EngineSequence:
+    request = Request(id="1", tokens=(1,), params=SamplingParams(max_new_tokens=max_new_tokens), logprobs=logprobs)
+    return EngineSequence.of(request, 9, constrained=constrained)
 
 
 def test_one_extension_at_most_constrains_a_sequence() -> None:
@@ -223,6 +227,16 @@ def test_one_extension_at_most_constrains_a_sequence() -> None:
         ),
         ([TokenDecision()], constrained_sequence(constrained=False), "'0': .* an output that it does not constrain"),
         ([TokenDecision(forced=(5,) * 4)], constrained_sequence(), r"'0': sampled\(\) forces 4 tokens, .* room for 3"),
+        (
+            [TokenDecision(forced=(5,) * 3)],
+            constrained_sequence(logprobs=LogprobOptions()),
+            r"'0': sampled\(\) forces 3 tokens, .* room for 2",
+        ),
+        (
+            [TokenDecision(Finish("stop"), forced=(5,))],
+            constrained_sequence(logprobs=LogprobOptions()),
+            r"'0': sampled\(\) ends the output with forced tokens, whose log-probabilities .* not known",
+        ),
     ],
 )
 def test_a_wrong_decision_ends_the_request_with_an_error_that_names_the_extensions(

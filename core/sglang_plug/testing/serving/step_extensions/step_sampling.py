@@ -90,7 +90,11 @@ class CheckedSampling:
                 f"{name} rejects more tokens at one position than there are"
             )
             check_tokens(decision.forced, f"{name} forces")
-            room = sequence.limit - len(sequence.tokens) - 1
+            reports = sequence.request.logprobs is not None
+            assert not (reports and decision.forced and decision.finish), (
+                f"{name} ends the output with forced tokens, whose log-probabilities are not known then"
+            )
+            room = sequence.limit - len(sequence.tokens) - 1 - reports
             assert len(decision.forced) <= max(0, room), (
                 f"{name} forces {len(decision.forced)} tokens, and there is room for {max(0, room)}"
             )
