@@ -330,9 +330,11 @@ class EngineLoop:
         if self.busy:
             raise RequestError("weights can only be updated while no request is running or waiting", 409)
         self._load_weights(source, revision)
-        self.scheduler.flush()
+        try:
+            self.scheduler.flush()
+        finally:  # an extension may have failed, and the others have control calls for the new weights
+            self._controls = self._all_controls()
         _collect_all()
-        self._controls = self._all_controls()
         self._report_idle_stats()
         return {"success": True, "message": "Succeeded to update model weights."}
 

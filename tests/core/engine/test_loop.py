@@ -15,6 +15,7 @@ import pytest
 
 from sglang_plug import (
     AdmissionPhase,
+    CachePhase,
     HoldPhase,
     LogprobOptions,
     QueuePhase,
@@ -319,6 +320,20 @@ def test_new_weights_are_not_served_with_old_prefixes_although_their_control_cal
     bench.run()
     bench.loop.handle(Control(1, "update_weights", {"source": "new"}))
     assert "both have a control call 'flush_cache'" in bench.sent[-1].error and bench.scheduler.cache.size == 0
+
+
+class ForgetsNothing(Controlled, CachePhase):
+    def reset(self) -> None:
+        raise RuntimeError("cannot forget")
+
+
+def test_control_calls_are_collected_again_although_an_extension_fails_to_forget(make: Make) -> None:
+    models = iter(("old", "new"))
+    bench = make(extensions={"who": ForgetsNothing(lambda: {"who": functools.partial(str, next(models))})})
+    bench.loop.handle(Control(1, "update_weights", {"source": "new"}))
+    assert "cannot forget" in bench.sent[-1].error
+    bench.loop.handle(Control(2, "who", {}))
+    assert bench.sent[-1].value == "new"
 
 
 class Informs(StepExtension, ServicePhase):

@@ -71,7 +71,8 @@ class TokenDecision:
     error: RequestError | None = None
     """Set if the request ends with an error, without the token."""
     forced: tuple[int, ...] = ()
-    """Tokens that follow it without being sampled; the request ends with an error if they exceed its limit.
+    """Tokens that follow it without being sampled; the request ends with an error if they exceed its limit, or are
+    not in the vocabulary.
 
     If the request reports log-probabilities, the output must not end with them: then ``finish`` is not set, and there
     must be room for one more token."""

@@ -115,7 +115,8 @@ def build_extensions(
             component.lifecycle.add(component, extension)
             built.append((component, extension))
         labels = {component.spec.name: str(component) for component, _ in built}
-        points = extension_points({used.spec.name: extension for used, extension in built}, _refusals(built), labels)
+        extensions = {used.spec.name: extension for used, extension in built}
+        points = extension_points(extensions, _refusals(built), labels, resolved.vocab_size)
         if collectives.rank == 0:
             _refuse_unserved_states(resolved, points)
         unless_built.pop_all()

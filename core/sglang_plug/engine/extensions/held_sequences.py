@@ -80,7 +80,8 @@ class HeldSequences:
         """Append the tokens that begin the output; return the reason if the request ends now."""
         if ready.finish is None and ready.forced:
             room = sequence.limit - len(sequence.tokens) - 1
-            problem = forced_tokens_problem(f"{self._requests.names.of(holder)}: ready()", ready.forced, room)
+            method = f"{self._requests.names.of(holder)}: ready()"
+            problem = forced_tokens_problem(method, ready.forced, room, self._requests.vocab_size)
             if problem is not None:
                 logger.error("request %r: %s", sequence.request.id, problem)
                 return RequestError(problem, 500)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -60,17 +61,19 @@ def extension_points(
     extensions: Mapping[str, StepExtension],
     refusals: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
+    vocab_size: int = sys.maxsize,
 ) -> ExtensionPoints:
     """Collect the methods that ``extensions``, by name and in their order, override.
 
     ``refusals``: request fields that are refused, with the message; ``labels``: the extensions as errors name them, by
-    name. Raises ``ConfigError`` if two extensions have a phase that only one may have.
+    name; ``vocab_size``: the number of token ids that extensions may force. Raises ``ConfigError`` if two extensions
+    have a phase that only one may have.
     """
     labels = labels or {name: f"step-extension {name!r}" for name in extensions}
     names = ExtensionNames(tuple((extension, labels[name]) for name, extension in extensions.items()))
     collected = CollectedExtensions(extensions, names)
     return ExtensionPoints(
-        requests=_request_points(collected, refusals or {}, names),
+        requests=_request_points(collected, refusals or {}, names, vocab_size),
         planning=PlanningPoints(
             order=collected.methods(PlanningPhase.order),
             plan=collected.methods(PlanningPhase.plan),
@@ -86,6 +89,7 @@ def extension_points(
             allowed=collected.methods(SamplingPhase.allowed),
             sampled=collected.methods(SamplingPhase.sampled),
             names=names,
+            vocab_size=vocab_size,
         ),
         cache=_cache_points(collected),
         start=_start_points(collected, names),
@@ -98,7 +102,7 @@ def extension_points(
 
 
 def _request_points(
-    collected: CollectedExtensions, refusals: Mapping[str, str], names: ExtensionNames
+    collected: CollectedExtensions, refusals: Mapping[str, str], names: ExtensionNames, vocab_size: int
 ) -> RequestPoints:
     return RequestPoints(
         constrains=collected.methods(SamplingPhase.constrains),
@@ -110,6 +114,7 @@ def _request_points(
         verified=collected.methods(OutputPhase.verified),
         output=collected.methods(OutputPhase.output),
         finished=collected.methods(AdmissionPhase.finished),
+        vocab_size=vocab_size,
         refusals=refusals,
         names=names,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
@@ -36,6 +37,8 @@ class RequestPoints:
     verified: tuple[Callable[[SequenceView, int, int], None], ...] = ()
     output: tuple[Callable[[SequenceView, Output], Output], ...] = ()
     finished: tuple[Callable[[SequenceView], None], ...] = ()
+    vocab_size: int = sys.maxsize
+    """The number of token ids, which limits those that are forced."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Request fields that no extension serves, or that one refuses, with the message of the refusal."""
     names: ExtensionNames = ExtensionNames()

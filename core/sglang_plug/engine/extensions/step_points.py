@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -86,6 +87,8 @@ class SamplingPoints:
     allowed: tuple[Callable[..., PendingMask | None], ...] = ()
     sampled: tuple[Callable[[Sequence[SequenceView], Sequence[int]], Mapping[int, TokenDecision]], ...] = ()
     names: ExtensionNames = ExtensionNames()
+    vocab_size: int = sys.maxsize
+    """The number of token ids, which limits those that are forced."""
 
     def decisions(self, sequences: Sequence[SequenceView], tokens: Sequence[int]) -> Mapping[int, TokenDecision]:
         """Return the decisions of all extensions about sampled ``tokens``, by row; a wrong one ends its request."""
@@ -126,11 +129,16 @@ class SamplingPoints:
         if reports and decision.finish is not None:
             return f"{method} ends the output with forced tokens, whose log-probabilities are not known then"
         # a later step computes the log-probabilities of forced tokens, and samples a token after them
-        return forced_tokens_problem(method, decision.forced, sequence.limit - len(sequence.tokens) - 1 - reports)
+        room = sequence.limit - len(sequence.tokens) - 1 - reports
+        return forced_tokens_problem(method, decision.forced, room, self.vocab_size)
 
 
-def forced_tokens_problem(method: str, forced: Sequence[int], room: int) -> str | None:
-    """Return the problem if ``method`` of an extension forces more tokens than there is ``room`` for."""
-    if len(forced) <= max(0, room):
-        return None
-    return f"{method} forces {len(forced)} tokens, and there is room for {max(0, room)}"
+def forced_tokens_problem(method: str, forced: Sequence[int], room: int, vocab_size: int) -> str | None:
+    """Return the problem if ``method`` of an extension forces more tokens than there is ``room`` for, or unknown ones.
+
+    A token id outside of the vocabulary would make the whole step fail.
+    """
+    if len(forced) > max(0, room):
+        return f"{method} forces {len(forced)} tokens, and there is room for {max(0, room)}"
+    unknown = next((token for token in forced if not 0 <= token < vocab_size), None)
+    return None if unknown is None else f"{method} forces token {unknown}, and the vocabulary has {vocab_size}"

@@ -89,6 +89,15 @@ def test_more_forced_tokens_than_there_is_room_for_end_the_request_by_name() -> 
     assert first.finished_ids == last.finished_ids == ["a"] and len(held) == 0
 
 
+def test_a_forced_token_outside_of_the_vocabulary_ends_the_request() -> None:
+    holder, seq = Holder(), sequence()
+    held = HeldSequences(extension_points({"0": holder}, vocab_size=100).requests)
+    held.hold(seq)
+    holder.named.append(ReadySequence(seq, (5, 100)))
+    (_, error) = held.release()[0]
+    assert "step-extension '0': ready() forces token 100, and the vocabulary has 100" in str(error)
+
+
 def test_a_sequence_that_was_aborted_is_not_released_even_if_its_id_is_used_again() -> None:
     holder = Holder()
     held, seq, again = held_by(holder), sequence(), sequence()

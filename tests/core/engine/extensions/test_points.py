@@ -247,6 +247,13 @@ def test_a_wrong_decision_ends_the_request_with_an_error_that_names_the_extensio
     assert error is not None and error.status == 500 and re.search(message, str(error))
 
 
+@pytest.mark.parametrize("token", [-1, 100])
+def test_a_forced_token_outside_of_the_vocabulary_ends_the_request(token: int) -> None:
+    points = extension_points({"one": Constrains(TokenDecision(forced=(5, token)))}, vocab_size=100)
+    error = points.sampling.decisions([constrained_sequence()], [0])[0].error
+    assert f"step-extension 'one': sampled() forces token {token}, and the vocabulary has 100" in str(error)
+
+
 def test_forced_tokens_up_to_the_limit_are_no_error() -> None:
     decision = TokenDecision(forced=(5,) * 3)
     assert extension_points({"one": Constrains(decision)}).sampling.decisions([constrained_sequence()], [0]) == {
