@@ -74,6 +74,17 @@ class UnknownGauge(Counts):
         return [MetricGauge("counted", "requests", (), float("nan"))]
 
 
+class NameWithSpace(Counts):
+    def counters(self) -> Iterable[MetricCounter]:
+        return [MetricCounter("requests-counted total_total", "requests", (), self.count)]
+
+
+class LabelsInTurn(Counts):
+    def gauges(self) -> Iterable[MetricGauge]:
+        labels = (("kind", "a"), ("size", "b"))
+        return [MetricGauge("counted", "requests", labels), MetricGauge("counted", "requests", labels[::-1])]
+
+
 class ChangesStatistics(Counts):
     def step_done(self, stats: StepStats) -> None:
         stats.running += 1
@@ -103,6 +114,8 @@ class KeepsTheRefused(Counts):
         (OtherName(), "'counted' must end with _total"),
         (GaugeWithTheNameOfATotal(), "'counted_total' must not end with _total"),
         (UnknownGauge(), "counted is nan, and must be finite"),
+        (NameWithSpace(), "'requests-counted total_total' must consist of letters, digits and underscores"),
+        (LabelsInTurn(), r"counted has the labels \['size', 'kind'\], and had \['kind', 'size'\]"),
         (ChangesStatistics(), r"step_done\(\) changed the statistics"),
         (ClearsExtras(), "extras of another extension were changed"),
         (KeepsTheRefused(), "the extension, which refuses them, keeps .* bytes of each request"),

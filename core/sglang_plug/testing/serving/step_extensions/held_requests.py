@@ -20,19 +20,26 @@ class CheckedHolder(HoldPhase):
     def __init__(self, holder: HoldPhase) -> None:
         self._holder = holder
         self._held: dict[str, SequenceView] = {}
+        self.has_held = False
+        """True once the extension has held a request."""
 
     def hold(self, sequence: SequenceView) -> bool:
         """Let the extension hold ``sequence``."""
         is_held = self._holder.hold(sequence)
         assert isinstance(is_held, bool), f"hold() must return True or False, not {type(is_held).__name__}"
         if is_held:
+            self.has_held = True
             self._held[sequence.request.id] = sequence
         return is_held
 
     def ready(self) -> Sequence[ReadySequence]:
         """Return what the extension names as ready."""
         ready = self._holder.ready()
+        assert isinstance(ready, Sequence), f"ready() must return a list, not {type(ready).__name__}"
         for ready_sequence in ready:
+            assert isinstance(ready_sequence, ReadySequence), (
+                f"ready() must return a list of ReadySequence, not of {type(ready_sequence).__name__}"
+            )
             id = ready_sequence.sequence.request.id
             name = f"request {id}: ready()"
             assert self._held.pop(id, None) is ready_sequence.sequence, (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from sglang_plug.contracts.extension.views import SequenceView
 from sglang_plug.contracts.request import Output
@@ -47,7 +48,11 @@ class CheckedOutputs:
 
     def added_to(self, sequence: SequenceView, output: Output) -> Output:
         """Return what the extension returns, if it only adds to the output."""
+        received = replace(output)
         added = self._output(sequence, output)
+        assert output == received, (
+            "output() changed the Output that it was given; dataclasses.replace makes another one"
+        )
         assert isinstance(added, Output), f"output() returned {type(added).__name__}, not an Output"
         for name in ("id", "tokens", "logprobs", "prompt_logprobs"):
             assert getattr(added, name) == getattr(output, name), f"output() changed {name} of an output"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +17,7 @@ from sglang_plug.contracts.request import Output, Request, RequestError
 from sglang_plug.contracts.sampling_params import SamplingParams
 from sglang_plug.engine.admission.open_requests import SchedulerQueueView
 from sglang_plug.engine.extensions.held_sequences import HeldSequences
-from sglang_plug.engine.extensions.points import ExtensionPoints, extension_points
+from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.engine.memory.kv_slots import SlotPool
 from sglang_plug.engine.scheduling.checked_policy import CheckedPolicy
 from sglang_plug.engine.scheduling.commit import StepCommitter
@@ -42,9 +43,9 @@ from .step_inputs import (
     check_inputs,
     check_largest_request,
     check_layout,
+    check_model,
     check_stored_states,
     check_tensor_stores,
-    forward_batch,
 )
 from .step_sampling import VOCABULARY, CheckedSampling
 
@@ -79,12 +80,14 @@ def check_step_extension(
     forward pass, plain graphs are not used for the step, and worker ranks are told of it. It is built for a vocabulary
     of 16 tokens, and installed in a model if it needs one; it must not refuse the requests, nor end them with errors.
     Memory does not grow with the number of requests that have ended. It is started and closed.
-    Raises ``AssertionError`` that names the rule that was broken.
+    Raises ``AssertionError`` that names the rule that was broken, and warns of an extension with ``HoldPhase`` that
+    held no request, which leaves ``ready`` untested.
 
     Args:
         extension: is tested.
-        fields: request fields that it serves, each with values that the requests have in turn.
-        refused: requests that it must refuse with ``RequestError``.
+        fields: fields of ``Request`` that it reads, each with values that the requests have in turn. Of ``params``,
+            ``max_new_tokens``, ``stop_token_ids`` and ``seed`` are replaced by those of the test.
+        refused: requests that it must refuse with ``RequestError``: in ``admit``, in ``hold``, or when they are queued.
         seed: of the requests.
         timeout: seconds for which it may hold requests while nothing else happens.
     """
@@ -94,6 +97,7 @@ def check_step_extension(
     run = _Run(extension, requests, timeout, refused)
     aborted = {request.id for request in (*requests[::7], *requests[3::12])}
     outputs = run.outputs(aborts=aborted)
+    run.warn_of_unheld()
     for id, tokens in expected.items():
         if id in run.limited:
             continue
@@ -110,8 +114,10 @@ def _requests(generator: random.Random, fields: Mapping[str, Sequence[Any]]) -> 
     requests = []
     for number in range(REQUESTS):
         prompt = tuple(generator.randrange(4) for _ in range(generator.randint(1, 20)))
-        params = SamplingParams(max_new_tokens=generator.randint(1, 40), stop_token_ids=(VOCABULARY - 1,), seed=number)
+        max_new_tokens = generator.randint(1, 40)
         own = {name: values[number % len(values)] for name, values in fields.items()}
+        given = own.pop("params", SamplingParams())
+        params = replace(given, max_new_tokens=max_new_tokens, stop_token_ids=(VOCABULARY - 1,), seed=number)
         requests.append(Request(id=str(number), tokens=prompt, params=params, **own))
     return requests
 
@@ -173,6 +179,15 @@ class _Run:
     def ended(self) -> set[str]:
         """Ids of requests that the extension has ended with the output of a step."""
         return {id for output in self._outputs for id in output.ended}
+
+    def warn_of_unheld(self) -> None:
+        """Warn if the extension held no request, so that its method ``ready`` was not tested."""
+        if self._holders and not any(holder.has_held for holder in self._holders):
+            warnings.warn(
+                "hold() held none of the requests, so ready() was not tested: make the extension with settings, or "
+                "give fields, with which it holds some",
+                stacklevel=3,
+            )
 
     def outputs(self, aborts: Iterable[str]) -> dict[str, list[int]]:
         """Serve all requests; return the tokens of each."""
@@ -299,13 +314,24 @@ class _Run:
         self._refuse(replace(request, id=f"{REFUSED}{request.id}"))
 
     def _admit(self, request: Request) -> None:
-        self._points.requests.admit_sequence(EngineSequence.of(request, SLOTS))
+        """Admit and queue a request as the engine does; end it if it is not refused."""
+        sequence = EngineSequence.of(request, SLOTS)
+        self._points.requests.admit_sequence(sequence)
+        if self._held.hold(sequence):
+            self._held.abort(request.id)
+            return
+        self._scheduler.add(sequence)
+        try:
+            self._points.requests.sequence_queued(sequence, SchedulerQueueView(self._scheduler))
+        finally:
+            self._scheduler.abort(request.id)
 
     def _refuse_again(self, number: int) -> None:
         """Submit a request that is refused."""
-        request = self._refused[number % len(self._refused)]
+        request = replace(self._refused[number % len(self._refused)], id=f"again {number}")
         with suppress(RequestError):
-            self._admit(replace(request, id=f"again {number}"))
+            self._admit(request)
+        self.finished.pop(request.id, None)
 
     def _serve_aborted(self, number: int) -> None:
         """Admit a request, and abort it before its first step."""
@@ -328,7 +354,7 @@ class _Run:
         sequence.slots.extend((1, 2, 3))
         chunks = [ScheduledChunk(sequence, 3)]
         check_inputs(self._points, chunks)
-        _check_model(self._points, chunks)
+        check_model(self._points, chunks)
 
     def _check_owners(self) -> None:
         """Check that each running sequence has its states, and no other one."""
@@ -341,31 +367,13 @@ class _Run:
         width = sum(chunk.width for chunk in chunks)
         text = all(chunk.sequence.layout is None for chunk in chunks)
         assert width <= CHUNK or not text, f"a step has {width} tokens, and its budget is {CHUNK}"
-        _check_model(self._points, chunks)
+        check_model(self._points, chunks)
         if chunks:
             check_inputs(self._points, chunks)
             observe_step(self._points.planning.step_budget, chunks)
         outputs = StepCommitter(self._scheduler).commit(chunks, self._sampling.results(chunks))
         self._scheduler.check()
         return outputs
-
-
-def _check_model(points: ExtensionPoints, chunks: list[ScheduledChunk]) -> None:
-    """Check that a step that an extension surrounds is not replayed without it, nor computed by worker ranks."""
-    contexts = points.forward.step_contexts(chunks, [chunk.width for chunk in chunks])
-    numbers = [graph.graph_input(chunk) for graph in points.forward.graphs for chunk in chunks]
-    assert all(number is None or (isinstance(number, int) and number >= 0) for number in numbers), (
-        f"graph_input() must return None or a number from 0 on, not {numbers}"
-    )
-    assert not contexts or any(number != 0 for number in numbers), (
-        "context() returned a context where the numbers of graph_input() are all 0: plain graphs replay such a step"
-    )
-    if contexts and points.forward.rank_step:
-        steps = points.forward.rank_steps(chunks, forward_batch(chunks))
-        assert steps, "rank_step() must return a RankStep for each step with a context"
-    for context in contexts:
-        with context:
-            pass
 
 
 def _in_thread(call: Callable[[], None]) -> None:

@@ -254,3 +254,21 @@ class SometimesFull(StatePhase):
     def acquire(self, sequence: SequenceView, start: int, cached: int) -> bool:
         self._attempts += 1
         return self._attempts % 3 != 0
+
+
+def check_model(points: ExtensionPoints, chunks: list[ScheduledChunk]) -> None:
+    """Check that a step that an extension surrounds is not replayed without it, nor computed by worker ranks."""
+    contexts = points.forward.step_contexts(chunks, [chunk.width for chunk in chunks])
+    numbers = [graph.graph_input(chunk) for graph in points.forward.graphs for chunk in chunks]
+    assert all(number is None or (isinstance(number, int) and number >= 0) for number in numbers), (
+        f"graph_input() must return None or a number from 0 on, not {numbers}"
+    )
+    assert not contexts or any(number != 0 for number in numbers), (
+        "context() returned a context where the numbers of graph_input() are all 0: plain graphs replay such a step"
+    )
+    if contexts and points.forward.rank_step:
+        steps = points.forward.rank_steps(chunks, forward_batch(chunks))
+        assert steps, "rank_step() must return a RankStep for each step with a context"
+    for context in contexts:
+        with context:
+            pass

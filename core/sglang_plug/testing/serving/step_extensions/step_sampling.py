@@ -65,7 +65,11 @@ class CheckedSampling:
         pending = begin_masks(self._points.allowed, sequences, asynchronous=self._asynchronous)
         if pending is None:
             return Limits()
+        assert hasattr(pending, "result"), f"allowed() must return a PendingMask or None, not {type(pending).__name__}"
         allowed = pending.result()
+        assert isinstance(allowed, AllowedTokens), (
+            f"result() of what allowed() returned must be AllowedTokens, not {type(allowed).__name__}"
+        )
         _check_mask(allowed, len(sequences))
         self.limited |= {sequences[row].request.id for row in allowed.rows}
         bits = (allowed.mask[:, :, None] >> torch.arange(MASK_BITS, dtype=torch.int32)) & 1

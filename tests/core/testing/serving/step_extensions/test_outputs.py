@@ -55,6 +55,28 @@ def test_a_method_that_cannot_be_called_as_the_contract_says_is_named() -> None:
         check_step_extension(TakesLess())
 
 
+class EndsWhatItIsGiven(EndsAfter):
+    def output(self, sequence: SequenceView, output: Output) -> Output:
+        if output.finish is None and sequence.generated >= self.max_tokens:
+            output.finish = Finish("length")
+        return output
+
+
+class Misspelled(StepExtension, OutputPhase):
+    def outputs(self, sequence: SequenceView, output: Output) -> Output:
+        return output
+
+
+class OwnHelper(EndsAfter):
+    def outputs(self) -> int:
+        """Is near ``output``, which is implemented."""
+        return self.ended
+
+
+def test_an_extension_may_have_methods_of_its_own() -> None:
+    check_step_extension(OwnHelper())
+
+
 @pytest.mark.planted_bug("step-extension")
 @pytest.mark.parametrize(
     ("extension", "message"),
@@ -68,6 +90,11 @@ def test_a_method_that_cannot_be_called_as_the_contract_says_is_named() -> None:
         ),
         (Changes(retractions=2**70), r"output\(\) returned what other processes cannot read"),
         (ReturnsNothing(), r"output\(\) returned NoneType, not an Output"),
+        (
+            EndsWhatItIsGiven(),
+            r"output\(\) changed the Output that it was given; dataclasses.replace makes another one",
+        ),
+        (Misspelled(), r"Misspelled\.outputs\(\) is never called: OutputPhase has no such method; did you mean output"),
     ],
 )
 def test_a_broken_rule_is_named(extension: StepExtension, message: str) -> None:
