@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -46,10 +46,12 @@ def check_logits_processor(
 
     Args:
         processor: the class, or the name an installed plugin declared it under.
-        cases: parameters of requests that use it, with its request fields in ``processor_fields``.
+        cases: parameters of requests that use it, with its request fields in ``processor_fields``. Empty for a
+            processor that only declares request fields, which a step extension of the same plugin reads.
         settings: of the component, if ``processor`` is a class.
         request_fields: the class of its request fields, if ``processor`` is a class.
-        vocabulary: tokens of the vocabulary. A processor with ``needs_vocabulary`` is told that each is one byte, but
+        vocabulary: tokens of the vocabulary. Give a small number if the processor acts on tokens that repeat: the
+            prompts are random. A processor with ``needs_vocabulary`` is told that each is one byte, but
             for the first, which is a special token.
         reasoning: where the outputs of the requests reason.
 
@@ -62,6 +64,9 @@ def check_logits_processor(
     if processor_case.fields is None:
         unused = on_cpu.prepare(_request(SamplingParams(), None, (1, 2)))
         assert unused is None, "prepare() returned something for a request without any of its parameters, not None"
+    if not cases:
+        _check_only_fields(processor_case, on_cpu)
+        return
     rows = processor_case.rows(on_cpu, cases)
     _check_rows_alone(on_cpu, rows, vocabulary)
     _check_done(on_cpu, rows, vocabulary)
@@ -109,8 +114,8 @@ class _ProcessorCase:
         target: Any = processor
         if isinstance(processor, str):
             component = Plugins.discover().get("logits-processor", processor)
-            fields = ProcessorRequestFields.of(component)
-            self.settings, self.fields = component.settings(), None if fields is None else fields.kind
+            declared = ProcessorRequestFields.of(component)
+            self.settings, self.fields = component.settings(), None if declared is None else declared.kind
             self.kind = lambda *arguments: make(component, *arguments, base=LogitsProcessor)
             target = component.load(LogitsProcessor)
         self.needs_vocabulary = getattr(target, "needs_vocabulary", False)
@@ -132,9 +137,9 @@ class _ProcessorCase:
         for params in cases:
             for length in PROMPTS:
                 tokens = torch.randint(self.vocabulary, (length + STEPS,), generator=generator).tolist()
-                fields = self.request_fields(params)
-                state = processor.prepare(_request(params, fields, tuple(tokens[:length]), self.reasoning))
-                case = f"{params}, a prompt of {length} tokens"
+                values = self.request_fields(params)
+                state = processor.prepare(_request(params, values, tuple(tokens[:length]), self.reasoning))
+                case = f"{_shown(params)}, a prompt of {length} tokens"
                 assert state is not None, (
                     f"{case}: prepare() returned None, as if the request did not use the processor"
                 )
@@ -146,6 +151,23 @@ def _request(
     params: SamplingParams, fields: Any, prompt: tuple[int, ...], reasoning: ReasoningBlock | None = None
 ) -> ProcessorRequest:
     return ProcessorRequest(params=params, fields=fields, prompt=prompt, constrained=False, reasoning=reasoning)
+
+
+def _shown(params: SamplingParams) -> str:
+    """Write the parameters that a request sets."""
+    values = {field.name: getattr(params, field.name) for field in fields(params)}
+    given = [f"{name}={value!r}" for name, value in values.items() if value != getattr(SamplingParams(), name)]
+    return f"SamplingParams({', '.join(given)})"
+
+
+def _check_only_fields(processor_case: _ProcessorCase, processor: LogitsProcessor) -> None:
+    """Check a processor that changes no logits and only declares request fields."""
+    assert processor_case.fields is not None, "cases are missing: give parameters of requests that use the processor"
+    state = processor.prepare(_request(SamplingParams(), processor_case.request_fields(SamplingParams()), (1, 2)))
+    assert state is None, (
+        f"without cases, prepare() must return None for every request, not {type(state).__name__}; give parameters of "
+        "requests that use the processor"
+    )
 
 
 def _logits(row: _Row, step: int, width: int) -> Tensor:
@@ -300,7 +322,7 @@ def _check_waiting(processor_case: _ProcessorCase, cases: Sequence[SamplingParam
     try:
         with asynchronous():
             batch = processor.batch([row_data.after(0) for row_data in rows])
-            for step in range(2):
+            for step in range(LONG_STEPS):
                 _apply(batch, rows, processor_case.vocabulary, [step] * len(rows), META)
                 if processor.needs_tokens:
                     batch.append(tokens)
