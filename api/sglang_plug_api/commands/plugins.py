@@ -14,7 +14,7 @@ from typing import Any
 
 from sglang_plug import ConfigError, PluginError, Plugins, StepExtensionSpec
 from sglang_plug.plugins.declaration import hook_names
-from sglang_plug.plugins.extension_order import declared_names, ordered_extensions, unknown_names
+from sglang_plug.plugins.extension_order import declared_names, unknown_names, usable_extensions
 from sglang_plug.plugins.installed.discovery import DISTRIBUTION, GROUP, DiscoveredPlugin
 from sglang_plug.plugins.registry import Component, Failure
 from sglang_plug_api.lifecycle.declaration_costs import declaration_costs
@@ -160,9 +160,8 @@ def _show_component(component: Component, plugins: Plugins) -> None:
 
 def _extension_order(plugins: Plugins) -> list[str]:
     """Return the names of the step extensions that can be used here, in the order in which they are called."""
-    usable = [item for item in plugins.all(StepExtensionSpec.kind) if not item.unavailable()]
     try:
-        return [item.spec.name for item in ordered_extensions(usable)]
+        return [item.spec.name for item in usable_extensions(plugins)]
     except ConfigError as error:
         return [str(error)]
 

@@ -307,7 +307,8 @@ class EngineLoop:
             extension = self.extensions.service.names.of(controls)
             for name, call in controls().items():
                 if name in owned:
-                    raise ConfigError(f"{owned[name][0]} and {extension} both have a control call {name!r}")
+                    owner = owned[name][0]
+                    raise ConfigError(f"{owner} and {extension} both have the control call {name!r}; block one of them")
                 owned[name] = (extension, call)
         return {name: call for name, (_, call) in owned.items()}
 

@@ -48,6 +48,17 @@ def unknown_names(components: Iterable[Component], known: Iterable[str]) -> Iter
                     yield UnknownName(component, field, name, did_you_mean(name, sorted(declared)))
 
 
+def usable_extensions(plugins: Plugins) -> list[Component]:
+    """Return the step extensions that can be used here, in the order in which they are called.
+
+    Raises ``PluginError`` if several distributions declare one name and ``--prefer`` chooses none of them, and
+    ``ConfigError`` for a contradicting order.
+    """
+    kind = StepExtensionSpec.kind
+    components = [plugins.get(kind, name) for name in plugins.names(kind)]
+    return ordered_extensions([component for component in components if not component.unavailable()])
+
+
 def ordered_extensions(components: Sequence[Component]) -> list[Component]:
     """Sort ``components`` by their ``before`` and ``after``, and otherwise by name.
 
@@ -64,5 +75,8 @@ def ordered_extensions(components: Sequence[Component]) -> list[Component]:
         order = tuple(TopologicalSorter({name: sorted(before) for name, before in earlier.items()}).static_order())
     except CycleError as error:
         circle = " before ".join(error.args[1])
-        raise ConfigError(f"step extensions contradict each other in before= and after=: {circle}") from None
+        owners = " and ".join(str(by_name[name]) for name in dict.fromkeys(error.args[1]))
+        raise ConfigError(
+            f"step extensions contradict each other in before= and after=: {circle}; block one of {owners}"
+        ) from None
     return [by_name[name] for name in order]

@@ -105,7 +105,10 @@ class RequestFields:
         for fields in known:
             for name in fields.names:
                 if name in taken:
-                    raise ConfigError(f"{fields.component} declares the request field {name!r}, which exists already")
+                    raise ConfigError(
+                        f"{fields.component} declares the request field {name!r}, which exists already; give it "
+                        "another name"
+                    )
                 if (other := owners.get(name)) is not None:
                     raise ConfigError(
                         f"{other.component} and {fields.component} both declare the request field {name!r}; "

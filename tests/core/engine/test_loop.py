@@ -308,7 +308,7 @@ def test_control_calls_of_extensions_are_collected_again_with_new_weights(make: 
 
 
 def test_an_extension_may_not_replace_control_calls_of_the_engine(make: Make) -> None:
-    message = "the engine and step-extension 'flush' both have a control call 'flush_cache'"
+    message = "the engine and step-extension 'flush' both have the control call 'flush_cache'; block one of them"
     with pytest.raises(ConfigError, match=message):
         make(extensions={"flush": Controlled(lambda: {"flush_cache": print})})
 
@@ -319,7 +319,7 @@ def test_new_weights_are_not_served_with_old_prefixes_although_their_control_cal
     bench.submit("a")
     bench.run()
     bench.loop.handle(Control(1, "update_weights", {"source": "new"}))
-    assert "both have a control call 'flush_cache'" in bench.sent[-1].error and bench.scheduler.cache.size == 0
+    assert "both have the control call 'flush_cache'" in bench.sent[-1].error and bench.scheduler.cache.size == 0
 
 
 class ForgetsNothing(Controlled, CachePhase):

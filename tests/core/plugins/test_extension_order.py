@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sglang_plug import ConfigError, StepExtensionSpec
-from sglang_plug.plugins.extension_order import ordered_extensions, unknown_names
+from sglang_plug import ConfigError, PluginError, PluginOptions, Plugins, StepExtensionSpec
+from sglang_plug.plugins.extension_order import ordered_extensions, unknown_names, usable_extensions
 
 
 def component(name: str, **order: tuple[str, ...]) -> Any:
@@ -39,5 +40,27 @@ def test_only_names_that_no_plugin_declares_are_unknown() -> None:
 
 
 def test_a_contradiction_is_an_error_that_names_the_extensions() -> None:
-    with pytest.raises(ConfigError, match="contradict each other in before= and after=: .*a.*b"):
+    with pytest.raises(ConfigError, match="contradict each other in before= and after=: .*a.*b.*; block one of "):
         ordered_extensions([component("a", before=("b",)), component("b", before=("a",))])
+
+
+TWIN = """
+from sglang_plug import StepExtensionSpec, hookimpl
+
+@hookimpl
+def register_step_extensions():
+    yield StepExtensionSpec(name="twin", target=f"{__name__}:build")
+"""
+
+
+def test_a_name_that_two_plugins_declare_is_an_error_until_one_is_preferred(tmp_path: Path) -> None:
+    files = [tmp_path / "first_twin.py", tmp_path / "second_twin.py"]
+    for file in files:
+        file.write_text(TWIN)
+    options = PluginOptions(files=tuple(map(str, files)))
+    with pytest.raises(PluginError, match="'twin'.* clash; add --prefer step-extension:twin=DISTRIBUTION"):
+        usable_extensions(Plugins.discover(options))
+    for file in files:
+        preferred = PluginOptions(files=options.files, prefer={"step-extension:twin": str(file)})
+        twins = [used for used in usable_extensions(Plugins.discover(preferred)) if used.spec.name == "twin"]
+        assert [used.plugin.distribution for used in twins] == [str(file)]

@@ -13,19 +13,20 @@ import torch
 from sglang_plug.config import EXTENSION, FLAG, OFF, ConfigError, EngineConfig
 from sglang_plug.contracts.extension.base import ExtensionContext, StepExtension
 from sglang_plug.contracts.extension.execution import ExecutionPhase
+from sglang_plug.contracts.extension.phases import PHASES
 from sglang_plug.contracts.extension.step_phases import GraphPhase, ModelPhase, RankPhase
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
 from sglang_plug.engine.loading.checkpoint_formats import Choice
 from sglang_plug.engine.loading.resolve import Resolved
 from sglang_plug.engine.loading.vocabulary import VocabularyReader
 from sglang_plug.engine.messages.rank_messages import all_ranks_succeeded
-from sglang_plug.plugins.attribution import attributed, described, make_with_settings
-from sglang_plug.plugins.extension_order import declared_names, ordered_extensions, unknown_names
+from sglang_plug.plugins.attribution import attributed, described, make_with_settings, signature_problems
+from sglang_plug.plugins.extension_order import declared_names, unknown_names, usable_extensions
 from sglang_plug.plugins.registry import Component, PluginError, Plugins
 from sglang_plug.plugins.spec import EXTENSION_FIELDS
 from sglang_plug.plugins.specs import StepExtensionSpec
 
-from .collected import overrides
+from .collected import overrides, uncalled_methods
 from .points import ExtensionPoints, extension_points
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def build_extensions(
     ``collectives`` are this rank's; ``command`` sends commands to the worker ranks. Raises ``ConfigError`` for options
     that no loaded extension serves, and whatever an extension refuses: those that were built are closed then.
     """
-    components = ordered_extensions([candidate for candidate in plugins.all(KIND) if not candidate.unavailable()])
+    components = usable_extensions(plugins)
     if collectives.rank == 0:
         for unknown in unknown_names(components, declared_names(plugins)):
             logger.log(logging.WARNING if unknown.suggestion else logging.DEBUG, "%s", unknown)
@@ -169,6 +170,7 @@ def _check(component: Component, extension: object, ranks: int) -> None:
     """
     if not isinstance(extension, StepExtension):
         raise PluginError(f"{component} returned {type(extension).__name__} instead of a StepExtension or None")
+    _check_methods(component, extension)
     if isinstance(extension, RankPhase) and isinstance(extension, ExecutionPhase):
         raise PluginError(f"{component} has both RankPhase and ExecutionPhase, whose commands would be ambiguous")
     if not overrides(extension, ModelPhase, "context"):
@@ -177,6 +179,22 @@ def _check(component: Component, extension: object, ranks: int) -> None:
         raise PluginError(f"{component} has context() and no graph_input(): see sglang_plug.GraphPhase")
     if ranks > 1 and not component.spec_as(StepExtensionSpec).worker_ranks:
         raise ConfigError(f"{component} does not work with several ranks; leave out --tp-size")
+
+
+def _check_methods(component: Component, extension: StepExtension) -> None:
+    """Raise ``PluginError`` for a method that cannot be called; warn of one of a phase that the extension lacks."""
+    for phase in PHASES:
+        if isinstance(extension, phase):
+            for name, problem in signature_problems(extension, phase):
+                raise PluginError(f"{component}: {type(extension).__name__}.{name}() {problem}")
+        elif methods := uncalled_methods(extension, phase):
+            logger.warning(
+                "%s: %s has %s and is not a %s, so the engine never calls it",
+                component,
+                type(extension).__name__,
+                ", ".join(methods),
+                phase.__name__,
+            )
 
 
 def _refuse_unserved_states(resolved: Resolved, points: ExtensionPoints) -> None:

@@ -68,6 +68,14 @@ def overrides(extension: StepExtension, base: type, name: str) -> bool:
     return isinstance(extension, base) and getattr(type(extension), name) is not getattr(base, name)
 
 
+def uncalled_methods(extension: StepExtension, phase: type) -> list[str]:
+    """Return the methods of ``phase`` that an extension implements without having the phase, so that none is called."""
+    if isinstance(extension, phase):
+        return []
+    implemented = {name for owner in type(extension).__mro__ for name in vars(owner)}
+    return sorted(name for name in vars(phase) if not name.startswith("_") and name in implemented)
+
+
 def _declaring_class(method: Callable[..., Any]) -> type:
     """Return ``StepExtension`` or the phase that declares ``method``.
 

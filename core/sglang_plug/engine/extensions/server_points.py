@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_plug.config import ConfigError
+from sglang_plug.config import ConfigError, PluginError
 from sglang_plug.contracts.extension.memory_phases import MemoryPhase, StatePhase, StoredStatePhase
 from sglang_plug.contracts.extension.sampling_phases import BlockingRequest
 from sglang_plug.contracts.extension.views import PrefixPool, SequenceView, TensorStore
 from sglang_plug.contracts.request import Request
 from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge, StepStats
+from sglang_plug.engine.messages.api_messages import check_sendable
 
 from .names import ExtensionNames
 
@@ -81,11 +82,17 @@ class ServicePoints:
     def all_info(self, own: Iterable[str] = ()) -> dict[str, Any]:
         """Return the plain data of all extensions for ``/server_info``.
 
-        Raises ``ConfigError`` if two of them use the same name, or one of ``own``, the engine's names.
+        Raises ``ConfigError`` if two of them use the same name, or one of ``own``, the engine's names, and
+        ``PluginError`` for data that cannot be sent to another process.
         """
         owners, collected = dict.fromkeys(own, "the engine"), dict[str, Any]()
         for info in self.info:
-            for name, value in info().items():
+            data = info()
+            try:
+                check_sendable(data)
+            except TypeError as error:
+                raise PluginError(f"{self.names.of(info)}: info() must return plain data: {error}") from error
+            for name, value in data.items():
                 if (other := owners.setdefault(name, self.names.of(info))) != self.names.of(info):
                     raise ConfigError(
                         f"{other} and {self.names.of(info)} both have {name!r} in info(); block one of them"

@@ -65,6 +65,9 @@ class StepCommitter:
                 verified(sequence, len(chunk.drafts), sequence.computed - before)
         for extend in scheduler.requests.output:
             output = extend(sequence, output)
+            if not isinstance(output, Output):
+                owner = scheduler.requests.names.of(extend)
+                raise TypeError(f"{owner}: output() returned {type(output).__name__}, not an Output")
         if output.finish is not None:
             scheduler.finish(sequence)
         return output

@@ -52,10 +52,21 @@ class Faulty(StepExtension, AdmissionPhase, ForwardPhase, OutputPhase, PlanningP
 
     def output(self, sequence, output):
         fail("output")
+        return None if FAILS == "no output" else output
+
+    def info(self):
+        return {"faulty": object() if FAILS == "info" else 1}
+
+class TakesLess(Faulty):
+    def output(self, sequence):
+        return None
+
+class NoPhase(StepExtension):
+    def output(self, sequence, output):
         return output
 
 def build(context):
-    return Faulty()
+    return {"signature": TakesLess, "phase": NoPhase}.get(FAILS, Faulty)()
 
 class Forbidding(LogitsProcessor):
     def __init__(self, settings, vocab_size, device):
@@ -127,6 +138,30 @@ def test_an_engine_that_ends_names_the_extension(engine: Callable[[str], Any]) -
     served = engine("output")
     with pytest.raises(EngineError, match=rf"a fault in output.*{OWNER}"):
         served.outputs([REQUEST])
+
+
+def test_an_output_that_is_none_names_the_extension_that_returned_it(engine: Callable[[str], Any]) -> None:
+    served = engine("no output")
+    with pytest.raises(EngineError, match=rf"{OWNER}.*: output\(\) returned NoneType, not an Output"):
+        served.outputs([REQUEST])
+
+
+def test_a_method_with_other_parameters_is_named_at_the_start(engine: Callable[[str], Any]) -> None:
+    message = rf"{OWNER}.*: TakesLess\.output\(\) cannot be called with \(sequence, output\)"
+    with pytest.raises(ConfigError, match=message):
+        engine("signature")
+
+
+def test_a_method_of_a_phase_that_the_extension_lacks_is_logged_at_the_start(
+    engine: Callable[[str], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    engine("phase")
+    assert "NoPhase has output and is not a OutputPhase, so the engine never calls it" in caplog.text
+
+
+def test_data_that_no_other_process_can_read_names_the_extension(engine: Callable[[str], Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"{OWNER}.*: info\(\) must return plain data: Encoding objects"):
+        engine("info")
 
 
 def test_a_processor_that_forbids_every_token_is_named(engine: Callable[[str], Any]) -> None:

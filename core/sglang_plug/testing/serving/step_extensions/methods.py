@@ -8,7 +8,7 @@ from sglang_plug.contracts.extension.base import StepExtension
 from sglang_plug.contracts.extension.phases import PHASES
 from sglang_plug.contracts.extension.step_phases import GraphPhase, ModelPhase
 from sglang_plug.contracts.model.kernels import TORCH, Kernels
-from sglang_plug.engine.extensions.collected import overrides
+from sglang_plug.engine.extensions.collected import overrides, uncalled_methods
 from sglang_plug.engine.extensions.points import extension_points
 from sglang_plug.plugins.attribution import signature_problems
 
@@ -16,11 +16,10 @@ from sglang_plug.plugins.attribution import signature_problems
 def check_methods(extension: StepExtension) -> None:
     """Raise ``AssertionError`` naming a method that the engine would not call, or not as it is declared."""
     for phase in PHASES:
-        points = {name for name in vars(phase) if not name.startswith("_")}
-        implemented = points & {name for owner in type(extension).__mro__ for name in vars(owner)}
-        assert not implemented or isinstance(extension, phase), (
-            f"{type(extension).__name__} has {', '.join(sorted(implemented))} and is not a {phase.__name__}, "
-            "so the engine never calls them"
+        uncalled = uncalled_methods(extension, phase)
+        assert not uncalled, (
+            f"{type(extension).__name__} has {', '.join(uncalled)} and is not a {phase.__name__}, so the engine never "
+            "calls them"
         )
         for name, problem in signature_problems(extension, phase) if isinstance(extension, phase) else ():
             raise AssertionError(f"{type(extension).__name__}.{name}() {problem}")
