@@ -130,6 +130,12 @@ def test_so_is_an_argument_of_the_offline_engine() -> None:
         Engine(contxt_length=2)
 
 
+@pytest.mark.parametrize("option", ["plugin", "plugins_dir", "block_plugin", "set"])
+def test_an_option_about_plugins_is_a_part_of_another_argument_of_the_offline_engine(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"Engine takes the option '{option}' as a part of 'plugins', see PluginOpt"):
+        Engine(**{option: ["x"]})
+
+
 def test_every_option_that_an_answer_names_is_there() -> None:
     ours = {flag for option in options() for flag in option.flags} | flags_of(plugin_flags())
     named = {flag for answer in (*EXACT.values(), *FAMILIES.values()) for flag in re.findall(r"--[a-z-]+[a-z]", answer)}
