@@ -99,8 +99,17 @@ DEFINITIONS = {
         "moe",
     ),
     "ops.sampling": ("mask_logits", "sample_tokens"),
+    "config": (
+        "ModelOptions",
+        "CacheOptions",
+        "ScheduleOptions",
+        "BackendOptions",
+        "ParallelOptions",
+        "SpeculativeOptions",
+        "AdapterOptions",
+    ),
 }
-"""Module -> functions that define what a field of ``Kernels`` computes."""
+"""Module -> what is described besides its public names: what fields of ``Kernels`` compute, and groups of options."""
 LAYERS = """\
 ## Layers
 

@@ -212,7 +212,10 @@ class AdapterOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """The whole configuration of the engine process; plain data, so it is sent to that process as JSON."""
+    """The whole configuration of the engine process; plain data, so it is sent to that process as JSON.
+
+    Each group of options is described with this class. The groups are read through it, and not imported.
+    """
 
     model: ModelOptions = field(default_factory=ModelOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)

@@ -92,7 +92,8 @@ class Engine:
         """Generate as ``POST /generate`` does, with its fields; ``image_data`` may also be files and Pillow images.
 
         Returns one object, or a list of them for a batch; with ``stream`` an iterator of growing responses. Closing the
-        iterator early aborts the request. Raises ``ApiError`` where the server would answer with an error.
+        iterator early aborts the request. Raises ``ApiError`` where the server would answer with an error,
+        ``RequestError`` if the engine refuses the request, and ``EngineError`` if the engine has ended.
         """
         body = self._body(prompt, sampling_params, input_ids, stream, fields)
         if stream:

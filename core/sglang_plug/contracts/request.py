@@ -120,12 +120,13 @@ class Finish:
     """The reason that an output ended."""
 
     reason: FinishReason
+    """``stop``, ``length``, ``abort`` or ``error``."""
     matched: int | None = None
     """The stop token that ended it; it is the last of ``Output.tokens``."""
     message: str = ""
     status: int = 200
     about: RequestPart = ""
-    """What of the request the error is about."""
+    """What of the request the error is about, see ``RequestError``."""
     field: str = ""
     """The path of the wrong request field, see ``RequestError``."""
 

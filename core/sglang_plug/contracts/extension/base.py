@@ -24,6 +24,7 @@ class ExtensionContext:
     """Facts about an engine when its step extensions are built, before the weights are loaded."""
 
     config: EngineConfig
+    """The options in their groups: ``config.speculative.algorithm``, for instance, is ``--speculative-algorithm``."""
     plugins: Plugins
     facts: Facts
     """Names of device and dtype, checkpoint configuration and attention shape."""

@@ -76,8 +76,11 @@ class OutputPhase:
     def output(self, sequence: SequenceView, output: Output) -> Output:
         """Return what the client receives of a step; may add to it, and may not change its tokens.
 
-        A ``finish`` that is added ends the request with the tokens of this step, even where a step extension constrains
-        the output. One that is there already must stay.
+        ``sequence`` has the tokens of ``output`` already. A ``finish`` that is added ends the request with the tokens
+        of this step, even where a step extension constrains the output: where ``sequence.constrained`` is true, the
+        reason should be ``length``, since clients take ``stop`` for an output that satisfies its constraint. A
+        ``finish`` that is there already must stay. ``output`` itself is not changed: ``dataclasses.replace`` returns a
+        changed copy.
         """
         return output
 

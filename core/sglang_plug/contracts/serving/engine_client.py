@@ -104,8 +104,9 @@ class EngineClient(ABC):
     async def control(self, name: str, **arguments: Any) -> Any:
         """Run a control call in the engine between two steps: ``flush_cache``, ``info``, ``update_weights``, …
 
-        Returns plain data. Raises ``RequestError`` if the engine refuses, with status 404 for a call that it does not
-        know, and ``EngineError`` if the engine has ended.
+        Returns plain data; several engines all run it, and their answers are merged, see ``control_each``. Raises
+        ``RequestError`` if the engine refuses, with status 404 for a call that it does not know, and ``EngineError`` if
+        the engine has ended.
         """
 
     @abstractmethod

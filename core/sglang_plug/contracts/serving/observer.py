@@ -14,10 +14,11 @@ class MetricCounter:
     """A number that a step extension counts since the start."""
 
     name: str
-    """Name of the metric, which ends with ``_total``."""
+    """Name of the metric, which ends with ``_total``: letters, digits and underscores. ``/metrics`` shows it after
+    ``sglang:``, so begin with the name of the plugin."""
     description: str
     labels: tuple[tuple[str, str], ...]
-    """Names and values of its labels; the names are the same for one metric."""
+    """Names and values of its labels; the names and their order are the same for one metric."""
     value: float
 
 
@@ -26,10 +27,11 @@ class MetricGauge:
     """A gauge of a step extension. A report replaces the labels and values of the earlier one."""
 
     name: str
-    """Name of the metric. It ends with ``_info`` if the labels are the facts, and the value says nothing."""
+    """Name of the metric, see ``MetricCounter``. It ends with ``_info`` if the labels are the facts, and the value
+    says nothing."""
     description: str
     labels: tuple[tuple[str, str], ...]
-    """Names and values of its labels; the names are the same for one metric."""
+    """Names and values of its labels; the names and their order are the same for one metric."""
     value: float = 1.0
 
 

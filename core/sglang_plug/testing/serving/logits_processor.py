@@ -156,8 +156,8 @@ def _request(
 def _shown(params: SamplingParams) -> str:
     """Write the parameters that a request sets."""
     values = {field.name: getattr(params, field.name) for field in fields(params)}
-    given = [f"{name}={value!r}" for name, value in values.items() if value != getattr(SamplingParams(), name)]
-    return f"SamplingParams({', '.join(given)})"
+    arguments = [f"{name}={value!r}" for name, value in values.items() if value != getattr(SamplingParams(), name)]
+    return f"SamplingParams({', '.join(arguments)})"
 
 
 def _check_only_fields(processor_case: _ProcessorCase, processor: LogitsProcessor) -> None:

@@ -116,8 +116,8 @@ def _requests(generator: random.Random, fields: Mapping[str, Sequence[Any]]) -> 
         prompt = tuple(generator.randrange(4) for _ in range(generator.randint(1, 20)))
         max_new_tokens = generator.randint(1, 40)
         own = {name: values[number % len(values)] for name, values in fields.items()}
-        given = own.pop("params", SamplingParams())
-        params = replace(given, max_new_tokens=max_new_tokens, stop_token_ids=(VOCABULARY - 1,), seed=number)
+        params = own.pop("params", SamplingParams())
+        params = replace(params, max_new_tokens=max_new_tokens, stop_token_ids=(VOCABULARY - 1,), seed=number)
         requests.append(Request(id=str(number), tokens=prompt, params=params, **own))
     return requests
 
