@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge, StepStats
-from sglang_plug.engine.extensions.metrics import check_metric
+from sglang_plug.engine.extensions.metrics import check_metric, label_names
 from sglang_plug.engine.extensions.server_points import ServicePoints
 
 Labels = tuple[tuple[str, str], ...]
-NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-"""A name of a metric or a label that every monitoring system accepts."""
 STATS = StepStats(
     time=1.7e9,
     seconds=0.01,
@@ -55,7 +52,7 @@ class ServiceReports:
             [counter for counters in self._points.counters for counter in _checked(counters(), MetricCounter)]
         )
         for gauge in [gauge for gauges in self._points.gauges for gauge in _checked(gauges(), MetricGauge)]:
-            self._check_names("gauges()", gauge)
+            self._check_labels("gauges()", gauge)
             assert not gauge.name.endswith("_total"), f"gauges(): the name {gauge.name!r} must not end with _total"
             assert math.isfinite(gauge.value), f"gauges(): {gauge.name} is {gauge.value}, and must be finite"
         info = self._points.all_info()
@@ -67,10 +64,8 @@ class ServiceReports:
             odd = [call for call, function in controls().items() if not isinstance(call, str) or not callable(function)]
             assert not odd, f"controls() of {self._points.names.of(controls)} must be functions by name: {odd[0]!r}"
 
-    def _check_names(self, method: str, metric: MetricCounter | MetricGauge) -> None:
-        labels = tuple(name for name, _ in metric.labels)
-        for name in (metric.name, *labels):
-            assert NAME.fullmatch(name), f"{method}: the name {name!r} must consist of letters, digits and underscores"
+    def _check_labels(self, method: str, metric: MetricCounter | MetricGauge) -> None:
+        labels = label_names(metric)
         others = self._label_names.setdefault(metric.name, labels)
         assert others == labels, (
             f"{method}: {metric.name} has the labels {list(labels)}, and had {list(others)}; their names and order "
@@ -80,7 +75,7 @@ class ServiceReports:
     def _check_counters(self, counters: Iterable[MetricCounter]) -> None:
         keys = set[tuple[str, Labels]]()
         for counter in counters:
-            self._check_names("counters()", counter)
+            self._check_labels("counters()", counter)
             key = counter.name, counter.labels
             assert counter.name.endswith("_total"), f"counters(): the name {counter.name!r} must end with _total"
             assert key not in keys, f"counters() returned {counter.name!r} twice with the labels {counter.labels}"

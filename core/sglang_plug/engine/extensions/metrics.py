@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -13,6 +14,8 @@ from .server_points import ServicePoints
 
 logger = logging.getLogger(__name__)
 
+NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+"""A name of a metric or a label that every monitoring system accepts."""
 Metric = TypeVar("Metric", bound=MetricCounter | MetricGauge)
 
 
@@ -29,6 +32,8 @@ class ExtensionMetrics:
         self._describe = describe
         self._counters = list(points.counters)
         self._gauges = list(points.gauges)
+        self._labels: dict[str, tuple[str, tuple[str, ...]]] = {}
+        """Name of a metric -> the extension that reported it first, and the names of its labels."""
 
     def counters(self) -> tuple[MetricCounter, ...]:
         """Return the counters of all extensions."""
@@ -46,6 +51,7 @@ class ExtensionMetrics:
                     metrics = list(method())
                 for metric in metrics:
                     check_metric(metric, kind)
+                    self._check_labels(metric, self._points.names.of(method))
                 collected += metrics
             except Exception as error:
                 methods.remove(method)
@@ -53,6 +59,21 @@ class ExtensionMetrics:
                 reason = self._describe(error)
                 logger.error("%s: the metrics of %s() are left out from now on: %s", owner, name, reason)
         return tuple(collected)
+
+    def _check_labels(self, metric: MetricCounter | MetricGauge, owner: str) -> None:
+        """Raise ``TypeError`` if a metric has other labels than when it was first reported."""
+        labels = label_names(metric)
+        first, expected = self._labels.setdefault(metric.name, (owner, labels))
+        if labels != expected:
+            raise TypeError(
+                f"the metric {metric.name!r} has the labels {list(labels)}, and {first} reported it with "
+                f"{list(expected)}"
+            )
+
+
+def label_names(metric: MetricCounter | MetricGauge) -> tuple[str, ...]:
+    """Return the names of the labels of a metric, in their order."""
+    return tuple(name for name, _ in metric.labels)
 
 
 def check_metric(metric: Any, kind: type[Any]) -> None:
@@ -65,3 +86,6 @@ def check_metric(metric: Any, kind: type[Any]) -> None:
             raise TypeError(f"the metric {metric.name!r} has {text!r} where text is expected")
     if type(metric.value) not in (int, float):
         raise TypeError(f"the value of the metric {metric.name!r} is a {type(metric.value).__name__}, not a float")
+    for name in (metric.name, *label_names(metric)):
+        if not NAME.fullmatch(name):
+            raise TypeError(f"the name {name!r} must consist of letters, digits and underscores")

@@ -35,6 +35,15 @@ class Reports(StepExtension, MetricsPhase):
         (MetricCounter("a_total", "A", (), "1"), "the value of the metric 'a_total' is a str"),  # type: ignore[arg-type]
         (MetricGauge("a_info", "A", ()), "a metric is a MetricGauge, not a MetricCounter"),
         (None, "a metric is a NoneType"),
+        (MetricCounter("a-b_total", "A", (), 1.0), "the name 'a-b_total' must consist of letters, digits and"),
+        (
+            MetricCounter("good_total", "Good", (("l b", "a"),), 1.0),
+            "the name 'l b' must consist of letters, digits and",
+        ),
+        (
+            MetricCounter("good_total", "Good", (("other", "a"),), 1.0),
+            r"the metric 'good_total' has the labels ['other'], and step-extension 'faulty' reported it with ['label']",
+        ),
     ],
 )
 def test_metrics_that_cannot_be_sent_are_left_out_with_a_log_line(
@@ -47,6 +56,14 @@ def test_metrics_that_cannot_be_sent_are_left_out_with_a_log_line(
         assert [fact.name for fact in metrics.gauges()] == ["b_info"]
     assert faulty.calls == 1 and other.calls == 3
     assert f"'faulty': the metrics of counters() are left out from now on: {message}" in caplog.text
+
+
+def test_two_extensions_may_not_report_a_metric_with_different_labels(caplog: pytest.LogCaptureFixture) -> None:
+    second = Reports([MetricCounter("good_total", "Good", (), 2.0)])
+    metrics = ExtensionMetrics(extension_points({"first": Reports([GOOD]), "second": second}).service, describe=str)
+    assert metrics.counters() == metrics.counters() == (GOOD,) and second.calls == 1
+    assert "'second': the metrics of counters() are left out" in caplog.text
+    assert "step-extension 'first' reported it with ['label']" in caplog.text
 
 
 def test_a_method_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
