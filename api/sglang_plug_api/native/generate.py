@@ -17,7 +17,7 @@ from sglang_plug import Constraint, LogprobOptions, Media, MediaArray, MediaProm
 from sglang_plug_api.answers.errors import ApiError, WrongField
 from sglang_plug_api.http.streaming import merged
 from sglang_plug_api.multimodal.images import RequestImage, images_of_prompts
-from sglang_plug_api.protocol.base import refuse
+from sglang_plug_api.protocol.base import combined_salt, refuse
 from sglang_plug_api.protocol.native import GenerateBody, PromptsBody, SamplingBody
 from sglang_plug_api.service.callers import current_caller
 from sglang_plug_api.service.gather import gather
@@ -59,7 +59,7 @@ class Generation:
         if body.input_embeds is not None:
             _check_fields_with_embeds(body, columns["logprob_start_len"])
         params_of_prompts = await _prompt_params(engine, body, columns["sampling_params"])
-        ids, adapters = prompt_ids(body), prompt_adapters(engine, body)
+        ids, salts, adapters = prompt_ids(body), prompt_salts(body), prompt_adapters(engine, body)
         tokens_of_inputs = await engine.encoder.encode_each(body.inputs())
         prompts = await gather(starmap(partial(_media_prompt, engine), zip(tokens_of_inputs, images, strict=True)))
         caller, context = current_caller(), current_request_context()
@@ -78,7 +78,7 @@ class Generation:
                     constraint_field=params.constraint_field,
                     logprobs=logprobs,
                     priority=body.priority or 0,
-                    salt=body.salt,
+                    salt=salts[index],
                     adapter=adapters[index],
                     caller=caller,
                     context=context,
@@ -211,12 +211,24 @@ def prompt_ids(body: PromptsBody) -> list[str]:
     return [id[:MAX_ID_CHARACTERS] for id in body.rid]
 
 
+def prompt_salts(body: PromptsBody) -> list[str]:
+    """Return the salt in the prefix cache of each prompt. Raises ``ApiError``."""
+    salts, keys = _one_each(body, "cache_salt"), _one_each(body, "extra_key")
+    return list(starmap(combined_salt, zip(salts, keys, strict=True)))
+
+
 def prompt_adapters(engine: TextEngine, body: PromptsBody, model: str | None = None) -> list[str | None]:
     """Return the adapter of each prompt; ``model`` may name it, too. Raises ``ApiError``."""
-    names = body.lora_path if isinstance(body.lora_path, list) else [body.lora_path] * body.size
+    return [engine.adapters.resolve(model, name) for name in _one_each(body, "lora_path")]
+
+
+def _one_each(body: PromptsBody, field: str) -> list[str | None]:
+    """Return the value of ``field``, a name or a list of them, for each prompt. Raises ``ApiError``."""
+    value: str | list[str | None] | None = getattr(body, field)
+    names = value if isinstance(value, list) else [value] * body.size
     if len(names) != body.size:
-        raise ApiError(f"lora_path has {len(names)} entries for {body.size} prompts", param="lora_path")
-    return [engine.adapters.resolve(model, name) for name in names]
+        raise ApiError(f"{field} has {len(names)} entries for {body.size} prompts", param=field)
+    return names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

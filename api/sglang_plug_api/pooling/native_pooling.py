@@ -11,7 +11,7 @@ from sglang_plug.contracts.request import Task
 from sglang_plug_api.answers.errors import json_response
 from sglang_plug_api.answers.large_json import LargeList, large_json_response
 from sglang_plug_api.http.middleware import id_header
-from sglang_plug_api.native.generate import prompt_adapters, prompt_ids, with_ids
+from sglang_plug_api.native.generate import prompt_adapters, prompt_ids, prompt_salts, with_ids
 from sglang_plug_api.protocol.base import refuse
 from sglang_plug_api.protocol.native import PoolBody
 from sglang_plug_api.service.callers import current_caller
@@ -53,13 +53,17 @@ async def pool_prompts(
             tokens=tokens,
             task=task,
             priority=body.priority or 0,
-            salt=body.salt,
+            salt=salt,
             adapter=adapter,
             caller=caller,
             context=context,
         )
-        for id, tokens, adapter in zip(
-            prompt_ids(body), prompts, prompt_adapters(engine, body, body.model), strict=True
+        for id, tokens, salt, adapter in zip(
+            prompt_ids(body),
+            prompts,
+            prompt_salts(body),
+            prompt_adapters(engine, body, body.model),
+            strict=True,
         )
     ]
     outputs = await pool_all(engine, jobs)

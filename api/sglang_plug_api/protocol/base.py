@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
@@ -130,19 +131,31 @@ class ProcessorFieldsBody(RequestBody):
         return self._processor_fields
 
 
-class SharedFields(RequestBody):
-    """Fields of every request: its priority and its deadline, and its salt in the prefix cache."""
+class SchedulingFields(RequestBody):
+    """Fields of every request: its priority, its deadline and its caller."""
 
     priority: Integer | None = None
     deadline_ms: DeadlineMs = None
     user: str | None = None
+
+
+class SharedFields(SchedulingFields):
+    """Fields of every request with one salt in the prefix cache."""
+
     cache_salt: Name | None = None
     extra_key: Name | None = None
 
     @property
     def salt(self) -> str:
         """The salt that separates this request's prefixes from others'."""
-        return self.cache_salt or self.extra_key or ""
+        return combined_salt(self.cache_salt, self.extra_key)
+
+
+def combined_salt(cache_salt: str | None, extra_key: str | None) -> str:
+    """Return the salt of the prefix cache for two fields of a request, each of which separates prefixes."""
+    if cache_salt and extra_key:
+        return json.dumps([cache_salt, extra_key])
+    return cache_salt or extra_key or ""
 
 
 def refuse(body: RequestBody, *names: str, remedy: str = "") -> None:

@@ -13,7 +13,7 @@ from .base import (
     Integer,
     Many,
     Name,
-    SharedFields,
+    SchedulingFields,
     Texts,
     TokenId,
     TokenLists,
@@ -70,9 +70,12 @@ class SamplingBody(SamplingFields, ConstraintFields):
         return self
 
 
-class PromptsBody(SharedFields):
+class PromptsBody(SchedulingFields):
     """One prompt or a batch of them, as text or as token ids."""
 
+    cache_salt: Name | Many[Name | None] | None = None
+    """Separates prefixes in the cache, for all prompts or for each."""
+    extra_key: Name | Many[Name | None] | None = None
     text: str | Texts | None = None
     input_ids: Tokens | TokenLists | None = None
     input_embeds: Any = None

@@ -216,6 +216,16 @@ async def test_ids_and_salts(text_engine: Any, scripted: Any) -> None:
     assert first.id != second.id
 
 
+async def test_each_prompt_may_have_its_own_salt(text_engine: Any, scripted: Any) -> None:
+    engine = text_engine()
+    await answer(engine, text=["a", "b"], cache_salt=["s", "t"])
+    await answer(engine, text=["a", "b"], extra_key=["k", None])
+    assert [request.salt for request in scripted.requests] == ["s", "t", "k", ""]
+    with pytest.raises(ApiError, match="cache_salt has 1 entries for 2 prompts") as caught:
+        await prepared(engine, text=["a", "b"], cache_salt=["s"])
+    assert caught.value.param == "cache_salt"
+
+
 async def test_an_empty_id_is_none(text_engine: Any, scripted: Any) -> None:
     """Two requests with an empty id must not have the same."""
     engine = text_engine()

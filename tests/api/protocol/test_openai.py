@@ -161,4 +161,10 @@ def test_old_completion_fields() -> None:
 
 
 def test_salts() -> None:
-    assert (chat().salt, chat(extra_key="k").salt, chat(extra_key="k", cache_salt="s").salt) == ("", "k", "s")
+    assert (chat().salt, chat(extra_key="k").salt, chat(cache_salt="s").salt) == ("", "k", "s")
+
+
+def test_both_fields_of_the_salt_separate_prefixes() -> None:
+    salts = [chat(cache_salt=salt, extra_key=key).salt for salt in ("s", "t", None) for key in ("k", "l", None)]
+    assert len(set(salts)) == len(salts)
+    assert chat(cache_salt="ab", extra_key="c").salt != chat(cache_salt="a", extra_key="bc").salt
