@@ -47,7 +47,7 @@ class ChatRequest:
     """The field that sets it, for errors; empty: the field named by its kind."""
     grammar_backend: str | None = None
     """The grammar backend that must enforce constraints, those of tool calls included; ``None``: the first that can."""
-    reasoning_effort: Effort | None = None
+    reasoning_effort: Effort | float | None = None
     reasoning_effort_field: str = EFFORT
     """The field that has the effort, for errors."""
     prefer_no_reasoning: bool = False

@@ -24,7 +24,7 @@ EFFORT = "reasoning_effort"
 def template_variables(
     engine: TextEngine,
     kwargs: Mapping[str, Any] | None,
-    effort: str | None,
+    effort: str | float | None,
     *,
     tools: bool,
     field: str = EFFORT,
@@ -45,7 +45,7 @@ def template_variables(
     return variables if effort is None else {**_effort_variables(engine, effort, tools, field, strict), **variables}
 
 
-def _effort_variables(engine: TextEngine, effort: str, tools: bool, field: str, strict: bool) -> dict[str, Any]:
+def _effort_variables(engine: TextEngine, effort: str | float, tools: bool, field: str, strict: bool) -> dict[str, Any]:
     template = engine.tokenizer.chat_template(tools=tools) or ""
     names = set(re.findall(r"\w+", template))
     if EFFORT in names:

@@ -19,7 +19,9 @@ SHOWN = 40
 """Maximum number of characters of a type that an error repeats."""
 
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]
+NumericEffort = Annotated[float, Field(strict=True, ge=0, le=0.99)]
+"""An effort as a number, for chat templates that know such efforts; SGLang's extension of OpenAI's levels."""
 
 
 class StreamOptions(RequestBody):
@@ -174,7 +176,7 @@ class ChatBody(GenerationBody):
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Effort | None = None
+    reasoning_effort: Effort | NumericEffort | None = None
     separate_reasoning: bool | None = True
     stream_reasoning: bool | None = True
     include_reasoning: bool | None = True

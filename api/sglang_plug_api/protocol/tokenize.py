@@ -10,7 +10,7 @@ from sglang_plug_api.answers.errors import WrongField
 
 from .base import MAX_PROMPTS, Many, Name, RequestBody, Texts, TokenLists, Tokens
 from .misplaced import TOKENIZE, Remedies
-from .openai import MAX_MESSAGES, Effort, Message, text_or_images
+from .openai import MAX_MESSAGES, Effort, Message, NumericEffort, text_or_images
 from .tools import ToolChoice, Tools
 
 CONVERSATION_FIELDS = ("tools", "tool_choice", "reasoning_effort", "chat_template_kwargs", "continue_final_message")
@@ -31,7 +31,7 @@ class TokenizeBody(RequestBody):
     continue_final_message: bool = False
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
-    reasoning_effort: Effort | None = None
+    reasoning_effort: Effort | NumericEffort | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,7 +78,10 @@ def _format_field(constraint: Constraint, response_format: dict[str, Any] | None
     """Return the part of the format field that has the schema, if the constraint is one."""
     if constraint.kind != "json_schema":
         return names.format
-    named = (response_format or {}).get("json_schema")
+    response_format = response_format or {}
+    if _has_own_schema(response_format):
+        return f"{names.format}.schema"
+    named = response_format.get("json_schema")
     return f"{names.named}.{'schema' if isinstance(named, dict) and 'schema' in named else 'schema_'}"
 
 
@@ -143,7 +146,7 @@ def _response_format(format: dict[str, Any] | None, names: FormatFields) -> Iter
     match format.get("type") if format else "text":
         case "text":
             return
-        case "json_object" if format is not None and format.get("schema") is not None:  # as llama.cpp's server takes it
+        case "json_object" | "json_schema" if format is not None and _has_own_schema(format):
             yield Constraint("json_schema", _schema({"json_schema": format}, names))
         case "json_object":
             yield Constraint("json_object")
@@ -158,6 +161,11 @@ def _response_format(format: dict[str, Any] | None, names: FormatFields) -> Iter
                 f"{names.format}.type {str(kind)[:SHOWN]!r} is unknown; known: {', '.join(FORMATS)}",
                 param=names.format,
             )
+
+
+def _has_own_schema(format: Mapping[str, Any]) -> bool:
+    """Report whether the schema stands next to the type, as llama.cpp (``json_object``) and SGLang accept it."""
+    return format.get("schema") is not None and not format.get("json_schema")
 
 
 def _schema(format: dict[str, Any], names: FormatFields) -> str:

@@ -12,7 +12,7 @@ from sglang_plug_api.openai.template_variables import template_variables
 
 
 def variables(
-    template: str | None, effort: str | None, *, reasons: bool = False, strict: bool = True, **fields: Any
+    template: str | None, effort: str | float | None, *, reasons: bool = False, strict: bool = True, **fields: Any
 ) -> dict[str, Any]:
     engine: Any = SimpleNamespace(
         tokenizer=SimpleNamespace(chat_template=lambda *, tools: template),
@@ -26,6 +26,8 @@ def variables(
     [
         ("{{ reasoning_effort }}", "low", {"reasoning_effort": "low"}),
         ("{{ reasoning_effort }}", "none", {"reasoning_effort": "none"}),
+        ("{{ reasoning_effort }}", 0.5, {"reasoning_effort": 0.5}),
+        ("{% if enable_thinking %}", 0.0, {}),
         ("{% if enable_thinking %}", "none", {"enable_thinking": False}),
         ("{% if thinking %}", "none", {"thinking": False}),
         ("{% if enable_thinking %}", "high", {}),
@@ -36,7 +38,7 @@ def variables(
         (None, "none", {}),
     ],
 )
-def test_an_effort_is_what_the_template_knows(template: str | None, effort: str | None, expected: Any) -> None:
+def test_an_effort_is_what_the_template_knows(template: str | None, effort: str | float | None, expected: Any) -> None:
     assert variables(template, effort) == expected
 
 

@@ -20,7 +20,13 @@ GENERATION = {
 }
 DIFFERENCES = {
     "/v1/chat/completions": GENERATION,
-    "/v1/completions": {**GENERATION, "best_of": "`n` or 1"},
+    "/v1/completions": {
+        **GENERATION,
+        "best_of": "`n` or 1",
+        **dict.fromkeys(("extra_key", "rid"), "one for all prompts"),
+        "cache_salt": GENERATION["cache_salt"] + "; one for all prompts",
+        "lora_path": GENERATION["lora_path"] + "; one for all prompts",
+    },
     "/v1/responses": {
         **{name: GENERATION[name] for name in ("model", "priority", "stop_regex", "top_logprobs")},
         "background": "kept in the store; events can be read later if `stream` was set",
@@ -38,10 +44,14 @@ DIFFERENCES = {
     },
     "/encode": {"dimensions": "for models whose vectors may be shortened"},
     "/v1/embeddings": {
+        "input": "texts or token ids",
+        "rid": "one for all inputs",
         "cache_salt": GENERATION["cache_salt"],
         "truncate_prompt_tokens": "keeps the first tokens; -1: as many as fit the model",
     },
+    "/v1/classify": {"rid": "one for all inputs"},
     "/v1/rerank": {
+        "query": "a text",
         "documents": "texts, or objects with a `text`",
         "instruct": "for models that are asked in words",
         "top_n": "at least 1",

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from sglang_plug_api.answers.errors import from_validation
 from sglang_plug_api.protocol.openai import ChatBody, CompletionBody
+from sglang_plug_api.protocol.tokenize import TokenizeBody
 
 HELLO = [{"role": "user", "content": "Hi"}]
 
@@ -121,6 +122,19 @@ def test_what_earlier_answers_cannot_have_is_named(message: Any, param: str) -> 
 def test_what_chat_refuses(fields: Any) -> None:
     with pytest.raises(ValidationError):
         chat(**fields)
+
+
+@pytest.mark.parametrize("effort", ["none", "ultra", "max", 0.0, 0.5, 0.99])
+def test_efforts_are_levels_or_numbers(effort: Any) -> None:
+    assert chat(reasoning_effort=effort).reasoning_effort == effort
+    assert TokenizeBody.model_validate({"messages": HELLO, "reasoning_effort": effort}).reasoning_effort == effort
+
+
+@pytest.mark.parametrize("effort", ["much", 1.0, -0.1, True, False, "0.5"])
+def test_other_efforts_are_refused(effort: Any) -> None:
+    with pytest.raises(ValidationError) as caught:
+        chat(reasoning_effort=effort)
+    assert from_validation(caught.value).param == "reasoning_effort"
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,11 @@ def body(**fields: Any) -> ChatBody:
             },
             Constraint("json_schema", COMPACT),
         ),
+        ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, Constraint("json_schema", COMPACT)),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}, "schema": {}}},
+            Constraint("json_schema", COMPACT),
+        ),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema_": True}}},
             Constraint("json_schema", "true"),
@@ -81,6 +86,8 @@ def test_openai_fields(fields: dict[str, Any], expected: Constraint | None) -> N
             {"response_format": {"type": "json_schema", "json_schema": {"schema_": SCHEMA}}},
             "response_format.json_schema.schema_",
         ),
+        ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, "response_format.schema"),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "response_format.schema"),
         ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs.choice"),
     ],
 )
