@@ -8,6 +8,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, Field, model_validator
 
+from sglang_plug_api.answers.errors import WrongField
+
 from .base import Many, Number, TokenId, TokenLists, Tokens
 from .embeddings import TruncatedBody
 from .misplaced import SCORE, Remedies
@@ -57,7 +59,8 @@ class ScoreBody(TruncatedBody):
     """Probabilities among the labels instead of those among the whole vocabulary."""
     item_first: bool = False
     """Item, then query; by default query, then item."""
-    temperature: Number | None = None
+    temperature: Annotated[Number, Field(gt=0)] | None = None
+    """Divides the log-probabilities of the labels before ``apply_softmax``."""
     return_token_logprobs: bool | None = None
     text_1: str | Texts | None = Field(None, validation_alias=AliasChoices("text_1", "queries", "data_1"))
     """Instead of query, items and labels: one text for all of ``text_2``, or as many."""
@@ -87,8 +90,8 @@ class ScoreBody(TruncatedBody):
         texts = isinstance(self.items, str) or all(isinstance(item, str) for item in self.items or ())
         if texts != isinstance(self.query, str):
             raise ValueError("query and items must both be text, or both be token ids")
-        if self.temperature not in (None, 1.0):
-            raise ValueError("temperature is not supported: scores are those of the model's own distribution")
+        if self.temperature not in (None, 1.0) and not self.apply_softmax:
+            raise WrongField("temperature", "temperature has an effect with apply_softmax only")
         return self
 
     def _check_texts(self) -> ScoreBody:

@@ -57,6 +57,10 @@ DIFFERENCES = {
         "top_n": "at least 1",
         "truncate_prompt_tokens": "the answer is an object, as vLLM's",
     },
+    "/v1/score": {
+        "label_token_ids": "the same labels for all items",
+        "temperature": "with `apply_softmax`; otherwise only 1",
+    },
     "/tokenize": {"tools": "with `messages`", "tool_choice": "with `messages`"},
     "/load_lora_adapter": {"lora_path": "a folder of the server's machine", "pinned": "every adapter stays loaded"},
     "/update_weights_from_disk": {"load_format": "found out"},

@@ -81,7 +81,7 @@ async def _pairs(engine: TextEngine, body: ScoreBody) -> Response:
 async def _labels(engine: TextEngine, body: ScoreBody) -> Response:
     jobs = await _jobs(engine, body)
     outputs = await gather(map(engine.complete, jobs))
-    scores = [_scores(output, body.apply_softmax) for output in outputs]
+    scores = [_scores(output, body) for output in outputs]
     usage = prompt_usage([job.tokens for job in jobs])
     model = body.model or engine.model_name
     answer = {"scores": scores, "object": "scoring", "model": model, "usage": usage}
@@ -124,9 +124,14 @@ def _unencoded(engine: TextEngine, body: ScoreBody, truncation: Truncation | Non
     return prompts
 
 
-def _scores(output: JobOutput, among_labels: bool) -> list[float]:
+def _scores(output: JobOutput, body: ScoreBody) -> list[float]:
     """Return a score for each label. Raises ``ApiError`` if the request was aborted before it had any."""
     if not output.logprobs:
         raise ApiError("the request was aborted")
     logprobs = [logprob for _, logprob in output.logprobs[0].ids]
-    return softmax(logprobs) if among_labels else [math.exp(logprob) for logprob in logprobs]
+    if not body.apply_softmax:
+        return [math.exp(logprob) for logprob in logprobs]
+    maximum = max(logprobs)
+    if body.temperature is None or maximum == -math.inf:
+        return softmax(logprobs)
+    return softmax([(logprob - maximum) / body.temperature for logprob in logprobs])

@@ -48,6 +48,15 @@ def test_softmax_is_among_the_labels(app: Any, labels: list[int]) -> None:
         assert share == pytest.approx([score / sum(row) for score in row], rel=1e-4)
 
 
+@pytest.mark.parametrize("temperature", [1e-3, 0.5, 1.0, 2.0])
+def test_a_temperature_flattens_or_sharpens_the_softmax(app: Any, labels: list[int], temperature: float) -> None:
+    plain = scores(app, labels)
+    shares = scores(app, labels, apply_softmax=True, temperature=temperature)
+    for row, share in zip(plain, shares, strict=True):
+        weights = [(score / max(row)) ** (1 / temperature) for score in row]
+        assert share == pytest.approx([weight / sum(weights) for weight in weights], rel=1e-3)
+
+
 def test_items_first(app: Any, labels: list[int]) -> None:
     swapped = app.answer(
         "/v1/score", {"query": ITEMS[0], "items": [QUERY], "label_token_ids": labels, "item_first": True}
@@ -99,6 +108,7 @@ def test_the_operators_sampling_does_not_change_scores(app: Any, apps: Callable[
         ({"query": [], "items": [[]]}, "no tokens"),
         ({"query": [10**9], "items": [[1]]}, "vocabulary"),
         ({"temperature": 0.5}, "temperature"),
+        ({"temperature": 0, "apply_softmax": True}, "temperature"),
         ({"return_token_logprobs": True}, "return_token_logprobs"),
         ({"apply_softmax": "perhaps"}, "apply_softmax"),
     ],
