@@ -28,6 +28,8 @@ class Option:
     """Kind of the component that the value names."""
     others: tuple[str, ...] = ()
     """Accepted values besides the names of components."""
+    aliases: tuple[tuple[str, str], ...] = ()
+    """Pairs of the name of a component on another server, and its name here."""
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None

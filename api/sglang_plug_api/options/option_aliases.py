@@ -28,6 +28,8 @@ NO_MEDIA_OPTIONS = "no option for it; a vision-language model names its media pr
 GRAPHS = "use --cuda-graph-max-bs; which sizes are captured follows from it"
 NO_REQUEST_LIMIT = "no option for it; there is a fixed limit"
 ON_ALREADY = "it is on by default"
+METRICS = "metrics are always on, with fixed buckets; see /metrics"
+PRIORITIES = "use --schedule-policy priority (a higher priority is earlier)"
 OVERLAP = f"{ON_ALREADY} on accelerators; --disable-overlap-schedule switches it off"
 
 
@@ -114,6 +116,37 @@ EXACT: Mapping[str, str] = MappingProxyType(
         "route:docs (/openapi.json)",
         "enable-deterministic-inference": "no option for it; seeds of requests are always honored",
         "max-seq-len-to-capture": GRAPHS,
+        "disable-cuda-graph-padding": GRAPHS,
+        "enable-piecewise-cuda-graph": use("--piecewise-cuda-graph-max-tokens"),
+        "enable-priority-scheduling": PRIORITIES,
+        "schedule-low-priority-values-first": PRIORITIES,
+        "priority-scheduling-preemption-threshold": PRIORITIES,
+        "abort-on-priority-when-disabled": PRIORITIES,
+        "soft-watchdog-timeout": use("--watchdog-timeout"),
+        "log-requests-level": use("--log-requests"),
+        "log-requests-format": use("--log-requests"),
+        "fp8-gemm-runner-backend": use("--kernels"),
+        "kv-events-config": "install the plugin sglang-plug-kv-events",
+        "quantization-param-path": "scales of the KV pool are read from the checkpoint",
+        "allow-auto-truncate": "no option for it; requests may set truncate_prompt_tokens",
+        "stream-output": "no option for it; requests of /generate may set incremental",
+        "show-time-cost": METRICS,
+        "collect-tokens-histogram": METRICS,
+        "generation-tokens-buckets": METRICS,
+        "prompt-tokens-buckets": METRICS,
+        "enable-metrics-for-all-schedulers": METRICS,
+        "enable-request-time-stats-logging": METRICS,
+        "enable-expert-distribution-metrics": use("--expert-distribution-recorder-mode"),
+        "expert-distribution-recorder-buffer-size": use("--expert-distribution-recorder-mode"),
+        "enable-return-hidden-states": "hidden states are not reported",
+        "enable-return-routed-experts": use(
+            "--expert-distribution-recorder-mode", "of single requests they are not reported"
+        ),
+        "enable-ep-moe": ONE_DEVICE,
+        "torchao-config": use("--quantization"),
+        "quantize-and-serve": use("--quantization"),
+        "custom-weight-loader": use("--load-format", "loaders are plugins"),
+        "model-loader-extra-config": use("--load-format", "and --set for settings of loaders"),
     }
 )
 """Maps an option's name without leading dashes to its hint."""
@@ -127,6 +160,8 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "enable-dp": ONE_DEVICE,
         "enable-eplb": ONE_DEVICE,
         "dp-": ONE_DEVICE,
+        "pp-": ONE_DEVICE,
+        "deepep": ONE_DEVICE,
         "ep-": ONE_DEVICE,
         "eplb-": ONE_DEVICE,
         "dist": ONE_DEVICE,
@@ -148,6 +183,9 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "offload": NO_OFFLOAD,
         "torch-compile": NO_COMPILER,
         "cudagraph": GRAPHS,
+        "piecewise-cuda-graph": use("--piecewise-cuda-graph-max-tokens"),
+        "bucket-": METRICS,
+        "modelopt": use("--quantization"),
         "mm-": NO_MEDIA_OPTIONS,
         "otlp": NO_TRACES,
         "ssl": NO_TLS,

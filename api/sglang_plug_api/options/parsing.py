@@ -89,6 +89,8 @@ def server_config(options: argparse.Namespace, plugins: Plugins) -> ServerConfig
         )
     if algorithm := values.get("speculative_algorithm"):
         values["speculative_algorithm"] = _lower_case(algorithm, rows["speculative_algorithm"], plugins)
+    if policy := values.get("routing_policy"):
+        values["routing_policy"] = _without_alias(policy, rows["routing_policy"], plugins)
     for key, value in values.items():
         _check_component(rows[key], value, sources, plugins)
     fields = {path: value for key, value in values.items() if (path := rows[key].field) is not None}
@@ -291,6 +293,12 @@ def _lower_case(name: str, option: Option, plugins: Plugins) -> str:
     """Return ``name`` in lower case, unless a component has exactly this name."""
     assert option.component is not None
     return name if name in plugins.names(option.component) else name.lower()
+
+
+def _without_alias(name: str, option: Option, plugins: Plugins) -> str:
+    """Return the name here of a component with a name of another server, unless a component has exactly this name."""
+    assert option.component is not None
+    return name if name in plugins.names(option.component) else dict(option.aliases).get(name, name)
 
 
 def _check_component(option: Option, value: Any, sources: OptionSources, plugins: Plugins) -> None:

@@ -55,6 +55,7 @@ REPLICAS = Group(
             "routing_policy",
             "policy that chooses the replica of a request",
             component="routing",
+            aliases=(("round_robin", "round-robin"), ("total_tokens", "least-tokens")),
         ),
     ),
 )

@@ -32,6 +32,16 @@ from tests.parser_flags import flags_of
         ("--speculative-draft-model-path", "use --speculative-algorithm"),
         ("--max-lora-rank", "adapters of any rank"),
         ("--hicache-ratio", "use --kv-store host,disk"),
+        ("--enable-priority-scheduling", "use --schedule-policy priority"),
+        ("--soft-watchdog-timeout", "use --watchdog-timeout"),
+        ("--log-requests-level", "use --log-requests"),
+        ("--enable-piecewise-cuda-graph", "use --piecewise-cuda-graph-max-tokens"),
+        ("--piecewise-cuda-graph-tokens", "use --piecewise-cuda-graph-max-tokens"),
+        ("--show-time-cost", "/metrics"),
+        ("--bucket-time-to-first-token", "/metrics"),
+        ("--modelopt-quant", "use --quantization"),
+        ("--stream-output", "incremental"),
+        ("--pp-max-micro-batch-size", "one model must fit on one machine"),
     ],
 )
 def test_an_option_of_another_server_is_answered(flag: str, answer: str) -> None:

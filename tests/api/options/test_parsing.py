@@ -327,6 +327,15 @@ def test_algorithms_may_be_in_capitals(plugins: Plugins) -> None:
         algorithm("EAGLE")
 
 
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [("round_robin", "round-robin"), ("total_tokens", "least-tokens"), ("round-robin", "round-robin")],
+)
+@pytest.mark.parametrize("flag", ["--load-balance-method", "--routing-policy"])
+def test_routing_policies_may_have_the_names_of_sglang(plugins: Plugins, flag: str, name: str, policy: str) -> None:
+    assert configured(plugins, flag, name).routing_policy == policy
+
+
 def test_embeddings_of_a_model_for_any_task(plugins: Plugins) -> None:
     assert configured(plugins, "--is-embedding", "--task", "auto").engine.model.task == "embed"
 
