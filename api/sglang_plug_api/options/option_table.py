@@ -71,7 +71,9 @@ MODEL = Group(
         option("--chat-template", "chat_template", "text or file of a Jinja template instead of the model's"),
         option("--served-model-name", "served_model_name", "name in /v1/models and answers"),
         option("--strict-model-name", "strict_model_name", "answer 404 to requests for another model", bool),
-        option("--weight-version", "weight_version", "label of the weights, reported with every answer"),
+        option(
+            "--weight-version", "weight_version", "label of the weights, reported by /model_info and in every meta_info"
+        ),
     ),
 )
 

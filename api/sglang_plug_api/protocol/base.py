@@ -63,6 +63,8 @@ def _form(value: Any) -> str | None:
     if not isinstance(value, list):
         return None
     first = value[0] if value else ""
+    if isinstance(first, dict):  # a part of a multimodal input
+        return None
     return "TokenLists" if isinstance(first, list) else "Texts" if isinstance(first, str) else "Tokens"
 
 

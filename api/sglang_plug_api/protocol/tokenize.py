@@ -27,7 +27,8 @@ class TokenizeBody(RequestBody):
     messages: Many[Message] | None = Field(None, max_length=MAX_MESSAGES)
     add_special_tokens: bool = True
     """Add the special tokens that the model expects around a text; a chat template brings its own."""
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = True
+    """Null, which clients of SGLang may send, is the default."""
     continue_final_message: bool = False
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None

@@ -33,6 +33,18 @@ def test_what_is_no_number(fields: dict[str, Any]) -> None:
         Body.model_validate(fields)
 
 
+class Prompted(RequestBody):
+    prompts: Prompts
+
+
+@pytest.mark.parametrize("prompts", [[{"text": "a"}], {"text": "a"}, 5], ids=str)
+def test_what_is_no_prompt_is_told_what_is(prompts: Any) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Prompted.model_validate({"prompts": prompts})
+    error = from_validation(caught.value)
+    assert error.param == "prompts" and "a list of texts, a list of token ids" in str(error)
+
+
 def test_numbers() -> None:
     body = Body.model_validate({"number": 1, "integer": (1 << 63) - 1, "token": 0})
     assert (body.number, body.integer, body.token) == (1.0, (1 << 63) - 1, 0)

@@ -75,7 +75,7 @@ def _chat_request(engine: TextEngine, body: TokenizeBody, messages: Sequence[Mes
         tool_choice=body.tool_choice,
         reasoning_effort=body.reasoning_effort,
         template_variables=body.chat_template_kwargs,
-        add_generation_prompt=body.add_generation_prompt,
+        add_generation_prompt=body.add_generation_prompt is not False,
         continue_final_message=body.continue_final_message,
     )
 

@@ -52,6 +52,7 @@ def test_a_conversation_is_what_chat_would_send(app: Any) -> None:
     open_ended = app.answer("/tokenize", {"messages": messages, "add_generation_prompt": False})
     assert answer["tokens"][: open_ended["count"]] == open_ended["tokens"]
     assert open_ended["count"] < answer["count"]
+    assert app.answer("/tokenize", {"messages": messages, "add_generation_prompt": None}) == answer
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
