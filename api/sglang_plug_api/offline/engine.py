@@ -19,6 +19,7 @@ from sglang_plug_api.native.generate import Generation
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.options.parsing import named_options
 from sglang_plug_api.pooling.native_pooling import pool_prompts
+from sglang_plug_api.pooling.pair_scoring import pair_answers
 from sglang_plug_api.protocol.base import validation_context
 from sglang_plug_api.protocol.native import GenerateBody, PoolBody
 from sglang_plug_api.service.request_context import RequestContext, deadline_of, set_request_context
@@ -140,6 +141,14 @@ class Engine:
             self._pool(self._checked(PoolBody, {"text": prompt, "input_ids": input_ids, **fields}))
         )
 
+    def rerank(self, prompt: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        """Score how well documents answer queries: ``prompt`` has pairs of a query and a document.
+
+        Returns ``{embedding, meta_info}`` of each pair, in order; ``embedding`` has one number, the score of
+        ``/v1/rerank``. Raises ``ApiError`` where the server would answer with an error.
+        """
+        return self._run(self._pairs(prompt))
+
     def update_weights_from_disk(
         self, model_path: str, *, revision: str | None = None, weight_version: str | None = None
     ) -> None:
@@ -193,6 +202,10 @@ class Engine:
         set_request_context(RequestContext(deadline_ms=deadline_of(body)))
         _, answer = await pool_prompts(self._engine, body, "embed", "classify")
         return answer
+
+    async def _pairs(self, pairs: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        set_request_context(RequestContext())
+        return await pair_answers(self._engine, pairs)
 
     async def _events(self, body: GenerateBody) -> AsyncGenerator[dict[str, Any], None]:
         set_request_context(RequestContext(deadline_ms=deadline_of(body)))

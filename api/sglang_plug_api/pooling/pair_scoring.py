@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sglang_plug_api.answers.errors import ApiError
+from sglang_plug_api.protocol.embeddings import TruncatedBody
 from sglang_plug_api.service.gather import gather
 from sglang_plug_api.text.job import Job, JobOutput
 from sglang_plug_api.text.text_engine import TextEngine
@@ -17,10 +20,14 @@ from .pooling import (
     PoolingRequest,
     encode_all,
     encode_pairs,
+    meta_info,
     pool_all,
     pooling_task,
     sigmoid,
 )
+
+QUERY_AND_DOCUMENT = ("query", "document")
+"""The texts of a pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,30 @@ async def score_pairs(
         outputs = await pool_all(engine, jobs)
         scores = [(_single(output), sigmoid(_single(output))) for output in outputs]
     return [PairScore(job, output, *score) for job, output, score in zip(jobs, outputs, scores, strict=True)]
+
+
+async def pair_answers(engine: TextEngine, pairs: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    """Return ``{embedding, meta_info}`` of each query with its document; the embedding has one number, the score.
+
+    Raises ``ApiError``.
+    """
+    started = time.time()
+    checked = [_checked_pair(pair, index) for index, pair in enumerate(pairs)]
+    if not checked:
+        raise ApiError("there is no pair of texts", param="prompt")
+    scores = await score_pairs(engine, PoolingRequest.of(engine, TruncatedBody()), checked, "prompt")
+    return [
+        {"embedding": [pair.score], "meta_info": meta_info(engine, pair.job, pair.output, started)} for pair in scores
+    ]
+
+
+def _checked_pair(pair: Sequence[str], index: int) -> Pair:
+    if isinstance(pair, str) or len(pair) != len(QUERY_AND_DOCUMENT) or not all(isinstance(text, str) for text in pair):
+        raise ApiError(f"prompt[{index}] must be a pair of texts, the query and the document", param="prompt")
+    for name, text in zip(QUERY_AND_DOCUMENT, pair, strict=True):
+        if not text.strip():
+            raise ApiError(f"prompt[{index}]: the {name} is empty", param="prompt")
+    return pair[0], pair[1]
 
 
 async def cosine_scores(

@@ -13,6 +13,7 @@ import pytest
 from sglang_plug import ConfigError, PluginOptions, RequestError
 from sglang_plug_api import Engine
 from sglang_plug_api.answers.errors import ApiError
+from tests.api.routes.pooling.conftest import Tiny
 
 pytestmark = pytest.mark.whole_engine
 
@@ -175,6 +176,31 @@ def test_vectors() -> None:
     assert single["embedding"] == pytest.approx(both[0]["embedding"], abs=1e-5)
     assert sum(value**2 for value in single["embedding"]) == pytest.approx(1.0, abs=1e-4)
     assert both[1]["meta_info"]["prompt_tokens"] == 5 and both[1]["embedding"] != both[0]["embedding"]
+
+
+def test_pairs_of_query_and_document(tmp_path: Path) -> None:
+    model = Tiny("xlm-reranker", tmp_path)
+    pairs = [["what is a panda", "the giant bear"], ["what is a panda", "hi"]]
+    with Engine(str(tmp_path), device="cpu", is_embedding=True) as engine:
+        answers = engine.rerank(pairs)
+        assert [answer["embedding"] for answer in answers] == [
+            pytest.approx(model.logits(*pair), abs=1e-4) for pair in pairs
+        ]
+        assert [answer["meta_info"]["prompt_tokens"] for answer in answers] == [
+            len(model.tokens(*pair)) for pair in pairs
+        ]
+        for wrong in ([], ["what", "hi"], [["what"]], [["what", "hi", "hi"]], [["what", " "]], [["what", 5]]):
+            with pytest.raises(ApiError) as caught:
+                engine.rerank(wrong)  # type: ignore[arg-type]
+            assert caught.value.param == "prompt"
+
+
+def test_pairs_need_a_model_that_scores_them() -> None:
+    with (
+        Engine(max_total_tokens=4096, device="cpu", is_embedding=True) as engine,
+        pytest.raises(ApiError, match="does not support the task rerank"),
+    ):
+        engine.rerank([["what is a panda", "hi"]])
 
 
 def test_other_weights(engine: Engine, tmp_path: Path) -> None:
