@@ -44,14 +44,14 @@ class Adapters:
                 f"model names the adapter {from_model!r}, and lora_path {adapter[:SHOWN]!r}; name one of them",
                 param="lora_path",
             )
-        return self.require_loaded(adapter)
-
-    def require_loaded(self, adapter: str) -> str:
-        """Return ``adapter``. Raises ``ApiError`` if it is not loaded."""
         if not self.enabled:
             raise ApiError(f"lora_path: {DISABLED}", param="lora_path")
+        return self._require_loaded(adapter, "lora_path")
+
+    def _require_loaded(self, adapter: str, field: str) -> str:
+        """Return the adapter that ``field`` names. Raises ``ApiError`` if it is not loaded."""
         if adapter not in self.paths:
-            raise ApiError(f"no adapter {adapter[:SHOWN]!r} is loaded; loaded: {self._known()}", param="lora_path")
+            raise ApiError(f"no adapter {adapter[:SHOWN]!r} is loaded; loaded: {self._known()}", param=field)
         return adapter
 
     async def load(self, name: str, path: str) -> None:
@@ -72,7 +72,9 @@ class Adapters:
 
     async def unload(self, name: str) -> None:
         """Unload an adapter; requests in flight keep it until they end. Raises ``ApiError`` if it is not loaded."""
-        self.require_loaded(name)
+        if not self.enabled:
+            raise ApiError(DISABLED)
+        self._require_loaded(name, "lora_name")
         await shielded(self._unload(name))
 
     async def _unload(self, name: str) -> None:

@@ -115,4 +115,4 @@ def _finish_reason(output: JobOutput) -> dict[str, Any] | None:
         case "length":
             return {"type": "length", "length": output.completion_tokens}
         case reason:
-            return {"type": reason, "message": "the request was aborted"}
+            return {"type": reason, "message": "the request was aborted", "status_code": None, "err_type": None}

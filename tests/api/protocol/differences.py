@@ -19,7 +19,10 @@ GENERATION = {
     "lora_path": "an adapter that is loaded, by name",
 }
 DIFFERENCES = {
-    "/v1/chat/completions": GENERATION,
+    "/v1/chat/completions": {
+        **GENERATION,
+        "return_token_ids": "as vLLM's `token_ids`, which SGLang calls `response_token_ids`",
+    },
     "/v1/completions": {
         **GENERATION,
         "best_of": "`n` or 1",

@@ -184,6 +184,8 @@ def test_without_adapters_nothing_is_taken(app: Any, folders: dict[str, Path]) -
     assert "--enable-lora" in app.refusal("/generate", {**PROMPT, "lora_path": "red"})["message"]
     answer = app.post(LOAD, {"lora_name": "red", "lora_path": str(folders["red"])})
     assert (answer.status_code, "--enable-lora" in answer.json()["error_message"]) == (400, True)
+    unloaded = app.post(UNLOAD, {"lora_name": "red"})
+    assert (unloaded.status_code, unloaded.json()) == (400, answer.json())
     assert chat(app, model="sglang-plug-demo:red") == chat(app)
 
 

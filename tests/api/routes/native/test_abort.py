@@ -56,6 +56,7 @@ def test_a_native_answer_ends_with_what_it_has(app: Any) -> None:
     assert count == 1
     assert meta["finish_reason"]["type"] == "abort"
     assert meta["finish_reason"]["message"]
+    assert set(meta["finish_reason"]) == {"type", "message", "status_code", "err_type"}
     assert 0 < meta["completion_tokens"] < 3000
     assert len(answer.json()["output_ids"]) == meta["completion_tokens"]
     assert app.engine.tokenizer.decode(answer.json()["output_ids"]) == answer.json()["text"]
