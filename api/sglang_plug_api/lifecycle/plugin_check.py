@@ -8,9 +8,8 @@ from typing import Any
 from sglang_plug.config import ConfigError
 from sglang_plug.plugins.attribution import declaration_problem, signature_problems
 from sglang_plug.plugins.registry import Component, import_target
-from sglang_plug.plugins.request_fields import ProcessorRequestFields
+from sglang_plug.plugins.request_fields import ComponentRequestFields
 from sglang_plug.plugins.settings import is_settings_class, settings_fields
-from sglang_plug.plugins.specs import LogitsProcessorSpec
 
 CONTRACTS = {
     "model": "sglang_plug.contracts.model.model:Model",
@@ -110,8 +109,7 @@ def _check_settings(component: Component) -> Iterator[str]:
 
 
 def _check_request_fields(component: Component) -> Iterator[str]:
-    if isinstance(component.spec, LogitsProcessorSpec):
-        ProcessorRequestFields.of(component)  # raises what is wrong
+    ComponentRequestFields.of(component)  # raises what is wrong
     yield from ()
 
 

@@ -1,4 +1,4 @@
-"""The request fields that logits processors add to the bodies of all generation routes."""
+"""The request fields that plugins add to the bodies of all generation routes."""
 
 from __future__ import annotations
 

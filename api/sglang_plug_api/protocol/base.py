@@ -101,7 +101,7 @@ class RequestBody(BaseModel):
 
 
 def validation_context(fields: RequestFields) -> dict[str, RequestFields]:
-    """Return the validation context that tells bodies the request fields of logits processors."""
+    """Return the validation context that tells bodies the request fields of plugins."""
     return {"request_fields": fields}
 
 
@@ -111,7 +111,7 @@ def request_fields_of(info: ValidationInfo) -> RequestFields:
 
 
 class ProcessorFieldsBody(RequestBody):
-    """A body that takes the request fields of logits processors, whatever these are on this server."""
+    """A body that takes the request fields of plugins, whatever these are on this server."""
 
     _processor_fields: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -129,7 +129,7 @@ class ProcessorFieldsBody(RequestBody):
 
     @property
     def processor_fields(self) -> dict[str, Any]:
-        """The fields of logits processors that the request gave, validated, as plain data."""
+        """The fields of plugins that the request gave, validated, as plain data."""
         return self._processor_fields
 
 

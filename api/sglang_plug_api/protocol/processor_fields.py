@@ -1,4 +1,4 @@
-"""The request fields of logits processors in the OpenAPI document."""
+"""The request fields of plugins in the OpenAPI document."""
 
 from __future__ import annotations
 

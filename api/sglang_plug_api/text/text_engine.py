@@ -49,7 +49,7 @@ class TextEngine:
         server: the server around the model, for routes.
         parsers: parsers of tool calls and of reasoning.
         image_prompts: makes prompts of tokens and images; ``None`` if the model takes text only.
-        request_fields: the request fields of logits processors.
+        request_fields: the request fields of plugins.
     """
 
     def __init__(

@@ -15,6 +15,7 @@ from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.sequences.launched_step import LaunchedStep
 from sglang_plug.engine.sequences.sequence import Sequence
+from sglang_plug.plugins.request_fields import RequestFields
 from sglang_plug.testing import check_sampling
 
 VOCABULARY = 128_256
@@ -89,7 +90,8 @@ def _kernels(device: str) -> Kernels:
 
 @cache
 def _processors(device: str) -> LogitsProcessors:
-    return LogitsProcessors.build(Plugins.discover(), VOCABULARY, torch.device(device))
+    plugins = Plugins.discover()
+    return LogitsProcessors.build(plugins, RequestFields.of(plugins), VOCABULARY, torch.device(device))
 
 
 def _rows(device: str, count: int, kind: str, logprobs: LogprobOptions | None = None) -> list[Sequence]:

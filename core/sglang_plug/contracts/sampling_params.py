@@ -55,7 +55,7 @@ class SamplingParams:
     seed: int | None = None
     """The same seed and prompt give the same tokens whatever else is in the batch."""
     processor_fields: Mapping[str, Any] = field(default_factory=dict)
-    """Request fields that logits processors declare, as plain data: field -> value."""
+    """Request fields that logits processors and step extensions declare, as plain data: field -> value."""
 
     def __post_init__(self) -> None:
         for name in INTEGERS:

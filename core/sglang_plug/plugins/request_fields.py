@@ -1,15 +1,15 @@
-"""The request fields of logits processors: their types, their values in a request, and which of them are refused.
+"""The request fields of plugins: their types, their values in a request, and which of them are refused.
 
-The API process and the engine process read them in the same way. A component's ``request_fields`` class is a dataclass
-or a ``msgspec.Struct`` whose fields all have defaults; each is one field of a request. Its module must not import
-torch.
+Logits processors and step extensions declare them. The API process and the engine process read them in the same way. A
+component's ``request_fields`` class is a dataclass or a ``msgspec.Struct`` whose fields all have defaults; each is one
+field of a request. Its module must not import torch.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -20,9 +20,9 @@ from sglang_plug.contracts.sampling_params import PROCESSED_PARAMS, RequestField
 from sglang_plug.system.field_errors import field_error
 
 from .registry import Component, PluginError, Plugins, import_target
-from .specs import LogitsProcessorSpec
+from .specs import LogitsProcessorSpec, StepExtensionSpec
 
-KIND = LogitsProcessorSpec.kind
+PROCESSORS = LogitsProcessorSpec.kind
 CONTAINERS = (types.UnionType, types.ListType, types.VarTupleType, types.DataclassType, types.StructType)
 """Types whose values may have objects in them."""
 SHOWN = 80
@@ -30,7 +30,7 @@ SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessorRequestFields:
+class ComponentRequestFields:
     """The request fields of one component."""
 
     component: Component
@@ -39,10 +39,10 @@ class ProcessorRequestFields:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, component: Component) -> ProcessorRequestFields | None:
+    def of(cls, component: Component) -> ComponentRequestFields | None:
         """The fields that a component declares; ``None`` if there are none. Raises ``PluginError`` for a bad class."""
-        spec = component.spec_as(LogitsProcessorSpec)
-        if spec.request_fields is None:
+        spec = component.spec
+        if not isinstance(spec, LogitsProcessorSpec | StepExtensionSpec) or spec.request_fields is None:
             return None
         where = f"{component}: request_fields {spec.request_fields!r}"
         try:
@@ -60,6 +60,10 @@ class ProcessorRequestFields:
         if required := [field.encode_name for field in info.fields if field.required]:
             raise PluginError(f"{where}: {required[0]!r} needs a default, requests may leave it out")
         return cls(component, kind, tuple(field.encode_name for field in info.fields))
+
+    def among(self, values: Mapping[str, Any]) -> Any:
+        """Return an instance with those of ``values`` that are its fields. Raises ``RequestFieldError``."""
+        return self.read({name: value for name, value in values.items() if name in self.names})
 
     def read(self, values: Mapping[str, Any]) -> Any:
         """An instance with ``values`` as they were in JSON. Raises ``RequestFieldError`` naming the field."""
@@ -82,26 +86,28 @@ class ProcessorRequestFields:
 
 @dataclass(frozen=True, slots=True)
 class RequestFields:
-    """The request fields of all logits processors of a server."""
+    """The request fields of all logits processors and step extensions of a server."""
 
-    processors: tuple[ProcessorRequestFields, ...] = ()
+    components: tuple[ComponentRequestFields, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Field of a processor that cannot be used -> why."""
+    """Field of a component that cannot be used -> why."""
     refused_params: Mapping[str, str] = field(default_factory=dict)
     """Name in ``SamplingParams`` that no processor applies -> why."""
-    owners: Mapping[str, ProcessorRequestFields] = field(default_factory=dict)
+    owners: Mapping[str, ComponentRequestFields] = field(default_factory=dict)
     """Field -> whose it is."""
 
     @classmethod
     def of(cls, plugins: Plugins, reserved: Iterable[str] = ()) -> RequestFields:
         """Collect the fields that plugins declare. ``reserved`` are fields that bodies have already.
 
-        Raises ``ConfigError`` if two processors declare one field, or one declares a reserved field.
+        Raises ``ConfigError`` if two components declare one field, or one declares a reserved field.
         """
-        usable, missing = _usable(plugins)
-        known = [fields for candidate in usable if (fields := ProcessorRequestFields.of(candidate)) is not None]
+        processors, missing_processors = _usable(plugins, PROCESSORS)
+        extensions, missing_extensions = _usable(plugins, StepExtensionSpec.kind)
+        usable, missing = [*processors, *extensions], [*missing_processors, *missing_extensions]
+        known = [fields for candidate in usable if (fields := ComponentRequestFields.of(candidate)) is not None]
         taken = {*reserved, *SamplingParams.__dataclass_fields__}
-        owners: dict[str, ProcessorRequestFields] = {}
+        owners: dict[str, ComponentRequestFields] = {}
         for fields in known:
             for name in fields.names:
                 if name in taken:
@@ -121,7 +127,7 @@ class RequestFields:
             for name in _names(component)
             if name not in owners and name not in taken
         }
-        return cls(tuple(known), refused, _refused_params(usable, missing), owners)
+        return cls(tuple(known), refused, _refused_params(processors, missing_processors), owners)
 
     @property
     def names(self) -> frozenset[str]:
@@ -129,7 +135,7 @@ class RequestFields:
         return frozenset(self.owners) | frozenset(self.refused)
 
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of processors among ``values``, as plain data; ``null`` counts as not given.
+        """Return the fields of plugins among ``values``, as plain data; ``null`` counts as not given.
 
         A field whose type is a set has each of its entries once. Raises ``RequestFieldError`` for a wrong value and for
         a field that is refused.
@@ -141,13 +147,13 @@ class RequestFields:
         instances = self.read(fields)
         for name, value in fields.items():
             owner = self.owners[name]
-            fields[name] = value = _distinct(value, name, instances[owner.component.spec.name])
+            fields[name] = value = _distinct(value, name, instances[owner.component.key])
             if not _can_be_sent(value):
                 raise RequestFieldError(name, f"{name}: a number does not fit 64 bits")
         return fields
 
     def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Name of a processor -> an instance of its class, for those of which ``values`` has fields.
+        """Key of a component -> an instance of its class, for those of which ``values`` has fields.
 
         Raises ``RequestFieldError`` for a wrong value and for a field that nobody declares.
         """
@@ -155,10 +161,23 @@ class RequestFields:
         for name, value in values.items():
             fields = self.owners.get(name)
             if fields is None:
-                why = self.refused.get(name, "no logits processor declares this field")
+                why = self.refused.get(name, "no logits processor or step extension declares this field")
                 raise RequestFieldError(name[:SHOWN], f"{name[:SHOWN]}: {why}")
-            parts.setdefault(fields.component.spec.name, {})[name] = value
-        return {name: self.owners[next(iter(part))].read(part) for name, part in parts.items()}
+            parts.setdefault(fields.component.key, {})[name] = value
+        return {key: self.owners[next(iter(part))].read(part) for key, part in parts.items()}
+
+    def without(self, components: Iterable[Component], why: str) -> RequestFields:
+        """Return the same with the fields of ``components`` refused, because of ``why``."""
+        keys = {component.key for component in components}
+        refused = {
+            name: f"{fields.component} {why}" for name, fields in self.owners.items() if fields.component.key in keys
+        }
+        return replace(
+            self,
+            components=tuple(fields for fields in self.components if fields.component.key not in keys),
+            refused={**self.refused, **refused},
+            owners={name: fields for name, fields in self.owners.items() if name not in refused},
+        )
 
     def check_params(self, params: SamplingParams) -> None:
         """Raise ``RequestFieldError`` for a parameter that asks for a processor that is not there."""
@@ -171,14 +190,14 @@ class RequestFields:
 
         Args:
             reference: how a schema is referred to, with ``{name}`` in it.
-            taken: names of other schemas; one of a processor with such a name has the processor's name before it.
+            taken: names of other schemas; one of a component with such a name has the component's name before it.
         """
-        for processor in self.processors:
-            parts = _schemas(processor.kind, reference)
+        for fields in self.components:
+            parts = _schemas(fields.kind, reference)
             if parts.keys() & taken:
-                prefix = "".join(filter(str.isalnum, processor.component.spec.name.title()))
-                parts = {prefix + name: schema for name, schema in _schemas(processor.kind, reference, prefix).items()}
-            whole = next(schema for name, schema in parts.items() if name.endswith(processor.kind.__name__))
+                prefix = "".join(filter(str.isalnum, fields.component.spec.name.title()))
+                parts = {prefix + name: schema for name, schema in _schemas(fields.kind, reference, prefix).items()}
+            whole = next(schema for name, schema in parts.items() if name.endswith(fields.kind.__name__))
             definitions = {name: schema for name, schema in parts.items() if schema is not whole}
             for name, schema in whole.get("properties", {}).items():
                 yield name, schema, definitions
@@ -213,7 +232,7 @@ def _can_be_sent(value: Any) -> bool:
 
 def usable_processors(plugins: Plugins) -> list[Component]:
     """The logits processors of a server, in the order in which they run. Raises ``PluginError`` for a clash."""
-    return _usable(plugins)[0]
+    return _usable(plugins, PROCESSORS)[0]
 
 
 def _schemas(kind: type, reference: str, prefix: str = "") -> dict[str, Any]:
@@ -234,12 +253,12 @@ def _with_repeats(schema: Any) -> Any:
             return schema
 
 
-def _usable(plugins: Plugins) -> tuple[list[Component], list[tuple[Component, str]]]:
-    """Return the processors that can be used, in their order; and the others, with the reason."""
+def _usable(plugins: Plugins, kind: str) -> tuple[list[Component], list[tuple[Component, str]]]:
+    """Return the components of a kind that can be used, processors in their order; and the others, with the reason."""
     usable: list[Component] = []
-    missing = [(candidate, f"{candidate} is blocked (--plugins, --block-plugin)") for candidate in plugins.hidden(KIND)]
-    for name in plugins.names(KIND):
-        component = plugins.get(KIND, name)
+    missing = [(candidate, f"{candidate} is blocked (--plugins, --block-plugin)") for candidate in plugins.hidden(kind)]
+    for name in plugins.names(kind):
+        component = plugins.get(kind, name)
         if reason := component.unavailable():
             missing.append((component, f"{component} is unavailable: {reason}"))
         else:
@@ -248,7 +267,8 @@ def _usable(plugins: Plugins) -> tuple[list[Component], list[tuple[Component, st
 
 
 def _order(component: Component) -> tuple[int, str]:
-    return component.spec_as(LogitsProcessorSpec).order, component.spec.name
+    spec = component.spec
+    return spec.order if isinstance(spec, LogitsProcessorSpec) else 0, spec.name
 
 
 def _refused_params(usable: list[Component], missing: list[tuple[Component, str]]) -> dict[str, str]:
@@ -268,7 +288,7 @@ def _params(component: Component) -> tuple[str, ...]:
 def _names(component: Component) -> tuple[str, ...]:
     """Fields of a component that cannot be used; none if they cannot even be read."""
     try:
-        fields = ProcessorRequestFields.of(component)
+        fields = ComponentRequestFields.of(component)
     except PluginError:
         return ()
     return () if fields is None else fields.names

@@ -150,6 +150,9 @@ class StepExtensionSpec(Spec):
     serves: tuple[str, ...] = ()
     """Fields of ``Request`` that it serves, some of ``adapter``, ``constraint``, ``deadline``, ``media`` and
     ``reasoning_prefix``. Where nobody serves one, requests with it are refused."""
+    request_fields: str | None = None
+    """``"package.module:Dataclass"``: fields of requests, as those of a ``LogitsProcessorSpec``, which the extension
+    reads with ``ExtensionContext.request_fields``. Where the extension is not used, requests with them are refused."""
     worker_ranks: bool = False
     """True if it is also built on worker ranks, for a model that several ranks share."""
 

@@ -95,6 +95,7 @@ def context(algorithm: str, plugins: Plugins, **known: Any) -> ExtensionContext:
         dtype=torch.float32,
         model=plugins.get("model", "LlamaForCausalLM"),
         ranks=RankLink("speculation", SINGLE_RANK, CPU, send_nothing),
+        request_fields=lambda request: None,
         make=lambda component, reason, contract: make_with_settings(component, contract=contract),
         describe=lambda error, component: repr(error),
         **facts,

@@ -77,6 +77,7 @@ def context(grammar: str, options: PluginOptions = NO_OPTIONS) -> ExtensionConte
         model=plugins.get("model", "LlamaForCausalLM"),
         ranks=RankLink("structured-outputs", SINGLE_RANK, CPU, send_nothing),
         settings=None,
+        request_fields=lambda request: None,
         tasks=("generate",),
         vocab_size=9,
         max_running=4,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sglang_plug.plugins.request_fields import ProcessorRequestFields, RequestFieldError
+from sglang_plug.plugins.request_fields import ComponentRequestFields, RequestFieldError
 
 
 @dataclass
@@ -32,10 +32,10 @@ class Unread(list[int]):
 def test_lists_of_numbers_are_not_searched_for_unknown_fields() -> None:
     """They may have millions of entries."""
     values = {"numbers": Unread([1, 2]), "lists": [Unread([3])], "objects": [{"number": 4}]}
-    assert ProcessorRequestFields.convert(Fields, values) == Fields([1, 2], [[3]], [Inner(4)])
+    assert ComponentRequestFields.convert(Fields, values) == Fields([1, 2], [[3]], [Inner(4)])
 
 
 def test_unknown_fields_of_objects_in_lists_are_named_with_their_path() -> None:
     with pytest.raises(RequestFieldError, match="there is no such field") as caught:
-        ProcessorRequestFields.convert(Fields, {"objects": [{"number": 1}, {"nunber": 2}]})
+        ComponentRequestFields.convert(Fields, {"objects": [{"number": 1}, {"nunber": 2}]})
     assert caught.value.field == "objects.1.nunber"

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from sglang_plug.config import EngineConfig
     from sglang_plug.contracts.model.recurrent_state import StateShape
+    from sglang_plug.contracts.request import Request
     from sglang_plug.contracts.text.vocabulary import Vocabulary
     from sglang_plug.plugins.hookspecs import Facts
     from sglang_plug.plugins.registry import Component, Plugins
@@ -37,6 +38,9 @@ class ExtensionContext:
     ranks: ExtensionRanks
     settings: Any
     """The extension's own settings; ``None`` if its spec declares none."""
+    request_fields: Callable[[Request], Any]
+    """Returns the request fields that the spec declares, with what a request gave: an instance of their class, whose
+    other fields have their defaults. ``None`` if the spec declares none."""
     tasks: tuple[str, ...]
     vocab_size: int
     max_running: int

@@ -15,6 +15,8 @@ from sglang_plug.contracts.extension.base import ExtensionContext, StepExtension
 from sglang_plug.contracts.extension.execution import ExecutionPhase
 from sglang_plug.contracts.extension.phases import PHASES
 from sglang_plug.contracts.extension.step_phases import GraphPhase, ModelPhase, RankPhase
+from sglang_plug.contracts.request import Request, RequestError
+from sglang_plug.contracts.sampling_params import RequestFieldError
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
 from sglang_plug.engine.loading.checkpoint_formats import Choice
 from sglang_plug.engine.loading.resolve import Resolved
@@ -23,6 +25,7 @@ from sglang_plug.engine.messages.rank_messages import all_ranks_succeeded
 from sglang_plug.plugins.attribution import attributed, described, make_with_settings, signature_problems
 from sglang_plug.plugins.extension_order import declared_names, unknown_names, usable_extensions
 from sglang_plug.plugins.registry import Component, PluginError, Plugins
+from sglang_plug.plugins.request_fields import ComponentRequestFields, RequestFields
 from sglang_plug.plugins.spec import EXTENSION_FIELDS
 from sglang_plug.plugins.specs import StepExtensionSpec
 
@@ -46,6 +49,16 @@ class BuiltExtensions:
     vocabulary: VocabularyReader
     components: tuple[Component, ...]
     """The components of the extensions."""
+
+    def request_fields(self, plugins: Plugins) -> RequestFields:
+        """Return the request fields of all plugins; those of extensions that are not used here are refused."""
+        fields, used = RequestFields.of(plugins), {component.key for component in self.components}
+        unused = [
+            declared.component
+            for declared in fields.components
+            if declared.component.spec.kind == KIND and declared.component.key not in used
+        ]
+        return fields.without(unused, "is not used with this configuration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +164,7 @@ def _context(
         model=resolved.choices["model"].component,
         ranks=ranks,
         settings=component.settings(),
+        request_fields=_fields_reader(component),
         tasks=resolved.tasks,
         vocab_size=resolved.vocab_size,
         max_running=resolved.max_running,
@@ -161,6 +175,19 @@ def _context(
         vocabulary=vocabulary,
         describe=lambda error, component: described(error, components=(component,)),
     )
+
+
+def _fields_reader(component: Component) -> Callable[[Request], Any]:
+    """Return the function that reads the component's fields of a request. Raises ``PluginError`` for a bad class."""
+    fields = ComponentRequestFields.of(component)
+
+    def read(request: Request) -> Any:
+        try:
+            return None if fields is None else fields.among(request.params.processor_fields)
+        except RequestFieldError as error:
+            raise RequestError(str(error), about="processor_fields", field=error.field) from None
+
+    return read
 
 
 def _check(component: Component, extension: object, ranks: int) -> None:

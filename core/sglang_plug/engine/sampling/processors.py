@@ -14,7 +14,7 @@ from sglang_plug.contracts.serving.logits_processor import LogitsProcessor, Proc
 from sglang_plug.contracts.text.vocabulary import Vocabulary
 from sglang_plug.plugins.attribution import described, make
 from sglang_plug.plugins.registry import Component, Plugins
-from sglang_plug.plugins.request_fields import ProcessorRequestFields, RequestFields, is_set, usable_processors
+from sglang_plug.plugins.request_fields import ComponentRequestFields, RequestFields, is_set, usable_processors
 from sglang_plug.plugins.specs import LogitsProcessorSpec
 from sglang_plug.system.library_panics import is_error
 
@@ -29,24 +29,19 @@ class LoadedProcessor:
     processor: LogitsProcessor
     rank: int
     """Its position in the order in which processors run."""
-    fields: ProcessorRequestFields | None
+    fields: ComponentRequestFields | None
     """Its request fields, if it declares any."""
     sampling_params: tuple[str, ...] = ()
     """The parameters that every server knows and that it applies."""
 
-    @property
-    def name(self) -> str:
-        """The declared name of the processor."""
-        return self.component.spec.name
-
     def is_requested(self, params: SamplingParams, fields: Mapping[str, Any]) -> bool:
-        """Report whether a request may use the processor; ``fields`` are those that it sets, by processor.
+        """Report whether a request may use the processor; ``fields`` are those that it sets, by component.
 
         One that declares neither fields nor parameters may change every output.
         """
         if self.fields is None and not self.sampling_params:
             return True
-        return self.name in fields or is_set(params, self.sampling_params)
+        return self.component.key in fields or is_set(params, self.sampling_params)
 
     def describe(self, error: BaseException) -> str:
         """Return ``error`` in one line, naming the component."""
@@ -91,16 +86,17 @@ class LogitsProcessors:
     def build(
         cls,
         plugins: Plugins,
+        fields: RequestFields,
         vocab_size: int,
         device: torch.device,
         vocabulary: Callable[[], Vocabulary | None] = lambda: None,
     ) -> LogitsProcessors:
         """Import and construct the processors. Raises ``ConfigError`` naming a component that cannot be used.
 
-        ``vocabulary`` is called if a processor needs it, which takes a while.
+        ``fields`` are those that requests may have; ``vocabulary`` is called if a processor needs it, which takes a
+        while.
         """
-        fields = RequestFields.of(plugins)
-        own = {loaded.component.key: loaded for loaded in fields.processors}
+        own = {declared.component.key: declared for declared in fields.components}
         loaded = []
         for rank, component in enumerate(usable_processors(plugins)):
             target = component.load(LogitsProcessor)
@@ -126,7 +122,7 @@ class LogitsProcessors:
         for loaded in self.loaded:
             if not loaded.is_requested(params, fields):
                 continue
-            own = fields.get(loaded.name)
+            own = fields.get(loaded.component.key)
             processor_request = ProcessorRequest(
                 params=params,
                 fields=loaded.fields.read({}) if own is None and loaded.fields is not None else own,

@@ -24,7 +24,6 @@ from sglang_plug.engine.extensions.points import ExtensionPoints
 from sglang_plug.engine.extensions.step_points import ForwardPoints
 from sglang_plug.engine.loading.kv_dtype import kv_dtype_name
 from sglang_plug.engine.loading.resolve import Resolved, resolve
-from sglang_plug.engine.loading.vocabulary import VocabularyReader
 from sglang_plug.engine.loop import EngineLoop, Inbox
 from sglang_plug.engine.memory.budget import GIB, DeviceMemory, MemoryLedger, device_memory, tensor_bytes
 from sglang_plug.engine.memory.kv_slots import KVAllocator, SlotPool
@@ -93,7 +92,7 @@ def _build(
 ) -> EngineLoop:
     extensions, resolved = built.points, built.resolved
     scheduling = build_scheduling_components(resolved)
-    processors = _logits_processors(resolved, plugins, built.vocabulary)
+    processors = _logits_processors(built, plugins)
     config = resolved.config
     with ledger.stage(WEIGHTS, advice(WEIGHTS, resolved)):
         components = _loaded_components(resolved, extensions.forward, ranks)
@@ -145,12 +144,17 @@ def _extensions(resolved: Resolved, plugins: Plugins, ranks: Ranks | None) -> Bu
     return build_extensions(resolved, plugins, collectives=ranks.collectives, command=ranks.extension_command)
 
 
-def _logits_processors(resolved: Resolved, plugins: Plugins, vocabulary: VocabularyReader) -> LogitsProcessors:
+def _logits_processors(built: BuiltExtensions, plugins: Plugins) -> LogitsProcessors:
     """Build the logits processors of every plugin, if the model generates."""
+    resolved, vocabulary = built.resolved, built.vocabulary
     if "generate" not in resolved.tasks:
         return LogitsProcessors()
     return LogitsProcessors.build(
-        plugins, resolved.vocab_size, resolved.device, lambda: vocabulary() if vocabulary.is_available else None
+        plugins,
+        built.request_fields(plugins),
+        resolved.vocab_size,
+        resolved.device,
+        lambda: vocabulary() if vocabulary.is_available else None,
     )
 
 

@@ -15,7 +15,7 @@ from sglang_plug.contracts.text.parsers import ReasoningBlock
 from sglang_plug.contracts.text.vocabulary import Vocabulary
 from sglang_plug.plugins.attribution import make
 from sglang_plug.plugins.registry import Plugins
-from sglang_plug.plugins.request_fields import ProcessorRequestFields
+from sglang_plug.plugins.request_fields import ComponentRequestFields
 from sglang_plug.testing.memory import check_kept
 
 from .waiting import META, asynchronous
@@ -46,8 +46,7 @@ def check_logits_processor(
 
     Args:
         processor: the class, or the name an installed plugin declared it under.
-        cases: parameters of requests that use it, with its request fields in ``processor_fields``. Empty for a
-            processor that only declares request fields, which a step extension of the same plugin reads.
+        cases: parameters of requests that use it, with its request fields in ``processor_fields``.
         settings: of the component, if ``processor`` is a class.
         request_fields: the class of its request fields, if ``processor`` is a class.
         vocabulary: tokens of the vocabulary. Give a small number if the processor acts on tokens that repeat: the
@@ -64,9 +63,7 @@ def check_logits_processor(
     if processor_case.fields is None:
         unused = on_cpu.prepare(_request(SamplingParams(), None, (1, 2)))
         assert unused is None, "prepare() returned something for a request without any of its parameters, not None"
-    if not cases:
-        _check_only_fields(processor_case, on_cpu)
-        return
+    assert cases, "cases are missing: give parameters of requests that use the processor"
     rows = processor_case.rows(on_cpu, cases)
     _check_rows_alone(on_cpu, rows, vocabulary)
     _check_done(on_cpu, rows, vocabulary)
@@ -114,7 +111,7 @@ class _ProcessorCase:
         target: Any = processor
         if isinstance(processor, str):
             component = Plugins.discover().get("logits-processor", processor)
-            declared = ProcessorRequestFields.of(component)
+            declared = ComponentRequestFields.of(component)
             self.settings, self.fields = component.settings(), None if declared is None else declared.kind
             self.kind = lambda *arguments: make(component, *arguments, base=LogitsProcessor)
             target = component.load(LogitsProcessor)
@@ -129,7 +126,7 @@ class _ProcessorCase:
 
     def request_fields(self, params: SamplingParams) -> Any:
         """Return the processor's own fields of a request."""
-        return None if self.fields is None else ProcessorRequestFields.convert(self.fields, params.processor_fields)
+        return None if self.fields is None else ComponentRequestFields.convert(self.fields, params.processor_fields)
 
     def rows(self, processor: LogitsProcessor, cases: Sequence[SamplingParams]) -> list[_Row]:
         generator = torch.Generator().manual_seed(len(cases))
@@ -158,16 +155,6 @@ def _shown(params: SamplingParams) -> str:
     values = {field.name: getattr(params, field.name) for field in fields(params)}
     arguments = [f"{name}={value!r}" for name, value in values.items() if value != getattr(SamplingParams(), name)]
     return f"SamplingParams({', '.join(arguments)})"
-
-
-def _check_only_fields(processor_case: _ProcessorCase, processor: LogitsProcessor) -> None:
-    """Check a processor that changes no logits and only declares request fields."""
-    assert processor_case.fields is not None, "cases are missing: give parameters of requests that use the processor"
-    state = processor.prepare(_request(SamplingParams(), processor_case.request_fields(SamplingParams()), (1, 2)))
-    assert state is None, (
-        f"without cases, prepare() must return None for every request, not {type(state).__name__}; give parameters of "
-        "requests that use the processor"
-    )
 
 
 def _logits(row: _Row, step: int, width: int) -> Tensor:

@@ -13,6 +13,7 @@ from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.sequences.launched_step import LaunchedStep
 from sglang_plug.engine.sequences.sequence import Sequence
+from sglang_plug.plugins.request_fields import RequestFields
 
 LONGEST = 1 << 20
 CPU = torch.device("cpu")
@@ -21,7 +22,8 @@ CPU = torch.device("cpu")
 @cache
 def processors(vocabulary: int, device: torch.device = CPU) -> LogitsProcessors:
     """The logits processors of every plugin that is installed."""
-    return LogitsProcessors.build(Plugins.discover(), vocabulary, device)
+    plugins = Plugins.discover()
+    return LogitsProcessors.build(plugins, RequestFields.of(plugins), vocabulary, device)
 
 
 def sequence_of(request: Request, vocabulary: int, device: torch.device = CPU) -> Sequence:

@@ -27,6 +27,7 @@ from sglang_plug.engine.sampling.processors import LogitsProcessors
 from sglang_plug.engine.sampling.sampler import Sampler
 from sglang_plug.engine.sequences.launched_step import LaunchedStep
 from sglang_plug.engine.sequences.sequence import Sequence
+from sglang_plug.plugins.request_fields import RequestFields
 from sglang_plug.testing import check_logits_processor
 from tests import steering_plugin
 from tests.steering_plugin import NoRepeat, SteerFields, Steering, WindowFields
@@ -178,7 +179,8 @@ def test_a_refusal_of_a_processor_is_about_the_field_that_its_text_begins_with(
     """Without one, it is about the first field that the request has."""
     (tmp_path / "refusing.py").write_text(REFUSING)
     options = PluginOptions(files=(str(tmp_path / "refusing.py"),), block=("logits-processor:logit-bias",))
-    processors = LogitsProcessors.build(Plugins.discover(options), VOCABULARY, torch.device("cpu"))
+    plugins = Plugins.discover(options)
+    processors = LogitsProcessors.build(plugins, RequestFields.of(plugins), VOCABULARY, torch.device("cpu"))
     sampling = SamplingParams(processor_fields=params, logit_bias={} if params else {3: 1.0})
     with pytest.raises(RequestError) as caught:
         processors.admit(Request(id="a", tokens=(1,), params=sampling))
@@ -188,7 +190,8 @@ def test_a_refusal_of_a_processor_is_about_the_field_that_its_text_begins_with(
 
 def test_sequences_may_leave_while_their_tokens_are_on_the_device() -> None:
     """One step ahead, with rows that end: what is sampled is what it would be if each token was known first."""
-    admit = LogitsProcessors.build(Plugins.discover(PluginOptions(files=(str(FILE),))), 300, torch.device("cpu")).admit
+    plugins = Plugins.discover(PluginOptions(files=(str(FILE),)))
+    admit = LogitsProcessors.build(plugins, RequestFields.of(plugins), 300, torch.device("cpu")).admit
 
     def sequences() -> list[Sequence]:
         return [Sequence.of(request, 1 << 20, processors=admit(request)) for request in all_kinds()]
@@ -253,9 +256,9 @@ def test_processors_are_asked_by_requests_that_set_what_they_declare(
     file.write_text(DECLARING)
     built_in = tuple(f"logits-processor:{name}" for name in ("logit-bias", "min-new-tokens", "penalties"))
     plugins = Plugins.discover(PluginOptions(files=(str(file),), block=built_in))
-    processors = LogitsProcessors.build(plugins, VOCABULARY, torch.device("cpu"))
+    processors = LogitsProcessors.build(plugins, RequestFields.of(plugins), VOCABULARY, torch.device("cpu"))
     uses = processors.admit(Request(id="a", tokens=(1,), params=SamplingParams(**params)))
-    assert {use.loaded.name: getattr(use.state, "declared_field", None) for use in uses} == expected
+    assert {use.loaded.component.spec.name: getattr(use.state, "declared_field", None) for use in uses} == expected
 
 
 def test_processors_know_of_tokens_that_a_grammar_forces(ask: Callable[..., list[Any]]) -> None:
