@@ -78,7 +78,10 @@ def _format_field(constraint: Constraint, response_format: dict[str, Any] | None
     """Return the part of the format field that has the schema, if the constraint is one."""
     if constraint.kind != "json_schema":
         return names.format
-    named = (response_format or {}).get("json_schema")
+    given = response_format or {}
+    if given.get("type") == "json_object":
+        return f"{names.format}.schema"
+    named = given.get("json_schema")
     return f"{names.named}.{'schema' if isinstance(named, dict) and 'schema' in named else 'schema_'}"
 
 
@@ -144,11 +147,11 @@ def _response_format(format: dict[str, Any] | None, names: FormatFields) -> Iter
         case "text":
             return
         case "json_object" if format is not None and format.get("schema") is not None:  # as llama.cpp's server takes it
-            yield Constraint("json_schema", _schema({"json_schema": format}, names))
+            yield Constraint("json_schema", _schema(format, names.format, names))
         case "json_object":
             yield Constraint("json_object")
         case "json_schema":
-            yield Constraint("json_schema", _schema(format or {}, names))
+            yield Constraint("json_schema", _schema((format or {}).get("json_schema"), names.named, names))
         case "structural_tag":
             yield Constraint("structural_tag", _text(format))
         case None:
@@ -160,19 +163,21 @@ def _response_format(format: dict[str, Any] | None, names: FormatFields) -> Iter
             )
 
 
-def _schema(format: dict[str, Any], names: FormatFields) -> str:
-    """Return the schema of a format. Its ``strict`` has no effect: a schema is always enforced or refused."""
-    named = format.get("json_schema")
-    if not isinstance(named, dict):
-        raise ApiError(f"{names.named} must be an object with name and schema", param=names.format)
-    schema = named.get("schema", named.get("schema_"))
+def _schema(holder: Any, field: str, names: FormatFields) -> str:
+    """Return the schema in ``holder``, which the request calls ``field``.
+
+    Its ``strict`` has no effect: a schema is always enforced or refused.
+    """
+    if not isinstance(holder, dict):
+        raise ApiError(f"{field} must be an object with name and schema", param=names.format)
+    schema = holder.get("schema", holder.get("schema_"))
     if schema is None:
         raise ApiError(
-            f"schema_ is required for json_schema response format request: set {names.named}.schema",
+            f"schema_ is required for json_schema response format request: set {field}.schema",
             param=names.format,
         )
     if not isinstance(schema, dict | bool):
-        raise ApiError(f"{names.named}.schema must be a JSON schema", param=names.format)
+        raise ApiError(f"{field}.schema must be a JSON schema", param=names.format)
     return _text(schema)
 
 

@@ -81,6 +81,7 @@ def test_openai_fields(fields: dict[str, Any], expected: Constraint | None) -> N
             {"response_format": {"type": "json_schema", "json_schema": {"schema_": SCHEMA}}},
             "response_format.json_schema.schema_",
         ),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "response_format.schema"),
         ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs.choice"),
     ],
 )
@@ -104,6 +105,11 @@ def test_the_field_of_a_constraint(fields: dict[str, Any], field: str) -> None:
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": "{}"}}},
             "JSON schema",
+            "response_format",
+        ),
+        (
+            {"response_format": {"type": "json_object", "schema": "{}"}},
+            r"^response_format\.schema must be a JSON schema",
             "response_format",
         ),
         ({"response_format": {"type": "json_object"}, "regex": "a"}, ONLY_ONE, "response_format"),
