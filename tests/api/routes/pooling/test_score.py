@@ -41,6 +41,14 @@ def test_as_many_on_both_sides(names: tuple[str, str], served: Fixture, tiny: Fi
     assert scores(app, **dict(zip(names, (firsts, TEXTS), strict=True))) == pytest.approx(expected, abs=1e-5)
 
 
+def test_limits_of_zero_tokens_are_none(served: Fixture) -> None:
+    app = served("xlm-reranker")
+    limits = {"max_tokens_per_doc": 0, "max_tokens_per_query": 0}
+    assert scores(app, text_1=FIRST, text_2=TEXTS, **limits) == scores(app, text_1=FIRST, text_2=TEXTS)
+    ranking = {"query": FIRST, "documents": TEXTS}
+    assert app.post("/v1/rerank", {**ranking, **limits}).status_code == 200
+
+
 def test_vectors_are_compared(served: Fixture) -> None:
     app = served("encoder")
     texts = [FIRST, *TEXTS]
