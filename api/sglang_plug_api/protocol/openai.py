@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,6 +13,9 @@ from .base import Integer, Many, Name, Prompts, RequestBody, SharedFields, Side,
 from .misplaced import CHAT, COMPLETION, EVERYWHERE, Remedies
 from .sampling import ConstraintFields, SamplingFields, StructuredOutputs
 from .tools import ToolChoice, Tools
+
+if TYPE_CHECKING:
+    from .tokenize import TokenizeBody
 
 MAX_TOP_LOGPROBS = 20
 MAX_MESSAGES = 16384
@@ -150,6 +153,12 @@ def refuse_part(index: int, part: Mapping[str, Any]) -> str:
     return f"message {index} has a content part of type {kind!r}; this model takes text parts only"
 
 
+def check_end_of_prompt(body: ChatBody | TokenizeBody) -> None:
+    """Raise ``WrongField`` if the prompt is to end both inside the last message and before a new one."""
+    if body.continue_final_message and body.add_generation_prompt and "add_generation_prompt" in body.model_fields_set:
+        raise WrongField("add_generation_prompt", "add_generation_prompt and continue_final_message cannot both be true")
+
+
 def text_or_images(messages: list[Message]) -> list[Message]:
     """``messages``. Raises ``ValueError`` if there are none, or if one has a part that is neither text nor image."""
     if not messages:
@@ -187,6 +196,11 @@ class ChatBody(GenerationBody):
     @classmethod
     def _check_messages(cls, messages: list[Message]) -> list[Message]:
         return text_or_images(messages)
+
+    @model_validator(mode="after")
+    def _check_end(self) -> ChatBody:
+        check_end_of_prompt(self)
+        return self
 
     @model_validator(mode="after")
     def _top_needs_logprobs(self) -> ChatBody:
