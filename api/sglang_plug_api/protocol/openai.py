@@ -156,7 +156,9 @@ def refuse_part(index: int, part: Mapping[str, Any]) -> str:
 def check_end_of_prompt(body: ChatBody | TokenizeBody) -> None:
     """Raise ``WrongField`` if the prompt is to end both inside the last message and before a new one."""
     if body.continue_final_message and body.add_generation_prompt and "add_generation_prompt" in body.model_fields_set:
-        raise WrongField("add_generation_prompt", "add_generation_prompt and continue_final_message cannot both be true")
+        raise WrongField(
+            "add_generation_prompt", "add_generation_prompt and continue_final_message cannot both be true"
+        )
 
 
 def text_or_images(messages: list[Message]) -> list[Message]:

@@ -32,7 +32,9 @@ def test_one_text_against_several(served: Fixture, tiny: Fixture) -> None:
     assert scores(app, text_1=FIRST, text_2=TEXTS[1]) == pytest.approx(expected[1:2], abs=1e-5)
 
 
-@pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")])
+@pytest.mark.parametrize(
+    "names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")]
+)
 def test_as_many_on_both_sides(names: tuple[str, str], served: Fixture, tiny: Fixture) -> None:
     app, model = served("xlm-reranker"), tiny("xlm-reranker")
     firsts = [FIRST, "bad bear", "yes"]
