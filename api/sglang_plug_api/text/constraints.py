@@ -78,10 +78,10 @@ def _format_field(constraint: Constraint, response_format: dict[str, Any] | None
     """Return the part of the format field that has the schema, if the constraint is one."""
     if constraint.kind != "json_schema":
         return names.format
-    given = response_format or {}
-    if given.get("type") == "json_object":
+    fields = response_format or {}
+    if fields.get("type") == "json_object":
         return f"{names.format}.schema"
-    named = given.get("json_schema")
+    named = fields.get("json_schema")
     return f"{names.named}.{'schema' if isinstance(named, dict) and 'schema' in named else 'schema_'}"
 
 
