@@ -89,8 +89,8 @@ class RerankBody(TruncatedBody):
     return_documents: bool = True
     instruct: str | None = None
     """The intent of the query; only for models that are asked in words."""
-    max_tokens_per_doc: Integer | None = Field(None, ge=1)
-    """Tokens of a document that are read; the rest is left out."""
+    max_tokens_per_doc: Integer | None = Field(None, ge=0)
+    """Tokens of a document that are read; the rest is left out. 0: all are read."""
 
     @field_validator("query")
     @classmethod

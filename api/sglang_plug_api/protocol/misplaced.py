@@ -20,6 +20,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "image": ({"context_compression": "auto"}, {"context_compression": "disabled"}),
     "modalities": (["text"],),
     "length_penalty": (1.0,),
+    "max_tokens_per_doc": (0,),
+    "max_tokens_per_query": (0,),
     "n": (1,),
     "padding": ("do_not_pad",),
     "reasoning": ({},),

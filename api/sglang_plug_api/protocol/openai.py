@@ -147,6 +147,14 @@ def _written(content: str | list[dict[str, Any]] | None) -> str | list[dict[str,
     return [{"type": "text", "text": part["text"]} if part["type"] == "text" else {"type": "image"} for part in content]
 
 
+def check_end_of_prompt(body: RequestBody, *, continue_final_message: bool, add_generation_prompt: bool | None) -> None:
+    """Raise ``WrongField`` if the prompt of ``body`` is to end both inside the last message and before a new one."""
+    if continue_final_message and add_generation_prompt and "add_generation_prompt" in body.model_fields_set:
+        raise WrongField(
+            "add_generation_prompt", "add_generation_prompt and continue_final_message cannot both be true"
+        )
+
+
 def text_or_images(messages: list[Message]) -> list[Message]:
     """``messages``. Raises ``ValueError`` if there are none, or if one has a part that is neither text nor image."""
     if not messages:
@@ -189,6 +197,15 @@ class ChatBody(GenerationBody):
     @classmethod
     def _check_messages(cls, messages: list[Message]) -> list[Message]:
         return text_or_images(messages)
+
+    @model_validator(mode="after")
+    def _check_end(self) -> ChatBody:
+        check_end_of_prompt(
+            self,
+            continue_final_message=self.continue_final_message,
+            add_generation_prompt=self.add_generation_prompt,
+        )
+        return self
 
     @model_validator(mode="after")
     def _top_needs_logprobs(self) -> ChatBody:

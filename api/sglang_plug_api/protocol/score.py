@@ -16,6 +16,8 @@ from .misplaced import SCORE, Remedies
 
 MAX_LABELS = 1024
 MAX_ITEMS = 65536
+SECOND = ("text_2", "documents", "data_2")
+"""Names of the texts that are compared with others."""
 
 Texts = Annotated[Many[str], Field(min_length=1, max_length=MAX_ITEMS)]
 
@@ -64,7 +66,17 @@ class ScoreBody(TruncatedBody):
     return_token_logprobs: bool | None = None
     text_1: str | Texts | None = Field(None, validation_alias=AliasChoices("text_1", "queries", "data_1"))
     """Instead of query, items and labels: one text for all of ``text_2``, or as many."""
-    text_2: str | Texts | None = Field(None, validation_alias=AliasChoices("text_2", "documents", "data_2"))
+    text_2: str | Texts | None = Field(None, validation_alias=AliasChoices(*SECOND))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _second_texts(cls, fields: Any) -> Any:
+        """Read ``items`` next to ``queries``, which vLLM's clients may send, as ``text_2``."""
+        if not isinstance(fields, dict) or fields.get("queries") is None or fields.get("items") is None:
+            return fields
+        if any(fields.get(name) is not None for name in ("query", "label_token_ids", *SECOND)):
+            return fields
+        return {name: value for name, value in fields.items() if name != "items"} | {"text_2": fields["items"]}
 
     @property
     def has_texts(self) -> bool:

@@ -10,7 +10,7 @@ from sglang_plug_api.answers.errors import WrongField
 
 from .base import MAX_PROMPTS, Many, Name, RequestBody, Texts, TokenLists, Tokens
 from .misplaced import TOKENIZE, Remedies
-from .openai import MAX_MESSAGES, Effort, Message, NumericEffort, text_or_images
+from .openai import MAX_MESSAGES, Effort, Message, NumericEffort, check_end_of_prompt, text_or_images
 from .tools import ToolChoice, Tools
 
 CONVERSATION_FIELDS = ("tools", "tool_choice", "reasoning_effort", "chat_template_kwargs", "continue_final_message")
@@ -40,6 +40,15 @@ class TokenizeBody(RequestBody):
     @classmethod
     def _check_messages(cls, messages: list[Message] | None) -> list[Message] | None:
         return None if messages is None else text_or_images(messages)
+
+    @model_validator(mode="after")
+    def _check_end(self) -> TokenizeBody:
+        check_end_of_prompt(
+            self,
+            continue_final_message=self.continue_final_message,
+            add_generation_prompt=self.add_generation_prompt,
+        )
+        return self
 
     @model_validator(mode="after")
     def _one_input(self) -> TokenizeBody:

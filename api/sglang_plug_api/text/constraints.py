@@ -147,11 +147,11 @@ def _response_format(format: dict[str, Any] | None, names: FormatFields) -> Iter
         case "text":
             return
         case "json_object" | "json_schema" if format is not None and _has_own_schema(format):
-            yield Constraint("json_schema", _schema({"json_schema": format}, names))
+            yield Constraint("json_schema", _schema(format, names.format, names))
         case "json_object":
             yield Constraint("json_object")
         case "json_schema":
-            yield Constraint("json_schema", _schema(format or {}, names))
+            yield Constraint("json_schema", _schema((format or {}).get("json_schema"), names.named, names))
         case "structural_tag":
             yield Constraint("structural_tag", _text(format))
         case None:
@@ -168,19 +168,21 @@ def _has_own_schema(format: Mapping[str, Any]) -> bool:
     return format.get("schema") is not None and not format.get("json_schema")
 
 
-def _schema(format: dict[str, Any], names: FormatFields) -> str:
-    """Return the schema of a format. Its ``strict`` has no effect: a schema is always enforced or refused."""
-    named = format.get("json_schema")
-    if not isinstance(named, dict):
-        raise ApiError(f"{names.named} must be an object with name and schema", param=names.format)
-    schema = named.get("schema", named.get("schema_"))
+def _schema(holder: Any, field: str, names: FormatFields) -> str:
+    """Return the schema in ``holder``, which the request calls ``field``.
+
+    Its ``strict`` has no effect: a schema is always enforced or refused.
+    """
+    if not isinstance(holder, dict):
+        raise ApiError(f"{field} must be an object with name and schema", param=names.format)
+    schema = holder.get("schema", holder.get("schema_"))
     if schema is None:
         raise ApiError(
-            f"schema_ is required for json_schema response format request: set {names.named}.schema",
+            f"schema_ is required for json_schema response format request: set {field}.schema",
             param=names.format,
         )
     if not isinstance(schema, dict | bool):
-        raise ApiError(f"{names.named}.schema must be a JSON schema", param=names.format)
+        raise ApiError(f"{field}.schema must be a JSON schema", param=names.format)
     return _text(schema)
 
 

@@ -19,6 +19,7 @@ from sglang_plug_api.protocol.native import GenerateBody, SamplingBody
 from sglang_plug_api.protocol.openai import ChatBody, CompletionBody
 from sglang_plug_api.protocol.responses import ResponsesBody
 from sglang_plug_api.protocol.score import ScoreBody
+from sglang_plug_api.protocol.tokenize import TokenizeBody
 
 BODIES: Mapping[type[RequestBody], Mapping[str, Any]] = {
     ChatBody: {"messages": [{"role": "user", "content": "Hi"}]},
@@ -29,6 +30,7 @@ BODIES: Mapping[type[RequestBody], Mapping[str, Any]] = {
     EmbeddingsBody: {"input": "x"},
     RerankBody: {"query": "x", "documents": ["y"]},
     ScoreBody: {"query": "x", "items": ["y"], "label_token_ids": [1]},
+    TokenizeBody: {"messages": [{"role": "user", "content": "Hi"}]},
 }
 
 
@@ -128,6 +130,8 @@ def test_what_cannot_change_the_answer_passes(fields: Any) -> None:
     ("body", "fields", "param"),
     [
         (ChatBody, {"top_logprobs": 3}, "top_logprobs"),
+        (ChatBody, {"add_generation_prompt": True, "continue_final_message": True}, "add_generation_prompt"),
+        (TokenizeBody, {"add_generation_prompt": True, "continue_final_message": True}, "add_generation_prompt"),
         (ChatBody, {"stream_options": {}}, "stream_options"),
         (CompletionBody, {"best_of": 3}, "best_of"),
         (CompletionBody, {"suffix": "x"}, "suffix"),

@@ -113,6 +113,11 @@ def test_the_field_of_a_constraint(fields: dict[str, Any], field: str) -> None:
             "JSON schema",
             "response_format",
         ),
+        (
+            {"response_format": {"type": "json_object", "schema": "{}"}},
+            r"^response_format\.schema must be a JSON schema",
+            "response_format",
+        ),
         ({"response_format": {"type": "json_object"}, "regex": "a"}, ONLY_ONE, "response_format"),
         ({"regex": "a", "ebnf": "b"}, ONLY_ONE, "ebnf"),
         ({"regex": "a\0"}, "NUL", "regex"),

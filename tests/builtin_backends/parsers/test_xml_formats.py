@@ -135,6 +135,7 @@ WRITTEN: list[tuple[type[OutputParser], str]] = [
     (DeepSeekV32, DSML),
     (DeepSeekV32, DSML.replace("function_calls", "tool_calls")),
     (DeepSeekV4, DSML.replace("function_calls", "tool_calls")),
+    *((parser, DSML.replace('"now">\n</｜DSML｜invoke>', '"now"/>')) for parser in (DeepSeekV32, DeepSeekV4)),
 ]
 MODELS = (Qwen3Coder, SeedOss, MiniMaxM2, Step3, Glm45, Glm47, Hunyuan, DeepSeekV32, DeepSeekV4)
 
@@ -264,6 +265,7 @@ MALFORMED: list[tuple[type[OutputParser], str, list[Any]]] = [
         '<｜DSML｜function_calls><｜DSML｜invoke name="find"><｜DSML｜parameter name="a">x',
         [(0, "find", ""), '<｜DSML｜parameter name="a">x'],
     ),
+    (DeepSeekV4, '<｜DSML｜tool_calls><｜DSML｜invoke name=""/>', ['<｜DSML｜tool_calls><｜DSML｜invoke name=""/>']),
     (Step3, "<｜tool_calls_begin｜>x", ["<｜tool_calls_begin｜>x"]),
     (Hunyuan, "<tool_calls><tool_call>x</tool_call>", ["<tool_calls><tool_call>x</tool_call>"]),
 ]

@@ -108,7 +108,7 @@ async def _rerank(engine: TextEngine, body: RerankBody, form: str) -> Response:
 async def _texts(engine: TextEngine, body: RerankBody) -> list[str]:
     """Return the documents as text, cut to ``max_tokens_per_doc``. Raises ``ApiError`` if one is too long to be cut."""
     texts = body.document_texts()
-    if body.max_tokens_per_doc is None:
+    if not body.max_tokens_per_doc:
         return texts
     cut, tokenizer = Truncation(body.max_tokens_per_doc, "right"), engine.tokenizer
     for text in texts:

@@ -77,6 +77,12 @@ class XmlCalls(SequentialParser):
             yield from source.space()
             yield from source.expect(mark)
         name = yield from source.run(NAME)
+        if name and form.name_only_end and (yield from source.follows(form.name_only_end)):
+            self.emit_start(name)
+            self.emit_arguments(EMPTY)
+            self.emit_end()
+            source.record()
+            return
         if form.name_end:
             yield from source.expect(form.name_end)
         if not name:

@@ -32,6 +32,8 @@ class XmlForm:
     """A call is also read without the section around it."""
     line: str = "\n"
     """Text between marks."""
+    name_only_end: str = ""
+    """The mark after the name that ends a call without arguments at once; empty: there is none."""
     value_line: str = ""
     """A line end that separates a value from the marks around it; one on each side is no part of the value."""
     typed: tuple[str, str] | None = None

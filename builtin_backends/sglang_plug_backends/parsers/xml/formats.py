@@ -50,6 +50,7 @@ def _dsml(section: str) -> XmlForm:
         closing=f"</｜DSML｜{section}>",
         begin=('<｜DSML｜invoke name="',),
         name_end='">',
+        name_only_end='"/>',
         parameter='<｜DSML｜parameter name="',
         typed=('" string="true', '" string="false'),
         key_end=('">',),

@@ -210,5 +210,7 @@ def test_documents_are_cut(name: str, served: Fixture, tiny: Fixture) -> None:
     per_document = app.answer("/v1/rerank", {**body, "max_tokens_per_doc": 3})
     scores = {entry["index"]: entry["score"] for entry in per_document}
     assert scores[0] == pytest.approx(model.logits(QUERY, "panda panda panda")[0], abs=1e-5)
-    assert app.refusal("/v1/rerank", {**body, "max_tokens_per_doc": 0})["param"] == "max_tokens_per_doc"
+    assert app.refusal("/v1/rerank", {**body, "max_tokens_per_doc": -1})["param"] == "max_tokens_per_doc"
+    whole = app.refusal("/v1/rerank", {**body, "max_tokens_per_doc": 0})
+    assert "longer than the model's context length" in whole["message"]
     assert app.is_whole()

@@ -32,13 +32,23 @@ def test_one_text_against_several(served: Fixture, tiny: Fixture) -> None:
     assert scores(app, text_1=FIRST, text_2=TEXTS[1]) == pytest.approx(expected[1:2], abs=1e-5)
 
 
-@pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2")])
+@pytest.mark.parametrize(
+    "names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")]
+)
 def test_as_many_on_both_sides(names: tuple[str, str], served: Fixture, tiny: Fixture) -> None:
     app, model = served("xlm-reranker"), tiny("xlm-reranker")
     firsts = [FIRST, "bad bear", "yes"]
     expected = [relevance(model, *pair) for pair in zip(firsts, TEXTS, strict=True)]
     assert len(set(expected)) == 3
     assert scores(app, **dict(zip(names, (firsts, TEXTS), strict=True))) == pytest.approx(expected, abs=1e-5)
+
+
+def test_limits_of_zero_tokens_are_none(served: Fixture) -> None:
+    app = served("xlm-reranker")
+    limits = {"max_tokens_per_doc": 0, "max_tokens_per_query": 0}
+    assert scores(app, text_1=FIRST, text_2=TEXTS, **limits) == scores(app, text_1=FIRST, text_2=TEXTS)
+    ranking = {"query": FIRST, "documents": TEXTS}
+    assert app.post("/v1/rerank", {**ranking, **limits}).status_code == 200
 
 
 def test_vectors_are_compared(served: Fixture) -> None:
