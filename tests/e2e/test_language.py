@@ -179,7 +179,7 @@ def test_stream(endpoint: Any) -> None:
     assert "".join(pieces) == f"{prompt}{PARIS}<|im_end|>\n"
     answer = list(state.text_iter("answer"))
     assert "".join(answer) == PARIS == state["answer"]
-    assert len(answer) > 3
+    assert len(answer) > 1  # a slow reader gets several tokens in each
 
 
 async def test_stream_for_coroutines(endpoint: Any) -> None:

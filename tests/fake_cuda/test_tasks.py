@@ -77,7 +77,7 @@ def test_masks() -> None:
 @pytest.mark.parametrize("mode", ["stat", "per_token"])
 def test_recorded_experts(tiny_model: Callable[[str], Any], tmp_path: Path, mode: str) -> None:
     engine = Engine(tiny_model("qwen3-moe").path, dtype="bfloat16", disable_cuda_graph=True)
-    controls = engine.loop.extensions.service.controls["expert-recorder"]()
+    controls = {name: call for controls in engine.loop.extensions.service.controls for name, call in controls().items()}
     controls["start_expert_record"](mode)
     for length in (9, 40):
         engine.submit(range(3, 3 + length), 5)
