@@ -7,8 +7,7 @@ any other error of that library: it ends a request, not a task, a thread or the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 EXIT_EXCEPTIONS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
 """Exceptions that end a process, a generator or a task, and must not be taken for errors."""
@@ -36,16 +35,20 @@ def raise_panic_as_error(error: BaseException, where: str) -> None:
         raise ComponentPanic(f"{where} failed: {type(error).__name__}: {error}") from error
 
 
-@contextmanager
-def panics_as_errors() -> Iterator[None]:
+class panics_as_errors:
     """Raise ``ComponentPanic`` instead of a panic inside the context, so that ``except Exception`` handles both.
 
-    It has the traceback of the panic, which shows whose code raised it.
+    It has the traceback of the panic, which shows whose code raised it. A class and not a generator, because each step
+    enters some of these contexts.
     """
-    try:
-        yield
-    except BaseException as error:
-        if not is_panic(error):
-            raise
-        text = f"{type(error).__name__}: {error}"
-        raise ComponentPanic(text).with_traceback(error.__traceback__) from error
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None and is_panic(error):
+            raise ComponentPanic(f"{type(error).__name__}: {error}").with_traceback(traceback) from error
