@@ -28,9 +28,6 @@ from .option_aliases import alias_hint
 from .option_table import GROUPS, by_key
 from .option_table import options as all_options
 
-PLUGIN_OPTIONS = frozenset(KEYS)
-"""Names of the options about plugins, which every command has."""
-
 NO_PREFIX_CACHE = "none"
 NEARLY_THE_SAME = 0.9
 """Similarity of names from which a variable counts as misspelt: other programs may use our prefix."""
@@ -105,7 +102,7 @@ def named_options(options: Mapping[str, Any], plugins: Plugins, who: str) -> Ser
     """
     rows = by_key()
     if unknown := sorted(set(options) - set(rows)):
-        if unknown[0] in PLUGIN_OPTIONS:
+        if unknown[0] in KEYS:
             raise ConfigError(
                 f"{who} takes the option {unknown[0]!r} as a part of 'plugins', see PluginOptions of sglang_plug"
             )

@@ -24,6 +24,8 @@ from sglang_plug_api.answers.errors import ApiError, WrongField
 from .misplaced import PLAIN, Remedies, check
 
 MAX_NAME = 256
+SHOWN = 40
+"""Maximum number of characters of a type, or of an id of a call, that an error repeats."""
 MAX_TOKENS_IN_LIST = 1 << 22
 MAX_PROMPTS = 65536
 INT64 = 1 << 63

@@ -7,12 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag, field_validator, model_validator
 
-from .base import Many, RequestBody
+from .base import SHOWN, Many, RequestBody
 
 TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text")
 IMAGE_PART = "input_image"
-SHOWN = 40
-"""Maximum number of characters of a type that an error repeats."""
 
 Parts = str | Many[dict[str, Any]]
 Message = dict[str, Any]

@@ -8,15 +8,13 @@ from pydantic import Field, field_validator, model_validator
 
 from sglang_plug_api.answers.errors import WrongField
 
-from .base import Integer, Many, Name, Prompts, RequestBody, SharedFields, Side, TruncatedLength
+from .base import SHOWN, Integer, Many, Name, Prompts, RequestBody, SharedFields, Side, TruncatedLength
 from .misplaced import CHAT, COMPLETION, EVERYWHERE, Remedies
 from .sampling import ConstraintFields, SamplingFields, StructuredOutputs
 from .tools import ToolChoice, Tools
 
 MAX_TOP_LOGPROBS = 20
 MAX_MESSAGES = 16384
-SHOWN = 40
-"""Maximum number of characters of a type that an error repeats."""
 
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]
