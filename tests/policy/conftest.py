@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.policy.source_tree import ROOT, Source, distribution_sources, package_sources
+from tests.policy.source_tree import ROOT, Source, distribution_sources, package_sources, script_sources
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +25,9 @@ def sources() -> list[Source]:
 def plugin_sources() -> list[Source]:
     """Every module of the distributions under ``plugins/``, their tests included."""
     return list(distribution_sources())
+
+
+@pytest.fixture(scope="session")
+def scripts() -> list[Source]:
+    """Every module of the tests, of the benchmarks and of the programs that write documentation."""
+    return list(script_sources())

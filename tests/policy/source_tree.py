@@ -8,14 +8,24 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(os.environ.get("MEASURED_TREE", Path(__file__).parents[2])).resolve()
 """The repository; ``python -m tests.policy.measure`` can be pointed at another one."""
 PACKAGE_FOLDERS = ("core", "builtin_models", "builtin_backends", "api")
 """The folders with the installed packages."""
-DANGLING = frozenset("what of as who whose which how those where whether why that it and".split())
+SCRIPT_FOLDERS = ("tests", "benchmarks", "docs")
+"""The folders with tests and programs, which are not installed."""
+DANGLING = frozenset(
+    "what of as who whose which how those where whether why that it and or but so then also too is are has "
+    "not neither both others its their there".split()
+)
 """Words with which a docstring's first line does not stand alone."""
+PREPOSITIONS = frozenset("by at in on for with without from until before after to".split())
+"""Words with which a docstring's first line does not stand alone unless the clause that they begin ends in it."""
+REFERRING = re.compile(r"(\S+ ){0,3}(it|them|one|this|that|these|those|others|same|here|there)[.:]|So far\.")
+"""A first line of at most four words that ends with a reference to something that it does not name."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -61,12 +71,22 @@ class Source:
         return (node for node in ast.walk(self.tree) if isinstance(node, Function))
 
     def docstrings(self) -> Iterator[tuple[str, int, str]]:
-        """Yield name, line and text of the docstrings of the module, its classes and its functions."""
+        """Yield name, line and text of the docstrings of the module, its classes, functions and variables."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Module | ast.ClassDef | Function):
                 text = ast.get_docstring(node)
                 if text is not None:
                     yield getattr(node, "name", self.path.name), getattr(node, "lineno", 1), text
+            if isinstance(node, ast.Module | ast.ClassDef):
+                yield from _variable_docstrings(node)
+
+
+def _variable_docstrings(body: ast.Module | ast.ClassDef) -> Iterator[tuple[str, int, str]]:
+    for assigned, text in pairwise(body.body):
+        if isinstance(assigned, ast.AnnAssign | ast.Assign) and isinstance(text, ast.Expr):
+            target = assigned.target if isinstance(assigned, ast.AnnAssign) else assigned.targets[0]
+            if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
+                yield ast.unparse(target), text.lineno, text.value.value
 
 
 @cache
@@ -119,6 +139,12 @@ def package_sources() -> tuple[Source, ...]:
 def distribution_sources() -> tuple[Source, ...]:
     """Return every module of the distributions under ``plugins/``, their tests included."""
     return tuple(source for folder in sorted((ROOT / "plugins").glob("*/")) for source in read_sources(folder))
+
+
+@cache
+def script_sources() -> tuple[Source, ...]:
+    """Return every module of the tests, of the benchmarks and of the programs that write documentation."""
+    return tuple(source for folder in SCRIPT_FOLDERS for source in read_sources(ROOT / folder))
 
 
 def modules_per_folder(sources: Sequence[Source]) -> dict[str, int]:
@@ -201,8 +227,13 @@ def first_line_fault(docstring: str) -> str | None:
     if not paragraph:
         return "is empty"
     first = re.match(r"[A-Za-z]+", paragraph)
-    if first is not None and first[0].lower() in DANGLING:
-        return f"starts with {first[0]!r}"
+    word = first[0].lower() if first is not None else ""
+    if word in DANGLING or (word in PREPOSITIONS and not re.search("[,:]", paragraph)):
+        return f"starts with {word!r}"
+    if re.fullmatch(r"[A-Z]?[a-z]+\.", paragraph):
+        return "has one word"
+    if REFERRING.fullmatch(paragraph):
+        return "does not name what it refers to"
     if paragraph[-1] not in ".!?:…":
         return "has no punctuation at its end"
     return None

@@ -7,10 +7,12 @@ import pytest
 from tests.policy.source_tree import Source, first_line_fault
 
 
-def test_the_first_line_of_a_docstring_stands_alone(sources: list[Source], plugin_sources: list[Source]) -> None:
+def test_the_first_line_of_a_docstring_stands_alone(
+    sources: list[Source], plugin_sources: list[Source], scripts: list[Source]
+) -> None:
     faults = [
         f"{source.path}:{line} the docstring of {name} {fault}"
-        for source in [*sources, *plugin_sources]
+        for source in [*sources, *plugin_sources, *scripts]
         for name, line, text in source.docstrings()
         if (fault := first_line_fault(text)) is not None
     ]
@@ -25,9 +27,16 @@ def test_the_first_line_of_a_docstring_stands_alone(sources: list[Source], plugi
         ("Somewhat long.\n\nWhat follows is free.", None),
         ("A sentence over\ntwo lines.", None),
         ("", "is empty"),
-        ("What states fade by.", "starts with 'What'"),
+        ("What states fade by.", "starts with 'what'"),
         ("whose tokens these are.", "starts with 'whose'"),
-        ("It ends.", "starts with 'It'"),
+        ("It ends.", "starts with 'it'"),
+        ("With default options.", "starts with 'with'"),
+        ("With default options, return the text.", None),
+        ("Cosine.", "has one word"),
+        ("``text``.", None),
+        ("GPT-2.", None),
+        ("All of it.", "does not name what it refers to"),
+        ("Return the blocks, and what refers to them.", None),
         ("Return the number of tokens", "has no punctuation at its end"),
     ],
 )
