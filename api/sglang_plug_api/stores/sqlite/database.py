@@ -10,7 +10,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -141,8 +141,11 @@ class Database:
         """Return the ids of all files."""
         return {id for (id,) in self._database.execute("SELECT id FROM files")}
 
-    def remove_file(self, id: str, owner: str | None = None) -> None:
-        """Delete a file's record. Raises ``UnknownId``, and ``FileInUse`` while a batch reads it."""
+    def remove_file(self, id: str, owner: str | None = None, prepare: Callable[[], object] | None = None) -> None:
+        """Delete a file's record. Raises ``UnknownId``, and ``FileInUse`` while a batch reads it.
+
+        ``prepare`` is called once nothing speaks against the deletion any more, before the record is deleted.
+        """
         with self._transaction():
             self.file(id, owner)
             user = self._database.execute(
@@ -151,6 +154,8 @@ class Database:
             ).fetchone()
             if user is not None:
                 raise FileInUse(user["id"])
+            if prepare is not None:
+                prepare()
             self._database.execute("DELETE FROM files WHERE id = ?", (id,))
 
     def add_batch(self, batch: BatchRecord) -> None:

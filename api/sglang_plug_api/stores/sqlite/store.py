@@ -128,11 +128,19 @@ class SQLiteStore(Store):
         )
 
     async def remove_file(self, id: str, owner: str | None = None) -> None:
-        """Delete a file's record, then its content."""
+        """Delete a file's record, then its content; on a full disk the content first, as the record takes room."""
+
+        def remove_content() -> None:
+            self.path(id).unlink(missing_ok=True)
 
         def remove(database: Database) -> None:
-            database.remove_file(id, owner)
-            self.path(id).unlink(missing_ok=True)
+            try:
+                database.remove_file(id, owner)
+            except sqlite3.Error as error:
+                if not is_full_disk(error):
+                    raise
+                database.remove_file(id, owner, remove_content)
+            remove_content()
 
         await self.call(remove)
 
