@@ -10,7 +10,7 @@ if __name__ == "__main__":
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from sglang_plug.plugins.attribution import make_with_settings
@@ -28,6 +28,8 @@ PROGRAM = "sglang-plug"
 USAGE_ERROR = 2
 INTERRUPTED = 130
 NOBODY_READS = 141
+LAST_STREAM = 2
+"""The number of standard error, after standard input and standard output."""
 HELP = ("-h", "--help")
 
 
@@ -106,10 +108,24 @@ def _line(component: Component) -> str:
     return f"  {component.spec.name:<16} {component.spec.summary}{owner}".rstrip()
 
 
-def program() -> NoReturn:
-    """Run ``main`` as a program and end the process."""
+def open_standard_streams() -> None:
+    """Connect standard streams that the caller has closed with the null device.
+
+    Otherwise the next files and sockets that are opened get their numbers, and child processes take them for streams.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= LAST_STREAM:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
+
+
+def program(run: Callable[[], int] = main) -> NoReturn:
+    """Run ``main``, or another function that returns the exit status, as a program, and end the process."""
     leave_out_working_directory()
-    exit_process(main())
+    open_standard_streams()
+    exit_process(run())
 
 
 if __name__ == "__main__":

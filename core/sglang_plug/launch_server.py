@@ -10,9 +10,8 @@ if __name__ == "__main__":
 import sys
 from collections.abc import Sequence
 
-from sglang_plug.system.process_exit import exit_process
-
 from .__main__ import main as command_line
+from .__main__ import program
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,4 +20,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    exit_process(main())
+    program(main)

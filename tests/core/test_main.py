@@ -155,3 +155,43 @@ def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
         command = [sys.executable, "-m", "sglang_plug", "version"]
         done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+STREAMS_COMMAND = """
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+
+from sglang_plug import CommandSpec, hookimpl
+
+
+class Command:
+    def arguments(self, parser, plugins):
+        pass
+
+    def run(self, options, plugins):
+        files = [os.readlink(f"/proc/self/fd/{number}") for number in (0, 1, 2)]
+        print(files, file=sys.stderr)
+        pathlib.Path(__file__).with_suffix(".txt").write_text(f"{files} {sys.stdin.read()!r}")
+        return 0
+
+
+command = Command()
+
+
+@hookimpl
+def register_commands():
+    yield CommandSpec(name="streams", target=f"{__name__}:command")
+"""
+
+
+def test_closed_standard_streams_are_connected_with_the_null_device(tmp_path: Path) -> None:
+    """Cron jobs and daemons may start programs without them; sockets would then get their numbers."""
+    plugin = tmp_path / "streams.py"
+    plugin.write_text(STREAMS_COMMAND)
+    command = [sys.executable, "-m", "sglang_plug", "--plugin", str(plugin), "streams"]
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command])
+    assert done.returncode == 0
+    assert plugin.with_suffix(".txt").read_text() == f"{['/dev/null'] * 3} ''"
