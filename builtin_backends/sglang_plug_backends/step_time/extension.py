@@ -32,9 +32,9 @@ MIN_AUTOMATIC = 32
 """Prompt tokens that a step may always have with an automatic target, which must not cost much throughput on a machine
 that others slow down."""
 OBSERVE_EVERY = 8
-"""Of steps without prompt tokens, one in this many is observed, once enough of them were."""
+"""Number of steps without prompt tokens of which one is observed, once the model of decode steps is trusted."""
 AUTOMATIC, FIXED, OFF = "automatic", "fixed", "off"
-"""How the time of a step is chosen: a multiple of the decode step, a configured number, or not at all."""
+"""Modes of the target duration: a multiple of the decode step, a configured number of milliseconds, or no target."""
 
 TARGET = "step_target_seconds"
 TARGET_TEXT = "Target duration in seconds of a step that computes prompts while requests decode; 0: no target"

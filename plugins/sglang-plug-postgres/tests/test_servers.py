@@ -21,7 +21,7 @@ DISTRIBUTION = "sglang-plug-postgres"
 READY = " at http://"
 TIMEOUT = 240.0
 SCHEMA = "sglang_plug"
-"""Where the tables are unless a server is told otherwise."""
+"""The default schema of the server's tables."""
 LINES = 300
 FRANCE = "What is the capital of France?"
 
