@@ -17,7 +17,7 @@ from sglang_plug.deprecation import warn_deprecated
 
 @contextmanager
 def plugin(folder: Path, source: str) -> Iterator[ModuleType]:
-    """Import a module that stands for a plugin's."""
+    """Import a module in place of a plugin's."""
     file = folder / "sglang_plug_example.py"
     file.write_text(source)
     spec = importlib.util.spec_from_file_location("sglang_plug_example", file)

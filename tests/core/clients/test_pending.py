@@ -69,7 +69,7 @@ async def test_cancelling_a_waiting_reader_aborts() -> None:
 
 
 async def left(pending: InFlightRequests, *outputs: Output) -> None:
-    """Submit a request, dispatch ``outputs`` to it, and leave after the first."""
+    """Submit a request, dispatch ``outputs`` to it, and close its stream after the first output."""
     stream = pending.submit(REQUEST)
     first = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
@@ -129,7 +129,7 @@ async def test_an_id_that_looks_like_one_that_was_made_is_another_request() -> N
 
 
 async def test_a_cancellation_is_seen_though_the_engine_is_gone() -> None:
-    """Whoever cancels a request waits for its end; an error instead of it would be taken for the request's own."""
+    """A request is waited for after its cancellation; an error raised instead would be taken for the request's own."""
 
     def send(message: ToEngine) -> None:
         if isinstance(message, Abort):

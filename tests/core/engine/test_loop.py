@@ -1,4 +1,4 @@
-"""The loop with a function instead of a device."""
+"""The engine loop with a function in place of the device."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.core.engine.loop_parts import build_loop
 
 
 class Device:
-    """Always token 5; raises as often as told."""
+    """A simulated device that always samples token 5, and that fails in the next ``failures`` steps."""
 
     model: Any = None
 
@@ -62,7 +62,7 @@ class Device:
 
 
 class Bench:
-    """A loop with everything a test looks at."""
+    """An engine loop with a simulated device, its inbox and the messages that it sent."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Bench:
             self.loop.step()
 
     def stats(self) -> StepStats:
-        """The statistics of the last step."""
+        """Return the statistics of the last step."""
         return [message.stats for message in self.sent if isinstance(message, StepOutputs) and message.stats][-1]
 
     def tokens(self, id: str) -> list[int]:
@@ -256,7 +256,7 @@ def test_weights_are_replaced_between_requests_only(make: Make) -> None:
 
 
 class Knotted:
-    """A model that refers to itself."""
+    """A model with a reference cycle."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -265,7 +265,7 @@ class Knotted:
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.usefixtures("nothing_frozen")
 def test_a_replaced_model_is_freed_though_the_collector_was_told_to_look_no_more(make: Make, frozen: bool) -> None:
-    """As the engine's process does once all is loaded."""
+    """The model is freed even if ``gc.freeze`` was called, as the engine's process does after loading."""
     bench, model = make(), Knotted()
     old, bench.device.model = weakref.ref(model), model
     del model
@@ -286,7 +286,7 @@ def test_weights_that_cannot_be_loaded_leave_the_old_ones(make: Make) -> None:
 
 
 class Controlled(StepExtension, ServicePhase):
-    """Has the control calls that a function returns."""
+    """A step extension whose control calls come from a function."""
 
     def __init__(self, calls: Callable[[], Any]) -> None:
         self._calls = calls
@@ -383,7 +383,7 @@ def test_a_request_whose_deadline_passes_in_the_queue_is_refused(make: Make) -> 
 
 
 class TenTokensPerSecond(Deadlines):
-    """Believes that each step computes ten tokens of prompts in a second."""
+    """Deadlines that measure a rate of ten prompt tokens per second."""
 
     def step_done(self, stats: StepStats) -> None:
         super().step_done(replace(stats, prefill_tokens=10, cached_tokens=0, seconds=1.0))
@@ -418,7 +418,7 @@ def test_an_aborted_request_is_not_refused_later(make: Make) -> None:
 
 
 class Housekeeping(StepExtension, ServicePhase):
-    """Counts its calls."""
+    """A step extension that counts the calls of ``between_steps``."""
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout, self.calls = timeout, 0
@@ -455,7 +455,7 @@ def test_an_engine_without_such_extensions_waits_for_messages() -> None:
 
 
 class Faulty(StepExtension, AdmissionPhase, HoldPhase, QueuePhase):
-    """Fails in the method that a request names as its caller, and counts the open requests."""
+    """A step extension that fails in the method named by a request's caller, and counts the open requests."""
 
     def __init__(self) -> None:
         self.open = self.closed = 0
@@ -483,7 +483,7 @@ class Faulty(StepExtension, AdmissionPhase, HoldPhase, QueuePhase):
 
 
 class Answers(StepExtension, ServicePhase):
-    """Has control calls, of which two return what no message can contain."""
+    """A step extension with three control calls, of which two return values that no message can contain."""
 
     def controls(self) -> Mapping[str, Callable[..., Any]]:
         return {"path": lambda: {"folder": Path("/tmp")}, "number": lambda: 2**70, "text": lambda: "ok"}

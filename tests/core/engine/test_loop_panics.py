@@ -1,4 +1,4 @@
-"""A panic, a ``BaseException`` of a library, ends the requests that it concerns, and not the engine."""
+"""A panic, a ``BaseException`` of a native library, ends the requests that it concerns, and not the engine."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.core.engine.test_loop import Bench
 
 
 class Panic(BaseException):
-    """As pyo3's ``PanicException``."""
+    """A stand-in for pyo3's ``PanicException``."""
 
 
 class Panicking(StepExtension, AdmissionPhase, HoldPhase, QueuePhase, PlanningPhase, ServicePhase, MetricsPhase):
-    """Panics in one method, while a test says so."""
+    """A step extension that panics in one method while ``method`` is set."""
 
     def __init__(self, method: str) -> None:
         self.method: str | None = method

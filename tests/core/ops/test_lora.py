@@ -1,4 +1,4 @@
-"""Tables of adapters: what fits, what stands where, and what the definition adds."""
+"""LoRA adapter tables: their capacity, their rows, and the definition of the product."""
 
 from __future__ import annotations
 

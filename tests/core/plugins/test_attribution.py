@@ -1,4 +1,4 @@
-"""Errors of components carry their names."""
+"""Errors of components carry the names of the component and its plugin."""
 
 from __future__ import annotations
 

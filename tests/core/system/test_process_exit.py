@@ -1,4 +1,4 @@
-"""A process ends in order, but is not taken apart."""
+"""A process exits after its cleanup, but without the interpreter's finalisation."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_moe_does_not_touch_experts_that_nobody_chose() -> None:
 
 
 def test_moe_adds_in_float32() -> None:
-    """In bfloat16, 256 + 1 - 256 is 0 from the left."""
+    """Experts are summed in float32: in bfloat16, 256 + 1 - 256 would be 0."""
     x = torch.ones(1, 1, dtype=torch.bfloat16)
     gate_up = torch.full((3, 2, 1), 30.0, dtype=torch.bfloat16)
     down = torch.full((3, 1, 1), 1 / 900, dtype=torch.bfloat16)

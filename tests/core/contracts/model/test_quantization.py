@@ -1,4 +1,4 @@
-"""The matrices that a quantization is asked about, and the layers that use its schemes."""
+"""The matrices for which a quantization is asked, and the layers that use its schemes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sglang_plug.layers import Embedding, Experts, Linear, MergedColumnParallelL
 
 
 class Small(Model):
-    """One of each layer that has a matrix."""
+    """A model with one layer of each kind that has a matrix."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {
         "q": ("qkv", "q"),
@@ -44,7 +44,8 @@ class Small(Model):
 
 
 class Halves:
-    """Keeps half of every number, in two tensors: ``halves`` ``[in, out]`` and ``twos``, one for every two rows."""
+    """A scheme that stores half of every number, in two tensors: ``halves`` ``[in, out]`` and ``twos``, one for every
+    two rows."""
 
     def __init__(self, *roles: str, stored: bool = False) -> None:
         self.roles, self.stored = roles, stored
@@ -142,7 +143,7 @@ def test_ordinary_weights_are_converted_after_loading() -> None:
 
 
 class Live(TorchDispatchMode):
-    """Counts the bytes of the tensors that operations made and that are still there."""
+    """Counts the bytes of the tensors that operations created and that are still alive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +172,7 @@ class Live(TorchDispatchMode):
 
 
 class Stack(Model):
-    """Many equal matrices."""
+    """A model of many equal matrices."""
 
     def __init__(self, env: BuildEnv, *, count: int, bias: bool = False) -> None:
         super().__init__(SimpleNamespace(), env)
@@ -179,7 +180,7 @@ class Stack(Model):
 
 
 def in_bytes(matrix: Matrix) -> LinearScheme:
-    """A byte for each number."""
+    """Return a scheme that stores each number as int8."""
 
     def pack(held: Mapping[str, Tensor], bias: Tensor | None) -> Any:
         small = held["weight"].to(torch.int8)
@@ -298,7 +299,7 @@ def test_an_unexpected_tensor_is_refused() -> None:
 
 
 def turned_back(matrix: Matrix) -> LinearScheme | None:
-    """Return a scheme of experts with integers and a factor for each row."""
+    """Return a scheme for experts with int8 weights and a factor for each row; ``None`` for other matrices."""
     if matrix.role != "experts":
         return None
     return LinearScheme(
@@ -312,7 +313,7 @@ def turned_back(matrix: Matrix) -> LinearScheme | None:
 
 
 def with_experts_in_whole_numbers(kernels: Kernels = TORCH) -> tuple[Small, dict[str, Tensor], dict[str, Tensor]]:
-    """A model that has asked, a checkpoint, and what it stands for."""
+    """Return a model with quantized experts, a checkpoint of it, and the weights that the checkpoint stands for."""
     plain = weights()
     held = {name: tensor for name, tensor in plain.items() if ".experts." not in name}
     for expert in range(3):
@@ -460,7 +461,7 @@ def test_what_a_checkpoint_says_of_itself() -> None:
 
 
 class Mixed:
-    """Keeps each part in a format of its own: the first in bytes, the second in 16 bits with a scale of each row."""
+    """A scheme that stores the first part of a matrix in int8, and the second in 16 bits with a scale for each row."""
 
     def __call__(self, matrix: Matrix) -> LinearScheme | None:
         if len(matrix.parts) != 2:
@@ -484,7 +485,7 @@ class Mixed:
 
 
 def mixed_checkpoint() -> tuple[dict[str, Tensor], Tensor]:
-    """A checkpoint, and the combined matrix that it stands for."""
+    """Return a checkpoint, and the combined matrix that it stands for."""
     held = weights()
     plain = torch.cat([held["block.q.weight"], held["block.k.weight"] * 3])
     held["block.q.weight"] = held["block.q.weight"].to(torch.int8)

@@ -1,4 +1,4 @@
-"""The requests that are accepted and not finished, and the checks before one more is."""
+"""The unfinished requests of an engine, and the checks before a further request is accepted."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_queue_is_full_when_all_places_are_taken(held: int, is_full: bool) -
 
 
 class CountingCache(RadixCache):
-    """Counts how often a prefix is looked up."""
+    """A prefix cache that counts its lookups."""
 
     lookups = 0
 

@@ -1,4 +1,5 @@
-"""A pipeline whose device is played: each slot remembers what it was written with, each token what it follows."""
+"""A pipeline with a simulated device: slots remember the tokens written to them, and tokens depend on all before
+them."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ WIDTH = 400
 
 
 def constrained(tokens: tuple[int, ...], limit: int) -> StepResult:
-    """A model under a grammar: some tokens end the output, after some others must follow."""
+    """Return the result of a simulated model under a grammar, which ends outputs at some tokens and forces tokens after
+    others."""
     token = next_token(tokens)
     if token % 11 == 0:
         return StepResult(token, finish=Finish("stop", matched=token))
@@ -37,7 +39,7 @@ def constrained(tokens: tuple[int, ...], limit: int) -> StepResult:
 
 
 class Device:
-    """Computes in the order of launches, from what it was given then; the host sees tokens when it reads results.
+    """A simulated device that computes steps in launch order; the host learns tokens only when it reads results.
 
     Keeps what each slot was written with, so that a wrong or lost slot shows.
     """
@@ -84,7 +86,8 @@ class Device:
         return self._sample(number, chunks, tokens, complete)
 
     def _write(self, chunk: ScheduledChunk, known: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
-        """What the step does to slots; the tokens of the sequence as the device knows them."""
+        """Write the chunk's tokens to its slots, and check those before it; return the sequence's tokens as the device
+        knows them."""
         sequence = chunk.sequence
         tokens = known[id(sequence)] if chunk.pending_on_device else tuple(sequence.tokens)
         start, end, written = chunk.start, chunk.draft_end, tokens + chunk.drafts
@@ -129,7 +132,7 @@ class Device:
 
 
 class Box:
-    """An inbox that a test fills; asking it to wait when it is empty is an error."""
+    """An inbox that a test fills; waiting for messages while it is empty is an error."""
 
     def __init__(self) -> None:
         self.messages: list[ToEngine] = []
@@ -141,7 +144,7 @@ class Box:
 
 
 class Bench:
-    """A loop with everything a test looks at."""
+    """A loop with a simulated device, its inbox and the messages that it sent."""
 
     def __init__(
         self,
@@ -175,7 +178,7 @@ class Bench:
         )
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence for the scheduler; those in ``constrained`` wait for the token before."""
+        """Queue a sequence for the scheduler; mark the ones in ``constrained``, which wait for the token before."""
         if sequence.request.id in self.constrained:
             sequence.sampling.constrained = True
         Scheduler.add(self.scheduler, sequence)
@@ -221,7 +224,7 @@ def expected(tokens: list[int], limit: int, stops: Iterable[int] = ()) -> list[i
 
 
 def follow(tokens: list[int], limit: int) -> list[StepResult]:
-    """What is sampled for a constrained output of at most ``limit`` tokens, step by step."""
+    """Return the results for a constrained output of at most ``limit`` tokens, step by step."""
     results: list[StepResult] = []
     known = tuple(tokens)
     while len(known) < len(tokens) + limit and not (results and results[-1].finish):
@@ -236,7 +239,7 @@ def under_grammar(tokens: list[int], limit: int) -> list[int]:
 
 
 def prompt_that_stops(after: int) -> list[int]:
-    """A prompt whose output has its first stop token at the end of ``after`` tokens."""
+    """Return a prompt whose output has its first stop token as the last of ``after`` tokens."""
     return next(
         [number, 3]
         for number in range(1000)

@@ -1,4 +1,4 @@
-"""Steps that are launched while the one before is on the device: their order, and that nothing else shows."""
+"""Steps that are launched while the previous one is on the device: their order, and outputs as without overlap."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_the_watchdog_sees_who_waits_for_results() -> None:
 
 
 def test_slots_that_the_cache_replaces_are_noticed() -> None:
-    """Two prompts too short to wait for each other compute the same pages; one set is given back."""
+    """Two prompts that are too short to wait for each other compute the same pages; one set of pages is freed."""
     bench = Bench()
     bench.submit("a", [1, 2, 3, 4], 6)
     bench.submit("b", [1, 2, 3, 4], 6)

@@ -1,4 +1,4 @@
-"""A whole engine with the demo model: what a request gets is the same whether steps overlap or not."""
+"""A whole engine with the demo model gives equal outputs with and without overlapped steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_all_ways_of_sampling(graphs: bool) -> None:
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_constraints_among_others(graphs: bool) -> None:
-    """Forward passes are launched ahead; what may come is known later, and tokens may have to follow."""
+    """Forward passes are launched before masks and forced tokens are known."""
 
     colours, letters = Constraint("regex", r"(red|green|blue){4}"), Constraint("regex", "[a-z ]{60}")
     schema = Constraint("json_schema", SCHEMA)

@@ -87,7 +87,7 @@ OWNER = "step-extension 'faulty' from "
 
 @pytest.fixture
 def engine(tiny_model: Callable[..., Any], serve: Callable[..., Any], tmp_path: Path) -> Callable[[str], Any]:
-    """``engine(method)``: an engine with an extension that fails in this method."""
+    """Return ``engine(method)``, which starts an engine with an extension that fails in this method."""
 
     def make(method: str) -> Any:
         plugin = tmp_path / "faulty_plugin.py"

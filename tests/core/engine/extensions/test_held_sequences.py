@@ -1,4 +1,4 @@
-"""Sequences that several step extensions hold."""
+"""Sequences that several step extensions hold at the same time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sglang_plug.engine.sequences.sequence import Sequence
 
 
 class Holder(StepExtension, AdmissionPhase, HoldPhase):
-    """Holds what it is told to hold."""
+    """A step extension that holds every request, refuses it, or does neither."""
 
     def __init__(self, *, holds: bool = True, refusal: str | None = None) -> None:
         self.holds, self.refusal = holds, refusal

@@ -1,4 +1,4 @@
-"""The memory of unused slots of a pool on the host goes back to the system."""
+"""The memory of unused slots of a pool on the host is returned to the operating system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sglang_plug.engine.memory.prefix_pool import return_pages
 
 
 def resident(part: torch.Tensor) -> int:
-    """Bytes of the mapping of ``part`` that are in memory."""
+    """Return the number of bytes of the mapping of ``part`` that are in memory."""
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
     for line in lines:
         bounds = line.split()[0].split("-")

@@ -1,4 +1,4 @@
-"""Sampling on a device that computes asynchronously: nothing is read from it, and no copy to it is waited for.
+"""Sampling on an asynchronous device neither reads from the device nor waits for copies to it.
 
 The device is ``meta``, whose tensors have no values to read.
 """

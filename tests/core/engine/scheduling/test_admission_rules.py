@@ -1,4 +1,4 @@
-"""Reasons to admit a waiting sequence later."""
+"""Reasons to defer the admission of a waiting sequence."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def server() -> Iterator[RunningServer]:
 
 @pytest.fixture(autouse=True)
 def nothing_left(server: RunningServer) -> Iterator[None]:
-    """End what a faulty route has left behind, which would make the server slow for the next one."""
+    """Abort the requests that a faulty route left running, which would make the server slow for the next test."""
     yield
     assert server.send("POST", "/abort_request", b'{"abort_all": true}').status == 200
 

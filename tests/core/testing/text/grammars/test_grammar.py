@@ -13,7 +13,7 @@ from tests.core.written import OneOfTexts
 
 
 class Output(OneOfTexts):
-    """The broken outputs below each change one thing."""
+    """A correct output; each broken output below changes one thing."""
 
     def __init__(self, backend: Honest, texts: list[bytes]) -> None:
         super().__init__(backend.vocabulary.pieces, texts)
@@ -176,14 +176,14 @@ class TakesBackOne(Output):
 
 
 class OneWayOnly(Output):
-    """Allows the longest token only."""
+    """Allows only the longest token."""
 
     def allowed(self) -> list[int]:
         return sorted(super().allowed(), key=lambda token: len(self.pieces[token]))[-1:]
 
 
 class ForgetsCharacters(Output):
-    """Does not look at the last byte of a text."""
+    """Accepts any last byte of a text."""
 
     def allowed(self) -> list[int]:
         actual = super().allowed()
@@ -197,7 +197,7 @@ class ForgetsCharacters(Output):
 
 
 class ForcesFirst(Output):
-    """Takes the first text that goes on for the only one."""
+    """Forces the first matching text even if several match."""
 
     def forced(self) -> bytes:
         return next((text[len(self.written) :] for text in self.texts if text.startswith(self.written)), b"")

@@ -1,4 +1,4 @@
-"""The cases of the conformance test agree with independent checkers."""
+"""The cases of the conformance test agree with independent implementations."""
 
 from __future__ import annotations
 

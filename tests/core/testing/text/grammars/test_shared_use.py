@@ -1,4 +1,4 @@
-"""The conformance test of grammar backends names outputs and constraints that share what they must not."""
+"""The conformance test of grammar backends finds outputs and constraints that share state by mistake."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_outputs_that_disturb_each_other_in_threads_are_named() -> None:
 
 
 class ByTheSource(Honest):
-    """Supports expressions that are plain texts, and keeps what it has loaded by the source alone."""
+    """Supports plain texts as expressions, and caches compiled constraints by their source without their kind."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -61,7 +61,7 @@ class ByKindAndSource(ByTheSource):
 
 
 CLASS = '["only"]'
-"""A list of choices, and a regular expression."""
+"""A source that is both a list of choices and a regular expression."""
 
 
 @pytest.mark.planted_bug("grammar")
