@@ -1,4 +1,4 @@
-"""An engine whose graphs are recorded functions: a replay does the work again on the same tensors."""
+"""An engine with simulated graphs: a replay runs the recorded function again on the same tensors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ VOCABULARY, WIDTH = 23, 64
 
 
 class Recorder(GraphRecorder):
-    """Work is done again as it was recorded: on the same tensors."""
+    """A recorder that runs the recorded function again, on the same tensors."""
 
     name = CudaRecorder.name
     exact = False
@@ -79,7 +79,7 @@ class Recorder(GraphRecorder):
 
 
 class StaticAttention(TorchAttention, GraphCapable):
-    """Decodes from tensors alone, as a captured kernel would; a batch's lists count only in ``refresh``."""
+    """An attention backend that decodes from tensors alone, as in a graph; only ``refresh`` reads a batch's lists."""
 
     def static_plan(self, batch: ForwardBatch) -> None:
         batch.plan = torch.ones(len(batch.kv_lens), dtype=torch.int64)
@@ -100,7 +100,7 @@ class StaticAttention(TorchAttention, GraphCapable):
 
 
 class ExactAttention(StaticAttention):
-    """Decodes in the same way whether a step is captured or not."""
+    """An attention backend that decodes in the same way with and without graphs."""
 
     def plan(self, batch: ForwardBatch) -> None:
         if max(batch.query_lens) > 1:
@@ -110,7 +110,7 @@ class ExactAttention(StaticAttention):
 
 
 class Tiny(Model):
-    """One attention layer over embeddings of tokens and positions."""
+    """A model with one attention layer over embeddings of tokens and positions."""
 
     def __init__(self, env: BuildEnv) -> None:
         super().__init__(SimpleNamespace(), env)
@@ -132,7 +132,7 @@ class Tiny(Model):
 
 
 class Engine:
-    """Scheduler and runner, without messages."""
+    """A scheduler and a runner, without an engine loop."""
 
     def __init__(
         self, *, graphs: bool, capacity: int = 200, max_size: int = 8, page_size: int = 1, overlap: bool = False

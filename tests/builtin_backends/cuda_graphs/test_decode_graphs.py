@@ -1,4 +1,4 @@
-"""Replayed decode steps give what steps without graphs give; what is captured and what is not."""
+"""Replayed decode steps equal steps without graphs; which steps are captured is tested as well."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .graph_bench import CPU, SHAPE, VOCABULARY, WIDTH, Engine, Recorder, Static
 
 
 def crowd(engine: Engine) -> list[list[int]]:
-    """Requests that come and go at different times, some with the same beginning."""
+    """Run requests that start at different times, some with the same prefix; return their outputs."""
     generator = torch.Generator().manual_seed(5)
     for index, (length, count) in enumerate([(5, 9), (1, 3), (12, 20), (7, 1), (40, 6), (12, 15), (3, 22), (9, 9)]):
         tokens = torch.randint(VOCABULARY, (length,), generator=generator).tolist()
@@ -213,7 +213,7 @@ def test_capturing_again_leaves_slots_in_use_alone() -> None:
 
 
 class Snapshot(Recorder):
-    """Takes what Python computed for what it will always be; a step that is done again uses the old lengths."""
+    """A recorder that repeats the values that Python computed during the capture, so that replays use old lengths."""
 
     exact = True
 
@@ -370,7 +370,7 @@ def test_inputs_keep_no_sequence_that_has_ended() -> None:
 
 
 class OwnAttention(StaticAttention):
-    """Brings a recorder along."""
+    """An attention backend with a recorder of its own."""
 
     def recorder(self) -> GraphRecorder:
         recorder = Recorder()
@@ -379,7 +379,7 @@ class OwnAttention(StaticAttention):
 
 
 def extension_context(*, device: str = "cuda", task: str = "generate", ranks: int = 1, **more: Any) -> Any:
-    """The facts from which extensions are built, with the options of backends among ``more``."""
+    """Return the context from which extensions are built; options of backends may be among ``more``."""
     facts = {"causal": True, "states": (), "chunk_size": 2048, "max_running": 300, **more}
     options = {name: facts.pop(name) for name in tuple(facts) if "cuda_graph" in name}
     spec = ModelSpec(name="x", target="x:X", causal=facts.pop("causal"))
@@ -394,7 +394,8 @@ def extension_context(*, device: str = "cuda", task: str = "generate", ranks: in
 
 
 def test_where_the_engine_uses_graphs(caplog: pytest.LogCaptureFixture) -> None:
-    """With a backend's own recorder, or on a CUDA device; whole engines on one are tested with the fake device."""
+    """Graphs are used with a backend's own recorder and on CUDA; whole engines on CUDA are tested with the fake
+    device."""
     engine = Engine(graphs=False)
     kv = engine.runner.kv
     assert kv is not None

@@ -1,4 +1,4 @@
-"""Index arithmetic, plans and borrowed wrappers, with a stand-in that computes from the arrays it is given."""
+"""Indices, plans and shared wrappers of FlashInfer, with a stand-in that computes from the arrays it gets."""
 
 from __future__ import annotations
 

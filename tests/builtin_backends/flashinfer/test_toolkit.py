@@ -18,7 +18,7 @@ def make_toolkit(folder: Path, *headers: str) -> Path:
 
 
 def parts_of(machine: Path) -> toolkit.ToolkitParts:
-    """The parts of a toolkit on a machine."""
+    """Return the expected parts of the CUDA toolkit on ``machine``."""
     driver = machine / "driver" / "libcuda.so.580.159.04"
     return toolkit.ToolkitParts(
         home=machine / "cuda", libraries=(driver, Path("/lib/libcuda_like.so")), headers=machine / "packages"

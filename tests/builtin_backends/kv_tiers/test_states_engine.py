@@ -1,4 +1,4 @@
-"""Whole engines of models with recurrent states: prefixes outlive the pools of keys, values and states."""
+"""Whole engines with recurrent states: stored prefixes survive the pools of keys, values and states."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_slots_are_freed() -> None:
 
 
 class Lost(torch.Tensor):
-    """A tensor that a table cannot enter."""
+    """A tensor that raises an out-of-memory error when it is written into a table."""
 
     @property
     def itemsize(self) -> int:

@@ -1,4 +1,4 @@
-"""Folders in PEFT's format: valid, damaged and unsupported ones."""
+"""Adapter folders in PEFT's format: valid, damaged and unsupported ones."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read(path: Path, **more: Any) -> Adapter:
 
 
 def product(adapter: Adapter, name: str, x: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the adapter's addition in a layer."""
+    """Return the product that the adapter adds to a layer's output."""
     y = torch.zeros(len(x), size)
     adapter.layers[name].after(x, y)
     return y

@@ -1,4 +1,4 @@
-"""Memory of KV slots is allocated ahead of their use, and never more of it than a little."""
+"""Memory of KV slots is allocated a little ahead of its use."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def wait_for(is_true: Callable[[], bool]) -> None:
 
 
 class Calls:
-    """Notes what is to be allocated, and answers as it is told."""
+    """An allocation function that records its calls and returns ``answer``, once ``may_return`` is set."""
 
     def __init__(self, answer: bool = True) -> None:
         self.answer = answer

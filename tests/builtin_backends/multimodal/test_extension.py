@@ -1,4 +1,4 @@
-"""The extension counts the bytes of images, and refuses requests for which there is no room."""
+"""The extension counts the bytes of images, and refuses requests that exceed the limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.core.engine.test_loop import Bench
 
 
 class Encoder(Model, SupportsImages):
-    """Images of any size."""
+    """A model that encodes images of any size as zeros."""
 
     def __init__(self) -> None:
         torch.nn.Module.__init__(self)
@@ -44,7 +44,7 @@ class Encoder(Model, SupportsImages):
 
 
 class Refuses(StepExtension, AdmissionPhase):
-    """Refuses, after others have admitted them, requests with a priority."""
+    """An extension that refuses requests with a priority, after other extensions have admitted them."""
 
     def cache_key(self, sequence: SequenceView) -> str:
         if sequence.request.priority:
@@ -63,7 +63,7 @@ def image(size: int) -> Media:
 
 
 class Unread(list[Any]):
-    """Chunks that must not be looked at."""
+    """A list of chunks that must not be iterated over."""
 
     def __iter__(self) -> Iterator[Any]:
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Quantization to e4m3: near the original, and tensor core calls match the definition."""
+"""Weights quantized to e4m3 are close to the original, and calls of tensor cores match the definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrices in eight bits are near the ones they were made from."""
+"""Matrices quantized to int8 are close to the original ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefix affinity: requests with one prefix meet on one replica, without overloading it."""
+"""Prefix affinity routes requests with a common prefix to one replica, without overloading it."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_without_load_a_repeated_prompt_returns_to_its_replica(sequences: Sequen
 
 
 def hit_rate(policy: Any, replicas: int, slots: int) -> float:
-    """The share of prompt tokens that are cached, of 64 groups with a shared prefix that come in random order."""
+    """Return the share of requests, of 64 groups with a common prefix in random order, whose prefix is cached."""
     generator = random.Random(3)
     caches: list[dict[int, None]] = [{} for _ in range(replicas)]
     loads, hits, count = [Load(number) for number in range(replicas)], 0, 4000

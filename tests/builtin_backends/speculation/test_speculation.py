@@ -1,4 +1,4 @@
-"""Drafts, planned and committed, with a function instead of a model: outputs stay what they are without."""
+"""Drafts are planned and committed without a change of outputs, with a function in place of the model."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_output_says_what_was_drafted_for_it() -> None:
 
 
 def max_output(scheduler: Scheduler, tokens: list[int]) -> int:
-    """Tokens that the pool has room for after a prompt."""
+    """Return the number of tokens for which the pool has room after a prompt."""
     return scheduler.pool.capacity - len(tokens)
 
 
@@ -171,7 +171,7 @@ def expected_long() -> list[int]:
 
 
 def drafted(scheduler: Scheduler, device: Device) -> list[int]:
-    """How many drafts each step had, to the end."""
+    """Run all requests to their end; return the total number of drafted tokens after each step."""
     counts = []
     while scheduler.busy:
         step(scheduler, device)

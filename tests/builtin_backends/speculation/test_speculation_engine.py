@@ -1,4 +1,4 @@
-"""A whole engine with the demo model: what a request gets is the same with drafts, whatever is drafted."""
+"""A whole engine with the demo model: drafts of any quality do not change outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_DRAFT_TOKENS = 5
 
 
 def knowing(sequences: Sequence[Sequence[int]], fraction: float, vocabulary: int) -> Guess:
-    """Knows how these sequences go on, and says something else as often as ``fraction``."""
+    """Return a guess that follows the given sequences, with wrong tokens at the rate ``fraction``."""
     generator = random.Random(3)
 
     def guess(tokens: list[int], max_draft_tokens: int) -> list[int]:
@@ -41,7 +41,7 @@ def knowing(sequences: Sequence[Sequence[int]], fraction: float, vocabulary: int
 def plainly(
     fill: Callable[[Engine], None], finish: Callable[[Engine], None], graphs: bool, pool: int
 ) -> tuple[list[list[int]], dict[str, Output]]:
-    """Whole sequences, and outputs, without drafts."""
+    """Run requests without drafts; return the sequences of prompt and output, and the outputs."""
     engine = Engine(overlap=False, graphs=graphs, pool=pool)
     fill(engine)
     prompts = {message.request.id: message.request.tokens for message in engine.messages}  # type: ignore[union-attr]
@@ -58,7 +58,7 @@ def compare(
     overlap: bool = False,
     pool: int = 4096,
 ) -> Engine:
-    """The same requests without and with drafts; outputs have been compared, log-probabilities up to rounding."""
+    """Run the same requests without and with drafts; assert equal outputs, with log-probabilities up to rounding."""
     known, outputs = plainly(fill, finish, graphs, pool)
     engine = Engine(overlap=overlap, graphs=graphs, pool=pool)
     width = engine.loop.info["vocab_size"]

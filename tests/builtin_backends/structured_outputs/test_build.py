@@ -1,4 +1,4 @@
-"""Choosing the grammar backend and the tokenizer, and servers without structured outputs."""
+"""The choice of the grammar backend and the tokenizer, and servers without structured outputs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CPU, NO_OPTIONS = torch.device("cpu"), PluginOptions()
 
 @pytest.fixture
 def built(tiny_model: Callable[..., Any]) -> Built:
-    """``built(grammar, *blocked)``."""
+    """Return ``built(grammar, *blocked)``, which builds the extensions of an engine."""
     path = tiny_model("llama-3.2-1b").path
 
     def make(grammar: str, *blocked: str, task: str = "auto") -> BuiltExtensions:
@@ -55,7 +55,7 @@ def built(tiny_model: Callable[..., Any]) -> Built:
 
 @pytest.fixture
 def chosen() -> Callable[..., ChosenBackends]:
-    """``chosen(grammar, *blocked)``: the backends that the extension is built with."""
+    """Return ``chosen(grammar, *blocked)``, which returns the backends that the extension is built with."""
 
     def make(grammar: str, *blocked: str) -> ChosenBackends:
         chosen = choose_backends(context(grammar, PluginOptions(block=blocked)))
@@ -66,7 +66,7 @@ def chosen() -> Callable[..., ChosenBackends]:
 
 
 def context(grammar: str, options: PluginOptions = NO_OPTIONS) -> ExtensionContext:
-    """The facts about an engine with this grammar backend, which does not exist."""
+    """Return the context of an engine that uses this grammar backend."""
     plugins = Plugins.discover(options)
     return ExtensionContext(
         config=EngineConfig(backends=BackendOptions(grammar=grammar)),
@@ -147,7 +147,7 @@ def test_a_server_without_the_extension_refuses_options_and_requests_by_name(bui
 
 
 def test_only_the_main_thread_is_interrupted() -> None:
-    """Signals interrupt no other thread."""
+    """The signal handler is installed only if the engine is built in the main thread."""
     before = signal.getsignal(signal.SIGUSR1)
     try:
         with ThreadPoolExecutor(1) as thread:

@@ -1,4 +1,4 @@
-"""Calls in threads: results in order, those that take too long are detached, the others are made nevertheless."""
+"""Calls in threads return results in order; calls that take too long are detached, and the others continue."""
 
 from __future__ import annotations
 

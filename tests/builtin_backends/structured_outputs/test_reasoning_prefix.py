@@ -1,4 +1,4 @@
-"""Grammars that begin after a reasoning prefix, in every way of cutting what ends it."""
+"""Grammars that begin after a reasoning prefix, however its end marker is divided into tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VOCABULARY = Vocabulary(PIECES, (EOS,))
 
 
 class Forced(OneOfTexts):
-    """One text, which leaves no choice."""
+    """A grammar that accepts one text, and forces it."""
 
     def forced(self) -> bytes:
         (text,) = self.texts

@@ -1,4 +1,4 @@
-"""Every kernel against its definition, interpreted; and compiled where there is a GPU."""
+"""Every kernel equals its definition, interpreted, and compiled where there is a GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ device = "cpu" if INTERPRETED else "cuda"
 
 
 class RandomTensors:
-    """Numbers that are the same in each test."""
+    """Creates random tensors that are the same in each test."""
 
     def __init__(self) -> None:
         self.generator = torch.Generator().manual_seed(1)

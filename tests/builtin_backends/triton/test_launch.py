@@ -47,7 +47,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """Clear the cached device properties, before and after."""
+    """Clear the cached device properties before and after the test."""
     launch.can_overlap.cache_clear()
     yield
     launch.can_overlap.cache_clear()
@@ -119,7 +119,7 @@ def test_attention_does_as_its_settings_say(launched: dict[str, dict[str, Any]],
 
 
 def nothing() -> None:
-    """Function that becomes a kernel."""
+    """A function without a body, to be made a kernel."""
 
 
 def check(launched: dict[str, dict[str, Any]], overlap: bool) -> None:

@@ -27,7 +27,7 @@ class Toy(Model):
 
 
 class CopiedToMeta(TorchDispatchMode):
-    """Notes the sizes of the host's tensors that are copied to the meta device."""
+    """Records the sizes of host tensors that are copied to the meta device."""
 
     def __init__(self) -> None:
         super().__init__()

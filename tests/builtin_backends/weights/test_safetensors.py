@@ -63,7 +63,7 @@ def test_consolidated_file_alone_is_read(tmp_path: Path) -> None:
 
 
 def replace_file(path: Path, **tensors: Tensor) -> None:
-    """Put another file in the place of one, which keeps its content for those that have opened it."""
+    """Replace a file; readers that have it open keep the old content."""
     path.unlink()
     save_file(tensors, path)
 

@@ -1,4 +1,4 @@
-"""The conformance test of step extensions finds invalid metrics, gauges and control calls."""
+"""The conformance test of step extensions finds invalid metrics and information, and changes of shared objects."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ NOT_HERE = {"-O3", "-shared", "-fno-exceptions", "-fno-rtti"}
 
 
 def main() -> int:
-    """Build and run; return the exit status of the checks."""
+    """Build and run the checks; return their exit status."""
     missing = lacking(Path("/proc/cpuinfo"))
     if missing:
         print(f"sanitize: skipped, the CPU lacks {', '.join(missing)}")
@@ -77,7 +77,7 @@ def run(command: list[str]) -> bool:
 
 
 def lacking(cpuinfo: Path) -> list[str]:
-    """Return the instructions that the CPU lacks."""
+    """Return the required instructions that the CPU lacks."""
     try:
         text = cpuinfo.read_text(encoding="ascii", errors="replace")
     except OSError:

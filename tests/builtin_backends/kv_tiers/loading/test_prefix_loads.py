@@ -1,4 +1,5 @@
-"""Loads wait for memory, are decided by measured rates, and do not wait for a stuck store."""
+"""Loads of prefixes wait for memory, are started if measured rates make them faster, and do not wait for a stuck
+store."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def until(holds: Callable[[], Any]) -> None:
 
 
 class Clock:
-    """The time, which tests let pass."""
+    """A clock whose time a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -86,7 +87,7 @@ def loads(store: Gated, tier: Tier, prefill: PrefillRate, clock: Clock) -> Itera
 
 
 def submitted(loads: PrefixLoads, keys: Sequence[bytes]) -> PrefixLoad:
-    """A load that is worthwhile."""
+    """Submit a load, which must be worthwhile."""
     load = loads.submit(MissingPrefix(keys, 0))
     assert load is not None
     return load

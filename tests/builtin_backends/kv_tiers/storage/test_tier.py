@@ -1,4 +1,4 @@
-"""What a tier learns about the rate of its store."""
+"""The measured transfer rate of a tier's store."""
 
 from __future__ import annotations
 
