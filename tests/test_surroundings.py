@@ -1,4 +1,4 @@
-"""Nothing outlives the tests, and nothing that ran before them changes what they draw."""
+"""Processes do not outlive the tests, and random numbers do not depend on earlier tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps with prompts as piecewise graphs: equal outputs, no synchronisation, few launches."""
+"""Piecewise graphs for steps with prompts: equal outputs, no synchronisation, and few launches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAMILIES = ["llama-3.2-1b", "qwen3-moe", "deepseek-v3", "gemma-3-1b", "gpt2"]
 
 
 class CountingExecutor(StepExecutor):
-    """Computes steps with another executor, and counts their tokens."""
+    """An executor that counts the tokens of steps and computes them with another executor."""
 
     def __init__(self, inner: StepExecutor) -> None:
         self._inner = inner

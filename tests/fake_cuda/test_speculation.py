@@ -1,4 +1,4 @@
-"""Drafts on the asynchronous fake device: no synchronisation; graphs and overlap are for steps without drafts."""
+"""Drafts on the asynchronous fake device do not synchronise; only steps without drafts use graphs and overlap."""
 
 from __future__ import annotations
 

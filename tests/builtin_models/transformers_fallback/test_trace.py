@@ -1,4 +1,4 @@
-"""The results of tracing without weights, and the refused models."""
+"""Tracing of transformers' models without weights, and the models that are refused."""
 
 from __future__ import annotations
 
