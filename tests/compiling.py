@@ -10,7 +10,7 @@ from sglang_plug_backends.structured_outputs.compiler import GrammarSources
 from sglang_plug_backends.structured_outputs.grammar_worker import _compile
 
 
-class CompilerHere:
+class InProcessCompiler:
     """A stand-in for ``BackendCompiler``, whose process takes seconds to import libraries that are already imported
     here."""
 
@@ -21,9 +21,9 @@ class CompilerHere:
         """Return the grammar backends, which also compile."""
         return self._sources.backends
 
-    def helper(self) -> CompilerHere:
+    def helper(self) -> InProcessCompiler:
         """Return another compiler with the same backends."""
-        return CompilerHere(self._sources)
+        return InProcessCompiler(self._sources)
 
     def compile(self, constraint: Constraint, is_wanted: Callable[[], bool]) -> bytes:
         """Compile a constraint at once, even if it is not wanted, and raise the errors that the process would

@@ -19,10 +19,10 @@ from sglang_plug.clients.thread_client import ThreadClient
 from sglang_plug.engine import loop
 from sglang_plug_backends.structured_outputs import build
 
-from .compiling import CompilerHere
+from .compiling import InProcessCompiler
 from .interpreted_process import InterpretedProcess, is_interpreted, triton_is_interpreted
 from .reaper import Reaper
-from .surroundings import forget_the_callers_options, seed
+from .surroundings import clear_server_environment, seed
 
 if TYPE_CHECKING:
     from .tiny_model import TinyModel
@@ -46,7 +46,7 @@ COLLECT_ALL = loop._collect_all
 
 def pytest_configure(config: pytest.Config) -> None:
     """Set up the environment and the helper processes, before tests are collected."""
-    forget_the_callers_options()
+    clear_server_environment()
     config.stash[REAPER] = Reaper()
     config.stash[INTERPRETED] = InterpretedProcess()
 
@@ -182,7 +182,7 @@ def engines_of_this_process() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "_collect_all", gc.collect)
-        patch.setattr(build, "BackendCompiler", CompilerHere)
+        patch.setattr(build, "BackendCompiler", InProcessCompiler)
         yield
 
 

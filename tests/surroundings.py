@@ -19,7 +19,7 @@ def is_foreign(name: str) -> bool:
     return name.lower() in PROXIES or (name.startswith(OURS) and name not in KEPT)
 
 
-def forget_the_callers_options() -> None:
+def clear_server_environment() -> None:
     """Remove the server's options and proxies from the environment."""
     for name in list(filter(is_foreign, os.environ)):
         del os.environ[name]

@@ -127,8 +127,8 @@ def test_buffers_in_use_at_the_same_time_do_not_overlap(sizes: list[tuple[int, i
     buffers = [Buffer(0, size, first, first + length) for size, first, length in sizes]
     total = assign_offsets(buffers)
     assert all(0 <= buffer.offset and buffer.offset + buffer.size <= total for buffer in buffers)
-    for index, one in enumerate(buffers):
+    for index, buffer in enumerate(buffers):
         for other in buffers[:index]:
-            together = one.first <= other.last and other.first <= one.last
-            apart = one.offset + one.size <= other.offset or other.offset + other.size <= one.offset
+            together = buffer.first <= other.last and other.first <= buffer.last
+            apart = buffer.offset + buffer.size <= other.offset or other.offset + other.size <= buffer.offset
             assert apart or not together

@@ -148,7 +148,7 @@ class Engine:
         cache = RadixCache(page_size, LeastRecentlyUsed(), lambda: float(next(clock)))
         self.scheduler = build_scheduler(pool, cache, FirstCome(), chunk_size=32, max_running=8)
         self.recorder = Recorder()
-        self.graphs = self.made(backend, kv, max_size, page_size) if graphs else None
+        self.graphs = self.make_graphs(backend, kv, max_size, page_size) if graphs else None
         if self.graphs is not None:
             self.graphs.capture(self.model)
         parts: Any = SimpleNamespace(
@@ -167,7 +167,7 @@ class Engine:
     def use(self, graphs: DecodeGraphs | None) -> None:
         self.runner.executors = StepExecutors.of({} if graphs is None else {"decode-graphs": graphs})
 
-    def made(self, backend: AttentionBackend, kv: KVPool, max_size: int, page_size: int) -> DecodeGraphs:
+    def make_graphs(self, backend: AttentionBackend, kv: KVPool, max_size: int, page_size: int) -> DecodeGraphs:
         return DecodeGraphs(
             backend,
             kv,

@@ -400,7 +400,7 @@ def test_where_the_engine_uses_graphs(caplog: pytest.LogCaptureFixture) -> None:
     kv = engine.runner.kv
     assert kv is not None
 
-    def made(backend: AttentionBackend, **facts: Any) -> DecodeGraphs | None:
+    def build_graphs(backend: AttentionBackend, **facts: Any) -> DecodeGraphs | None:
         extension = build.build_decode_graphs(extension_context(**facts))
         if extension is None:
             return None
@@ -414,17 +414,17 @@ def test_where_the_engine_uses_graphs(caplog: pytest.LogCaptureFixture) -> None:
         return graphs
 
     able, unable, own = StaticAttention(SHAPE, CPU), TorchAttention(SHAPE, CPU), OwnAttention(SHAPE, CPU)
-    assert made(able, device="cpu") is None and made(own, device="cpu", task="embed") is None
-    assert made(able, task="embed") is None and made(able, causal=False) is None
+    assert build_graphs(able, device="cpu") is None and build_graphs(own, device="cpu", task="embed") is None
+    assert build_graphs(able, task="embed") is None and build_graphs(able, causal=False) is None
     assert caplog.text == ""
-    assert made(able, disable_cuda_graph=True) is None and "--disable-cuda-graph" in caplog.text
-    assert made(unable) is None and "attention 'x' does not offer them" in caplog.text
-    largest, small = made(own, device="cpu"), made(own, device="cpu", cuda_graph_max_bs=16)
+    assert build_graphs(able, disable_cuda_graph=True) is None and "--disable-cuda-graph" in caplog.text
+    assert build_graphs(unable) is None and "attention 'x' does not offer them" in caplog.text
+    largest, small = build_graphs(own, device="cpu"), build_graphs(own, device="cpu", cuda_graph_max_bs=16)
     assert largest is not None and largest.max_size == 256
     assert small is not None and small.max_size == 16
     small.capture(engine.model)
     assert small.captured[1].batch.tables.shape == (1, 40)
-    assert made(own, device="cpu", disable_cuda_graph=True) is None
+    assert build_graphs(own, device="cpu", disable_cuda_graph=True) is None
     assert "without decode graphs: --disable-cuda-graph" in caplog.text
 
 

@@ -79,14 +79,14 @@ class Calls:
 
 @pytest.fixture
 def pages() -> Iterator[Callable[..., PagesAhead]]:
-    made: list[PagesAhead] = []
+    created: list[PagesAhead] = []
 
     def make(kv: KVPool, populate: Populate) -> PagesAhead:
-        made.append(PagesAhead(kv, populate))
-        return made[-1]
+        created.append(PagesAhead(kv, populate))
+        return created[-1]
 
     yield make
-    for pages in made:
+    for pages in created:
         pages.close()
 
 

@@ -183,7 +183,7 @@ def test_an_idle_engine_forgets_and_tells() -> None:
     assert updates.stats is not None
     assert (updates.stats.cached_slots, updates.stats.free_slots) == (0, 64)
     assert ("memory_relieved_tokens_total", cached) in {(total.name, total.value) for total in updates.stats.counters}
-    served.box.messages.append(Control(7, "info", {}))
+    served.inbox.messages.append(Control(7, "info", {}))
     served.loop.step()
     reply = next(message for message in served.sent if isinstance(message, Reply))
     assert reply.value["memory_relief"] == {"episodes": 1, "evicted_tokens": cached}

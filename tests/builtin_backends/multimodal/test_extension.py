@@ -106,14 +106,14 @@ def test_the_bytes_of_images_are_those_of_the_requests_that_are_there(
             case "misplaced":
                 bench.submit(id, media=(image(size), image(size)))
             case "abort":
-                bench.box.messages.append(Abort((id,)))
+                bench.inbox.messages.append(Abort((id,)))
             case "fail":
                 bench.device.failures = next(failures, 0)
-        bench.box.messages.append(Control(0, "info", {}))
+        bench.inbox.messages.append(Control(0, "info", {}))
         bench.loop.step()
         present = (*bench.scheduler.waiting, *bench.scheduler.running)
         assert extension.bytes == sum(media.size for sequence in present for media in sequence.request.media)
-    bench.box.messages.append(Control(0, "info", {}))
+    bench.inbox.messages.append(Control(0, "info", {}))
     bench.run()
     assert extension.bytes == 0
 

@@ -46,7 +46,7 @@ class GuessingDrafter(Drafter):
         return Guessing(self, prompt)
 
 
-def nearly(next_token: Callable[[list[int]], int], fraction: float, seed: int, vocabulary: int) -> Guess:
+def guess_with_errors(next_token: Callable[[list[int]], int], fraction: float, seed: int, vocabulary: int) -> Guess:
     """Return a guess that follows the model, with wrong tokens at the rate ``fraction`` and of random length."""
     generator = random.Random(seed)
 

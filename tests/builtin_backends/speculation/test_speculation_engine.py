@@ -21,7 +21,7 @@ pytestmark = pytest.mark.whole_engine
 MAX_DRAFT_TOKENS = 5
 
 
-def knowing(sequences: Sequence[Sequence[int]], fraction: float, vocabulary: int) -> Guess:
+def guess_following(sequences: Sequence[Sequence[int]], fraction: float, vocabulary: int) -> Guess:
     """Return a guess that follows the given sequences, with wrong tokens at the rate ``fraction``."""
     generator = random.Random(3)
 
@@ -38,7 +38,7 @@ def knowing(sequences: Sequence[Sequence[int]], fraction: float, vocabulary: int
 
 
 @cache
-def plainly(
+def run_without_drafts(
     fill: Callable[[Engine], None], finish: Callable[[Engine], None], graphs: bool, pool: int
 ) -> tuple[list[list[int]], dict[str, Output]]:
     """Run requests without drafts; return the sequences of prompt and output, and the outputs."""
@@ -59,12 +59,12 @@ def compare(
     pool: int = 4096,
 ) -> Engine:
     """Run the same requests without and with drafts; assert equal outputs, with log-probabilities up to rounding."""
-    known, outputs = plainly(fill, finish, graphs, pool)
+    known, outputs = run_without_drafts(fill, finish, graphs, pool)
     engine = Engine(overlap=overlap, graphs=graphs, pool=pool)
     width = engine.loop.info["vocab_size"]
     speculate(
         engine.loop.scheduler,
-        knowing(known, fraction, width),
+        guess_following(known, fraction, width),
         max_draft_tokens=MAX_DRAFT_TOKENS,
         step_tokens=64,
         vocabulary=width,
@@ -168,7 +168,7 @@ def test_behind_a_draft_whose_logits_are_not_finite_nothing_is_taken() -> None:
             current.finish()
     tokens = plain.outputs["a"].tokens
     known = [*engine.messages[0].request.tokens, *tokens]  # type: ignore[union-attr]
-    speculate(engine.loop.scheduler, knowing([known], 0.0, 1), vocabulary=10**6)
+    speculate(engine.loop.scheduler, guess_following([known], 0.0, 1), vocabulary=10**6)
 
     def broken(layer: nn.Module, inputs: object, logits: Tensor) -> None:
         logits[1:] = torch.nan

@@ -73,10 +73,10 @@ def extension(**options: Any) -> StructuredOutputs:
 def sequence(grammar: Grammar | None, **params: Any) -> Sequence:
     params = {"temperature": 0.0, "stop_token_ids": (EOS,), **params}
     request = Request(id="a", tokens=(1, 2), params=SamplingParams(**params))
-    made = Sequence.of(request, 100, constrained=grammar is not None)
+    result = Sequence.of(request, 100, constrained=grammar is not None)
     if grammar is not None:
-        made.extras[STATE] = GrammarState(grammar)
-    return made
+        result.extras[STATE] = GrammarState(grammar)
+    return result
 
 
 def state(sequence: Sequence) -> GrammarState:

@@ -94,15 +94,15 @@ def gate() -> Gate:
 
 @pytest.fixture
 def make(gate: Gate) -> Iterator[Make]:
-    made: list[Constraints] = []
+    created: list[Constraints] = []
 
     def build(compiler: Any = gate, **options: Any) -> Constraints:
-        made.append(Constraints(compiler, **options))
-        made[-1].start()
-        return made[-1]
+        created.append(Constraints(compiler, **options))
+        created[-1].start()
+        return created[-1]
 
     yield build
-    for constraints in made:
+    for constraints in created:
         constraints.close()
 
 

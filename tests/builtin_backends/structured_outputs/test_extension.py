@@ -15,7 +15,7 @@ from sglang_plug_backends.structured_outputs.compiler import GrammarSources
 from sglang_plug_backends.structured_outputs.constraints import Constraints
 from sglang_plug_backends.structured_outputs.extension import StructuredOutputs
 from sglang_plug_backends.structured_outputs.grammar_state import GrammarState
-from tests.compiling import CompilerHere
+from tests.compiling import InProcessCompiler
 
 from .grammars_of_words import VOCABULARY, Words, extension, follow, sequence, start, state
 
@@ -44,15 +44,15 @@ Make = Callable[..., StructuredOutputs]
 @pytest.fixture
 def make() -> Iterator[Make]:
     """Return ``make(jump)``, which builds an extension that compiles for letters."""
-    made: list[StructuredOutputs] = []
+    created: list[StructuredOutputs] = []
 
     def build(jump: bool = True) -> StructuredOutputs:
-        constraints = Constraints(CompilerHere(Spelling().sources()))
-        made.append(StructuredOutputs(constraints, Grammars(SIZE, jump=jump), None, vocab_size=SIZE))
-        return made[-1]
+        constraints = Constraints(InProcessCompiler(Spelling().sources()))
+        created.append(StructuredOutputs(constraints, Grammars(SIZE, jump=jump), None, vocab_size=SIZE))
+        return created[-1]
 
     yield build
-    for structured in made:
+    for structured in created:
         structured.close()
 
 

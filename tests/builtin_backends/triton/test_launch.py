@@ -87,8 +87,8 @@ def test_products_of_one_row_too(launched: dict[str, dict[str, Any]], overlap: b
         return 1.0 if len(timed) == 1 else 0.5
 
     weight = torch.zeros(8, 64, dtype=torch.bfloat16)
-    made = row.RowProducts(kernels.silu_mul, time, overlap=overlap)
-    multiply = made.pack_linear(weight, None)
+    products = row.RowProducts(kernels.silu_mul, time, overlap=overlap)
+    multiply = products.pack_linear(weight, None)
     assert len(timed) == 1 + len(row.TILES)
     check(launched, overlap)  # as they were timed
     launched.clear()

@@ -102,7 +102,7 @@ def test_a_panic_that_concerns_no_request_is_logged(method: str, caplog: pytest.
 
 def test_a_panic_of_a_control_call_is_its_answer() -> None:
     bench = Bench(extensions={"panicking": Panicking("call")})
-    bench.box.messages.append(Control(1, "call", {}))
+    bench.inbox.messages.append(Control(1, "call", {}))
     bench.loop.step()
     (reply,) = (message for message in bench.sent if isinstance(message, Reply))
     assert reply.status == 500 and "a panic in call" in (reply.error or "")

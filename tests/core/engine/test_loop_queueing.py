@@ -72,15 +72,15 @@ def test_only_those_that_wait_are_ended(bench: Bench, queue: LongestQueue) -> No
     for id in ("third", "fourth", "paused"):
         bench.submit(id)
     bench.loop.step()
-    bench.box.messages.append(Pause(("paused",)))
-    bench.box.messages.append(Abort(("fourth",)))
+    bench.inbox.messages.append(Pause(("paused",)))
+    bench.inbox.messages.append(Abort(("fourth",)))
     bench.loop.step()
     queue.unwanted = queue.open
     bench.run()
     assert bench.end("third") == bench.end("paused") == ("error", 503, "closing")
     assert bench.end("fourth")[0] == "abort" and bench.end("first")[0] == bench.end("second")[0] == "length"
     assert sorted(queue.finished_ids) == ["first", "fourth", "paused", "second", "third"]
-    bench.box.messages.append(Resume(("paused",)))
+    bench.inbox.messages.append(Resume(("paused",)))
     bench.loop.step()
     assert not bench.loop.busy
 
@@ -88,7 +88,7 @@ def test_only_those_that_wait_are_ended(bench: Bench, queue: LongestQueue) -> No
 def test_a_new_request_with_the_id_of_one_that_is_over_is_not_ended(bench: Bench, queue: LongestQueue) -> None:
     bench.submit("third")
     bench.loop.step()
-    bench.box.messages.append(Abort(("third",)))
+    bench.inbox.messages.append(Abort(("third",)))
     bench.loop.step()
     bench.run()
     queue.unwanted = [*queue.open]

@@ -81,9 +81,9 @@ def tier(store: Gated, clock: Clock) -> Tier:
 def loads(store: Gated, tier: Tier, prefill: PrefillRate, clock: Clock) -> Iterator[PrefixLoads]:
     options: dict[str, Any] = {"max_bytes": 4 * LAYOUT.bytes, "max_seconds": 60.0, "always": False, "clock": clock}
     source = PrefixSource(Tiers([tier]), LAYOUT, StateLayout.of((), LAYOUT.tokens), torch.device("cpu"))
-    yield (made := PrefixLoads(source, prefill, promote=lambda blocks: None, **options))
+    yield (prefix_loads := PrefixLoads(source, prefill, promote=lambda blocks: None, **options))
     store.gate.set()
-    made.close(60)
+    prefix_loads.close(60)
 
 
 def submitted(loads: PrefixLoads, keys: Sequence[bytes]) -> PrefixLoad:

@@ -16,8 +16,8 @@ HIDDEN, WIDTH = 8, 6
 def token_by_token(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
     rows = []
     for token, chosen, factors in zip(x, experts.tolist(), weights, strict=True):
-        made = [down[expert] @ silu_mul((gate_up[expert] @ token)[None])[0] for expert in chosen]
-        rows.append(sum((value * factor for value, factor in zip(made, factors, strict=True)), torch.zeros(HIDDEN)))
+        outputs = [down[expert] @ silu_mul((gate_up[expert] @ token)[None])[0] for expert in chosen]
+        rows.append(sum((value * factor for value, factor in zip(outputs, factors, strict=True)), torch.zeros(HIDDEN)))
     return torch.stack(rows)
 
 

@@ -117,7 +117,7 @@ class Engine:
         self.loop.runner.launch = watched  # type: ignore[method-assign]
 
 
-def both(fill: Callable[[Engine], None], **options: Any) -> tuple[Engine, Engine]:
+def compare_with_overlap(fill: Callable[[Engine], None], **options: Any) -> tuple[Engine, Engine]:
     """Serve the same requests without and with overlap; assert equal outputs, with log-probabilities up to rounding."""
     engines = Engine(overlap=False, **options), Engine(overlap=True, **options)
     for engine in engines:

@@ -22,7 +22,7 @@ from sglang_plug_backends.recurrent_state.state_rows import held_state
 from sglang_plug_backends.recurrent_state.state_steps import StateSteps
 from sglang_plug_backends.schedule.policies import FirstCome
 from tests.core.engine.loop_parts import build_loop
-from tests.core.engine.scheduling.scheduler_bench import STOP, PlayedStates, next_token, with_states
+from tests.core.engine.scheduling.scheduler_bench import STOP, SimulatedStates, next_token, with_states
 from tests.core.engine.scheduling.scheduler_bench import sampled as drafted
 
 WIDTH = 400
@@ -46,7 +46,7 @@ class Device:
 
     def __init__(self) -> None:
         self.slots: dict[int, tuple[int, ...]] = {}
-        self.states = PlayedStates()
+        self.states = SimulatedStates()
         self.steps = StateSteps(self.states)  # type: ignore[arg-type]
         self.log: list[str] = []
         self.launched_ids: list[list[str]] = []
@@ -131,7 +131,7 @@ class Device:
         return LaunchedStep([chunk.sequence for chunk in chunks if id(chunk.sequence) in tokens_of], None, results)
 
 
-class Box:
+class QueuedInbox:
     """An inbox that a test fills; waiting for messages while it is empty is an error."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class Bench:
         policy: Any = FirstCome,
         **options: Any,
     ) -> None:
-        self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
+        self.inbox, self.device, self.sent = QueuedInbox(), Device(), list[FromEngine]()
         clock = itertools.count()
         options = with_states(options, page_size)
         self.scheduler = build_scheduler(
@@ -170,7 +170,7 @@ class Bench:
         self.loop = build_loop(
             self.scheduler,
             self.device,
-            self.box,
+            self.inbox,
             self.sent.append,
             info={"vocab_size": 1000, "context_length": WIDTH, "tasks": ["generate"]},
             max_queued=1000,
@@ -187,7 +187,7 @@ class Bench:
         if constrained:
             self.constrained.add(id)
         params = SamplingParams(max_new_tokens=count, stop_token_ids=request.pop("stops", ()))
-        self.box.messages.append(Submit(Request(id=id, tokens=tuple(tokens), params=params, **request)))
+        self.inbox.messages.append(Submit(Request(id=id, tokens=tuple(tokens), params=params, **request)))
 
     def step(self) -> None:
         self.loop.step()
@@ -196,7 +196,7 @@ class Bench:
         assert len(set(free)) == len(free), "a slot was freed twice"
 
     def finish(self, steps: int = 3000) -> None:
-        while self.box.messages or self.scheduler.busy:
+        while self.inbox.messages or self.scheduler.busy:
             self.step()
             steps -= 1
             assert steps, "no end"

@@ -18,7 +18,7 @@ from sglang_plug.engine.messages.api_messages import Abort
 from sglang_plug.engine.startup import build
 from sglang_plug.engine.watchdog import Heartbeat
 
-from .overlap_bench import QUESTIONS, SCHEMA, Engine, both, numbers, without_numbers
+from .overlap_bench import QUESTIONS, SCHEMA, Engine, compare_with_overlap, numbers, without_numbers
 
 pytestmark = pytest.mark.whole_engine
 
@@ -40,7 +40,7 @@ def test_all_ways_of_sampling(graphs: bool) -> None:
         engine.submit("biased", QUESTIONS[1], logit_bias={50: 4.0}, max_new_tokens=15)
         engine.submit("reported", QUESTIONS[2], logprobs=LogprobOptions(start=2, top=3, ids=(5, 6)))
 
-    engines = both(fill, graphs=graphs)
+    engines = compare_with_overlap(fill, graphs=graphs)
     reasons = {id: output.finish.reason for id, output in engines[0].outputs.items() if output.finish}
     assert reasons["stopped"] == reasons["stopped late"] == "stop"
     assert len(engines[0].outputs["stopped late"].tokens) >= 9 > len(engines[0].outputs["stopped"].tokens)

@@ -38,15 +38,17 @@ def traffic(bench: Bench, draw: Callable[..., Any]) -> tuple[dict[str, RequestSp
             case "abort" if requests:
                 id = draw(st.sampled_from(sorted(requests)))
                 aborted.add(id)
-                bench.box.messages.append(Abort((id,)))
+                bench.inbox.messages.append(Abort((id,)))
             case "control":
-                bench.box.messages.append(Control(number, draw(st.sampled_from(["check", "info", "flush_cache"])), {}))
+                bench.inbox.messages.append(
+                    Control(number, draw(st.sampled_from(["check", "info", "flush_cache"])), {})
+                )
             case "fail" if requests:
                 id = draw(st.sampled_from(sorted(requests)))
                 bench.device.bad_rows |= {(bench.device.launches + more, id) for more in range(1, 4)}
-            case "step" | "steps" as how if bench.box.messages or bench.scheduler.busy:
+            case "step" | "steps" as how if bench.inbox.messages or bench.scheduler.busy:
                 for _ in range(1 if how == "step" else 6):
-                    if bench.box.messages or bench.scheduler.busy:
+                    if bench.inbox.messages or bench.scheduler.busy:
                         bench.step()
             case _:
                 pass

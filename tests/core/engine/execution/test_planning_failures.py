@@ -132,13 +132,13 @@ def test_what_was_allocated_for_a_sequence_that_could_not_be_planned_is_freed() 
 
 def test_a_paused_request_continues_after_a_step_that_could_not_be_planned() -> None:
     bench, faulty = with_waiting_requests("plan", overlap=False)
-    bench.box.messages.append(Pause(("a",)))
+    bench.inbox.messages.append(Pause(("a",)))
     bench.loop.step()
     faulty.fails = True
     bench.run()
     faulty.fails = False
     assert bench.end("b")[:2] == ("error", 500)
-    bench.box.messages.append(Resume(("a",)))
+    bench.inbox.messages.append(Resume(("a",)))
     bench.run()
     assert bench.tokens("a") == [5] * 20 and bench.end("a")[0] == "length"
 

@@ -53,7 +53,7 @@ class Loaded:
         self.loads += 1
         return lambda source: LetterTokenizer()
 
-    lifecycle = SimpleNamespace(add=lambda component, made: None)
+    lifecycle = SimpleNamespace(add=lambda component, instance: None)
 
     def settings_arguments(self) -> tuple[Any, ...]:
         return ()

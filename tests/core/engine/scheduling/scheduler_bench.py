@@ -54,7 +54,7 @@ class Clock:
         return self.seconds
 
 
-class PlayedStates:
+class SimulatedStates:
     """A simulated state pool whose rows hold the tokens that their states include, so that wrong or lost states are
     noticed."""
 
@@ -79,7 +79,7 @@ class Device:
 
     def __init__(self) -> None:
         self.slots: dict[int, tuple[int, ...]] = {}
-        self.states = PlayedStates()
+        self.states = SimulatedStates()
         self.steps = StateSteps(self.states)  # type: ignore[arg-type]
         self.computed = 0
 

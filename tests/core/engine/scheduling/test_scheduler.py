@@ -275,13 +275,13 @@ def test_the_time_in_the_queue_is_told_when_a_request_begins_and_not_again() -> 
     scheduler, device, began = make(max_running=1), Device(), time.time()
     submit(scheduler, "a", [1] * 40, arrived=began - 1000.0)
     submit(scheduler, "b", [2], arrived=began + 1000.0)  # by a clock that was set back since
-    told = []
+    queue_seconds = []
     while scheduler.busy:
         step(scheduler, device)
-        told.append(scheduler.counters.queue_seconds)
-    first = told[0]
+        queue_seconds.append(scheduler.counters.queue_seconds)
+    first = queue_seconds[0]
     assert len(first) == 1 and 1000.0 <= first[0] <= 1000.0 + time.time() - began
-    assert [times for times in told if times] == [first, [0.0]]
+    assert [times for times in queue_seconds if times] == [first, [0.0]]
 
 
 def submit_images(scheduler: Scheduler, id: str, tokens: list[int], *images: range, **options: Any) -> Sequence:

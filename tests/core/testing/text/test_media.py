@@ -100,11 +100,11 @@ class OneDigest(Squares):
 
 
 class NewDigests(Squares):
-    made = 0
+    count = 0
 
     def media(self, start: int, image: Image.Image) -> Media:
-        self.made += 1
-        return replace(super().media(start, image), digest=hashlib.sha256(str(self.made).encode()).digest())
+        self.count += 1
+        return replace(super().media(start, image), digest=hashlib.sha256(str(self.count).encode()).digest())
 
 
 class DigestOfPosition(Squares):
@@ -198,8 +198,8 @@ class OtherDtype(Squares):
     name = "u1"
 
     def media(self, start: int, image: Image.Image) -> Media:
-        made = super().media(start, image)
-        return replace(made, arrays={key: replace(item, dtype=self.name) for key, item in made.arrays.items()})
+        media = super().media(start, image)
+        return replace(media, arrays={key: replace(item, dtype=self.name) for key, item in media.arrays.items()})
 
 
 class WiderDtype(OtherDtype):

@@ -22,9 +22,9 @@ class Typed(Lines):
 
     @classmethod
     def for_functions(cls, functions: Mapping[str, Mapping[str, Any]]) -> OutputParser:
-        made = cls()
-        made.names = tuple(functions)
-        return made
+        parser = cls()
+        parser.names = tuple(functions)
+        return parser
 
 
 def test_a_correct_parser_passes() -> None:

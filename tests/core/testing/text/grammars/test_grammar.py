@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend
 from sglang_plug.testing import check_grammar_backend
-from tests.core.written import OneOfTexts
+from tests.core.text_grammar import OneOfTexts
 
 
 class Output(OneOfTexts):
@@ -187,25 +187,25 @@ class ForgetsCharacters(Output):
 
     def allowed(self) -> list[int]:
         actual = super().allowed()
-        if any(len(text) == len(self.written) + 1 and text.startswith(self.written) for text in self.texts):
+        if any(len(text) == len(self.generated) + 1 and text.startswith(self.generated) for text in self.texts):
             actual += [token for token, piece in enumerate(self.pieces) if len(piece) == 1 and token not in actual]
         return actual
 
     @property
     def may_end(self) -> bool:
-        return any(len(self.written) == len(text) and text.startswith(self.written[:-1]) for text in self.texts)
+        return any(len(self.generated) == len(text) and text.startswith(self.generated[:-1]) for text in self.texts)
 
 
 class ForcesFirst(Output):
     """Forces the first matching text even if several match."""
 
     def forced(self) -> bytes:
-        return next((text[len(self.written) :] for text in self.texts if text.startswith(self.written)), b"")
+        return next((text[len(self.generated) :] for text in self.texts if text.startswith(self.generated)), b"")
 
 
 class ForcesTooMuch(Output):
     def forced(self) -> bytes:
-        (remainder, *others) = {text[len(self.written) :] for text in self.texts if text.startswith(self.written)}
+        (remainder, *others) = {text[len(self.generated) :] for text in self.texts if text.startswith(self.generated)}
         return b"" if others or not remainder else remainder + b"!"
 
 

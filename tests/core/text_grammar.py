@@ -17,13 +17,13 @@ class OneOfTexts(Grammar):
         self.tokens: list[int] = []
 
     @property
-    def written(self) -> bytes:
+    def generated(self) -> bytes:
         """The text generated so far, as bytes."""
         return b"".join(self.pieces[token] for token in self.tokens)
 
     def allowed(self) -> list[int]:
         """Return the tokens that may come next."""
-        rests = [text[len(self.written) :] for text in self.texts if text.startswith(self.written)]
+        rests = [text[len(self.generated) :] for text in self.texts if text.startswith(self.generated)]
         starts = {suffix[:end] for suffix in rests for end in range(1, len(suffix) + 1)}
         return [token for token, piece in enumerate(self.pieces) if piece in starts]
 
@@ -44,7 +44,7 @@ class OneOfTexts(Grammar):
 
     @property
     def may_end(self) -> bool:
-        return self.written in self.texts
+        return self.generated in self.texts
 
     @property
     def ended(self) -> bool:
