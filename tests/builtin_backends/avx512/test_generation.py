@@ -127,7 +127,7 @@ def crowd(engine: Engine) -> Outputs:
         engine.loop.step()
     engine.messages.append(Abort(("4",)))
     engine.finish()
-    del engine.outputs["4"]  # how much of it was told is the engine's matter
+    del engine.outputs["4"]  # the number of its output tokens before the abort is not defined
     return engine.outputs
 
 
@@ -137,7 +137,8 @@ def test_families(family: str, tiny_model: Callable[..., Any]) -> None:
     plain, recorded = Engine(path, graphs=False), Engine(path, graphs=True)
     expected = crowd(plain)
     assert crowd(recorded) == expected and len(expected) == 31
-    largest = 7 if family in RECURRENT else 8  # whose prompts begin anew, and so do not fit into one step
+    # recurrent models reuse no prefix here, so that their prompts exceed one step
+    largest = 7 if family in RECURRENT else 8
     assert all(recorded.replayed[size] for size in (1, 3, largest)) and not recorded.replayed[9]
     assert decode_graphs(recorded.loop.runner) is not None and decode_graphs(plain.loop.runner) is None
 

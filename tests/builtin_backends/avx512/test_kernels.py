@@ -131,7 +131,7 @@ def test_norm_of_heads(built: Kernels) -> None:
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 4864), (7, 24), (300, 40)])
 def test_silu_mul(built: Kernels, rows: int, width: int) -> None:
-    x = bfloat16(rows, 2 * width) * 20  # far enough out for the exponential's ends
+    x = bfloat16(rows, 2 * width) * 20  # large enough to reach both limits of the exponential
     before = x.clone()
     torch.testing.assert_close(built.silu_mul(x).double(), definitions.silu_mul(x.double()), **ROUNDED)
     assert torch.equal(x, before)

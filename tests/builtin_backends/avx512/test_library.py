@@ -73,7 +73,7 @@ def test_compiled_once(
     assert "Compiling the CPU kernels with" in caplog.text and built.stat().st_mode & 0o022 == 0
     assert [path for path in built.parent.iterdir() if path != built] == []
     monkeypatch.setenv("PATH", "/nowhere")
-    again = replace(machine, installed=tmp_path / "another")  # as in another process, which remembers nothing
+    again = replace(machine, installed=tmp_path / "another")  # as in another process, without cached results
     assert library.why_not(again) == ""  # no compiler is asked for
 
 

@@ -127,7 +127,7 @@ def test_slots_that_the_cache_replaces_while_a_replay_uses_them(overlap: bool) -
             engine.submit([4, 5, 6, 7], count)
         engine.step()
         assert [sequence.slot_version for sequence in engine.sequences] == [0, 1, 1]
-        engine.submit([8] * 12, 5)  # gets the slots that were given back
+        engine.submit([8] * 12, 5)  # gets the slots of the finished sequences
         outputs.append(engine.finish())
     assert outputs[0] == outputs[1]
 
@@ -170,7 +170,7 @@ def test_a_step_ahead_of_one_bad_row_serves_the_others(graphs: bool, others: int
         if bad:
             engine.submit([7, 20], 6)
         if bad and others == 2:
-            engine.submit([8, 9], 1)  # has no row in the step ahead, so that the others' tokens are looked up
+            engine.submit([8, 9], 1)  # is not in the launched step, so the rows of the other tokens are looked up
         outputs = [output for _ in range(2) for output in engine.pipeline.step()]
         failed = [output.finish.message for output in outputs if output.finish is not None and output.finish.message]
         assert len(failed) == bad and all("not finite" in error for error in failed)

@@ -234,7 +234,7 @@ def test_no_step_calls_the_recorder_while_nothing_is_recorded() -> None:
     points = extension_points({"expert-recorder": extension})
     assert not points.forward.prepare and not points.forward.before_forward
     assert not points.service.step_done and not points.service.between_steps
-    unreadable = SimpleNamespace(input_ids=torch.zeros(2))  # the record would need more of a batch
+    unreadable = SimpleNamespace(input_ids=torch.zeros(2))  # the batch lacks attributes that the recorder needs
     for _ in range(2):
         bench.model(unreadable)
         extension.recorder.start("per_token")

@@ -80,7 +80,7 @@ def test_each_kind_of_layer_plans_once_a_step(backend: ModuleType, fake: ModuleT
         plans = sum(wrapper.plans for wrapper in fake.Wrapper.instances)
         del batch
         gc.collect()
-    assert len(fake.Wrapper.instances) == 3  # borrowed again in each step
+    assert len(fake.Wrapper.instances) == 3  # reused in each step
     assert plans == 9
     assert sorted(wrapper.options.window_left for wrapper in fake.Wrapper.instances) == [-1, -1, 3]
 
@@ -88,7 +88,7 @@ def test_each_kind_of_layer_plans_once_a_step(backend: ModuleType, fake: ModuleT
 def test_batches_in_flight_have_wrappers_of_their_own(backend: ModuleType, fake: ModuleType) -> None:
     attention = backend.FlashInferAttention(SHAPE, CPU, SMALL)
     layer = layer_of(attention)
-    for _ in range(2):  # the second time with wrappers that were given back
+    for _ in range(2):  # the second step reuses the wrappers of the first
         first, second = scene([1], [9]), scene([1], [3])
         for batch in (first, second):
             attention.plan(batch)

@@ -54,7 +54,7 @@ def test_existing_variables_are_kept(machine: Path, monkeypatch: pytest.MonkeyPa
     result = toolkit.complete_toolkit(machine / "links", parts_of(machine))
     assert result == {"FLASHINFER_EXTRA_LDFLAGS": f"-lmine -L{machine / 'links'}"}
     monkeypatch.setenv("FLASHINFER_EXTRA_LDFLAGS", result["FLASHINFER_EXTRA_LDFLAGS"])
-    assert toolkit.complete_toolkit(machine / "links", parts_of(machine)) == result  # not twice
+    assert toolkit.complete_toolkit(machine / "links", parts_of(machine)) == result  # the flag is not added twice
 
 
 def test_home_behind_a_link(tmp_path: Path) -> None:

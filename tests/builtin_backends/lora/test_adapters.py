@@ -296,7 +296,7 @@ def test_a_sequence_that_was_left_out_for_long_blocks_others_with_adapters() -> 
     limit = AdapterLimit(1, lambda sequence: sequence.extras.get("lora"), lambda: now[0])
     second, own, plain = sequence(y), sequence(x), sequence(None)
     waiting = [second, own, plain]
-    for _ in range(1000):  # however often it is asked
+    for _ in range(1000):  # the number of calls does not matter
         assert limit.order(waiting, running) == [own, plain]
     now[0] += MAX_WAIT_SECONDS
     assert limit.order(waiting, running) == [own, plain]

@@ -185,7 +185,8 @@ def test_coordinates_of_the_whole_step() -> None:
         model, [ScheduledChunk(text, 2), ScheduledChunk(resumed, 5), ScheduledChunk(admitted(model, 4, (0, 2)), 3)], CPU
     )
     assert step is not None and step.mrope_positions is not None
-    # the text counts indices; the prompts count twos, and what was generated goes on from the greatest
+    # positions of text are indices; those of the prompts with images are multiples of two, and output tokens continue
+    # after the greatest one
     assert step.mrope_positions.tolist() == [[0, 1, 0, 2, 4, 5, 6, 0, 2, 4]] * 2
 
 

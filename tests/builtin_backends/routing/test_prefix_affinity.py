@@ -55,7 +55,8 @@ def test_prompts_that_share_no_cache_do_not_meet(change: dict[str, Any]) -> None
     policy, replicas = affinity(), [Load(0), Load(1)]
     prompt = request(*range(8))
     assert policy.choose(prompt, replicas) == 0
-    assert policy.choose(replace(prompt, **change), replicas) == 1  # as if it were unknown: to where fewer blocks are
+    # routed like an unknown prefix, to the replica with fewer blocks
+    assert policy.choose(replace(prompt, **change), replicas) == 1
     assert policy.choose(prompt, replicas) == 0
 
 

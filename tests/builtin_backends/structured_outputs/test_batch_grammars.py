@@ -197,7 +197,7 @@ def test_grammars_that_are_quick_are_asked_without_threads_once_they_have_shown_
         assert allowed_tokens(structured, [row]) == [{token}]
         follow(structured, [row], [token])
         row.tokens.append(token)
-        grammar.pause = 2 * quick if token == 6 else 0.0  # for good
+        grammar.pause = 2 * quick if token == 6 else 0.0  # after one slow call, the grammar stays in threads
     assert [thread is here for thread in grammar.fillers] == [False, True, True]
     assert [thread is here for thread in grammar.acceptors] == [True, True, False]
 

@@ -134,7 +134,7 @@ def test_a_model_that_does_not_generate_has_no_grammars(built: Built) -> None:
 def test_a_server_without_the_extension_refuses_options_and_requests_by_name(built: Built) -> None:
     with pytest.raises(ConfigError, match="--grammar-backend xgrammar: the step extension 'structured-outputs'"):
         built("xgrammar", "structured_outputs")
-    for name in ("auto", "none"):  # nothing is asked of the extension
+    for name in ("auto", "none"):  # these names do not need the extension
         blocked = built(name, "structured_outputs")
         assert blocked.points.sampling.allowed == ()
         assert not any(isinstance(holder, StructuredOutputs) for holder in blocked.points.requests.hold_phases)

@@ -83,7 +83,7 @@ def test_time_in_the_queue_does_not_count() -> None:
 
     def take_three_seconds() -> bool:
         now[0] += 3.0
-        return pause.wait(0.06)  # somebody looks meanwhile
+        return pause.wait(0.06)  # gives the waiting thread time to check the limit
 
     one_batch = [take_three_seconds, *[lambda: False] * (CALLS_PER_RUN - 1)]
     threads = Threads(5.0, max_threads=1, now=lambda: now[0])

@@ -46,7 +46,7 @@ class WideGrammar(Grammar):
 
     @property
     def ended(self) -> bool:
-        return False  # as its masks never say that nothing may follow
+        return False  # because its masks always allow further tokens
 
     def forced(self) -> bytes:
         return self.exact.forced()

@@ -118,7 +118,7 @@ def test_pool_in_float8(monkeypatch: pytest.MonkeyPatch) -> None:
     randn = RandomTensors()
     monkeypatch.setattr(
         kernels, "writes", lambda dtype, device: True
-    )  # numbers that need no rounding the interpreter can convert
+    )  # the interpreter converts only numbers that need no rounding
     cos, sin, slots = torch.ones(3, 16), torch.zeros(3, 16), torch.tensor([4, 1, 8])
     for kv_dtype, dtype in itertools.product((torch.float8_e4m3fn, torch.float8_e5m2), DTYPES[:2]):
         shape = AttentionShape(heads=4, kv_heads=2, dim=24, layers=1, kv_dtype=kv_dtype)

@@ -42,7 +42,8 @@ def reference(family: str) -> Any:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_text_against_transformers(family: str) -> None:
-    tolerance = 1e-3 if family.startswith("qwen3.5") else 1e-4  # what comes of states is normalised
+    # outputs of recurrent states are normalised, which amplifies rounding
+    tolerance = 1e-3 if family.startswith("qwen3.5") else 1e-4
     check_model(FAMILIES[family].architecture, config(family), tolerance=tolerance)
 
 
@@ -193,7 +194,8 @@ def test_a_head_of_its_own_or_the_embeddings(family: str) -> None:
     if theirs.config.tie_word_embeddings:
         del weights["lm_head.weight"]
         torch.testing.assert_close(head_of(family, weights), theirs.get_input_embeddings().weight)
-    if not theirs.config.tie_word_embeddings or family in ROW_BY_ROW:  # published ones only seem to be tied
+    # published checkpoints have both matrices although they declare them tied
+    if not theirs.config.tie_word_embeddings or family in ROW_BY_ROW:
         weights["lm_head.weight"] = torch.randn(96, 64)
         torch.testing.assert_close(head_of(family, weights), weights["lm_head.weight"])
 

@@ -155,7 +155,7 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_behind() -> None:
         raise EngineError("the engine process is gone")
 
     pending.send = send
-    for _ in range(2):  # the second is not called a duplicate
+    for _ in range(2):  # the second one is not rejected as a duplicate
         with pytest.raises(EngineError, match="is gone"):
             await anext(pending.submit(REQUEST))
 
@@ -238,7 +238,7 @@ async def test_a_request_whose_reader_falls_behind_is_paused_until_it_has_caught
     await asyncio.sleep(0)
     pending.dispatch(StepOutputs([Output(id="a", tokens=(5,))]))
     await first
-    for _ in range(3 * MAX_UNREAD_TOKENS):  # nobody takes them
+    for _ in range(3 * MAX_UNREAD_TOKENS):  # nobody reads them
         pending.dispatch(StepOutputs([Output(id="a", tokens=(6,))]))
     assert sent[1:] == [Pause(("a",))]
     assert len((await anext(stream)).tokens) == 3 * MAX_UNREAD_TOKENS

@@ -37,7 +37,7 @@ class CapturedCollectives(Collectives):
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
-        return x.repeat(1, self.size)  # every rank's columns are there; those of this rank are true
+        return x.repeat(1, self.size)  # all ranks' columns are present, but only this rank's are right
 
     def broadcast(self, x: Tensor) -> None: ...
 

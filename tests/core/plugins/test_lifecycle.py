@@ -126,7 +126,7 @@ def test_stopping_does_not_wait_for_ever(
         go_on.set()
     assert [call[1] for call in calls[5:]] == ["e", "d", "c", "b", "a"]
     assert [record.getMessage().split()[0] for record in caplog.records] == ["d", "c", "b"]
-    assert seconds < TOTAL_STOP_SECONDS + STOP_SECONDS  # three hanging ones would take longer one after the other
+    assert seconds < TOTAL_STOP_SECONDS + STOP_SECONDS  # three hanging components would take longer one after the other
 
 
 def test_async_methods_are_awaited_in_a_loop(lifecycle: ComponentLifecycle, calls: list[Any]) -> None:

@@ -52,4 +52,4 @@ def test_a_thread_that_never_ends_is_no_reason_to_stay() -> None:
     command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 1
-    assert "in wait" in done.stderr  # the stacks tell who it is
+    assert "in wait" in done.stderr  # the stack traces show the thread

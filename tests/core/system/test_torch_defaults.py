@@ -42,7 +42,7 @@ def test_threads_that_change_it_at_once_leave_it_as_it_was() -> None:
     thread = threading.Thread(target=other)
     with default_dtype(torch.bfloat16):
         thread.start()
-        entered.wait(0.3)  # without a lock it enters here, and remembers bfloat16 as what to put back
+        entered.wait(0.3)  # without a lock, the other thread enters here and would later restore bfloat16
         assert torch.get_default_dtype() == torch.bfloat16
     assert entered.wait(LONG)
     leave.set()

@@ -79,4 +79,4 @@ def record_kernels(monkeypatch: pytest.MonkeyPatch, *, idle: bool = False) -> No
                 monkeypatch.setattr(module, name, Launcher(kernel, not idle or name in CHEAP))
         if hasattr(module, "INTERPRETED"):
             monkeypatch.setattr(module, "INTERPRETED", False)
-    monkeypatch.setattr(row, "WORTH", 1.0)  # of kernel and library, which are equally fast here, take the kernel
+    monkeypatch.setattr(row, "WORTH", 1.0)  # choose the kernel although the library is equally fast here

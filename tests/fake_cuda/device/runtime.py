@@ -179,8 +179,9 @@ def fake_device(monkeypatch: pytest.MonkeyPatch, *, fresh: float = torch.nan) ->
     with monkeypatch.context() as patch, Functions(), Operators():
         for name, value in RUNTIME.items():
             patch.setattr(torch.cuda, name, value)
-        patch.setattr(gc, "collect", lambda *generation: 0)  # nothing here depends on it, and it takes most of a start
-        patch.setattr(torch.__future__, "_swap_module_params_on_conversion", True)  # their class changes
+        # no test depends on collections, which take most of an engine's start
+        patch.setattr(gc, "collect", lambda *generation: 0)
+        patch.setattr(torch.__future__, "_swap_module_params_on_conversion", True)  # parameters change their class
         yield
     clock.finish()
 

@@ -154,7 +154,7 @@ class Operators(TorchDispatchMode):
 def execute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run ``func`` on the device; raise an error if a real device would fail or synchronise."""
     if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
-        with Operators():  # what it makes on the device from nothing
+        with Operators():  # for the tensors that ``func`` creates on the device
             return func.decompose(*args, **kwargs)
     name = str(func).rpartition(".")[0]
     clock.executed[name] += 1
@@ -259,7 +259,7 @@ def _to_copy(func: Any, x: Tensor, **options: Any) -> Tensor:
     if target.type == "cuda":
         return on_device(_recorded(func, (x.inner,), options))
     assert clock.tape is None, "a copy to the host cannot be captured"
-    # torch itself takes pinned memory for what is queued
+    # torch itself keeps queued values in pinned memory
     held = func(x.inner, **options)
     if not queued:
         clock.wait("a copy from the device to the host")

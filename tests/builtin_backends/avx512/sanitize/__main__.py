@@ -43,7 +43,7 @@ def main() -> int:
         if program is None:
             return 1
         options = {"ASAN_OPTIONS": "detect_stack_use_after_return=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
-        # idle threads that spin would take the cores from those that work
+        # spinning idle threads would take the cores from working threads
         environment = {**options, **os.environ, "OMP_WAIT_POLICY": "passive"}
         return subprocess.run([program], env=environment, timeout=TIMEOUT, check=False).returncode
 

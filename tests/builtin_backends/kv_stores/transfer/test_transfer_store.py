@@ -256,7 +256,7 @@ def test_a_client_without_encryption_is_not_heard(opened: Open) -> None:
 def test_a_client_that_knows_only_the_public_key_is_refused(opened: Open) -> None:
     decode = opened()
     with raw_socket(decode.address, keys=CurveKeys(*zmq.curve_keypair())) as socket:
-        with suppress(zmq.Again):  # the connection may have been refused by now, and would never take it
+        with suppress(zmq.Again):  # the connection may have been refused already, and would block the message for ever
             socket.send_multipart([LACKS, b"1", block(1).key], flags=zmq.NOBLOCK)
         assert not socket.poll(300)
 

@@ -130,7 +130,7 @@ def test_a_load_that_is_slower_than_computing_is_left_out(
 def test_a_load_is_measured_again_later_without_holding_a_request(
     loads: PrefixLoads, store: Gated, tier: Tier, prefill: PrefillRate, clock: Clock
 ) -> None:
-    tier.load_rate.observe(LAYOUT.bytes, 20.0, clock.now)  # a network that was gone for a while
+    tier.load_rate.observe(LAYOUT.bytes, 20.0, clock.now)  # the network was interrupted for a while
     prefill.seconds_per_token = 1.0
     clock.now += TRIAL_SECONDS - 1
     assert loads.submit(MissingPrefix(KEYS[:2], 0)) is None and loads.idle

@@ -83,7 +83,7 @@ def stopped_clock() -> Callable[[], float]:
 
 
 def test_before_the_first_step_nothing_is_waited_for() -> None:
-    now = [-1.0]  # at a time at which a step that had ended at 0 would be waited for
+    now = [-1.0]  # at this time, a step that ended at 0 would be waited for
     quota = StepQuota(10, clock=lambda: now[0], changed=NobodyWaits())
     for _ in range(5):
         quota.take(8)

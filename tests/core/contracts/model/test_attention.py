@@ -172,7 +172,7 @@ def test_tokens_of_an_image_attend_to_each_other(
     layer = Attention(BuildEnv(attention=backend, kernels=kernels), 1, scale=0.3, window=window)
     contexts, counts = [[5, 3, 8, 1, 2, 9, 4], [6, 7, 10]], [5, 3]
     kv = KVPool.of(SHAPE, slots=11, dtype=torch.float32, device=CPU)
-    before = torch.randn(2, 2, 2, 16, generator=generator)  # keys and values of what is in the pool already
+    before = torch.randn(2, 2, 2, 16, generator=generator)  # keys and values of tokens that are in the pool already
     kv.store(1, before[0], before[1], torch.tensor([5, 3]))
     batch = make_batch(contexts, counts, kv=kv, device=CPU)
     images = (

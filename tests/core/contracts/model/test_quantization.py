@@ -130,7 +130,7 @@ def test_the_names_of_other_checkpoints_are_told() -> None:
 def test_ordinary_weights_are_converted_after_loading() -> None:
     checkpoint = weights()
     model = small_model(Halves("linear"))
-    assert model.block["out"].weight.is_meta  # no memory until it is known what is to be loaded
+    assert model.block["out"].weight.is_meta  # allocated only when the tensors of the scheme are known
     model.quantize()
     model.load_weights(checkpoint.items())
     model.prepare()

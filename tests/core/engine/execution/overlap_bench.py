@@ -98,7 +98,7 @@ class Engine:
         try:
             while self.messages or self.loop.busy:
                 self.step()
-                if self.loop.scheduler.accounts()["running"] == 0:  # grammars are compiled by other threads
+                if self.loop.scheduler.accounts()["running"] == 0:  # gives the threads that compile grammars time
                     time.sleep(0.001)
         finally:
             self.loop.close()

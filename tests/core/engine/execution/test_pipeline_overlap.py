@@ -54,9 +54,10 @@ def test_constraints_among_others(graphs: bool) -> None:
     schema = Constraint("json_schema", SCHEMA)
 
     def fill(engine: Engine) -> None:
-        for number, constraint in enumerate((colours, letters, schema)):  # compiled, so that nothing waits for that
+        # compiled before, so that no request waits for its grammar
+        for number, constraint in enumerate((colours, letters, schema)):
             engine.submit(f"first {number}", QUESTIONS[0], constraint=constraint, max_new_tokens=1)
-            while len(engine.outputs) <= number:  # one after the other: compiling ends in any order
+            while len(engine.outputs) <= number:  # one after the other, because grammars are compiled in any order
                 engine.step()
         engine.submit("free", QUESTIONS[0], max_new_tokens=60)
         engine.submit("regex", QUESTIONS[1], constraint=colours, max_new_tokens=30)

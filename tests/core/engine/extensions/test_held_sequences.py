@@ -117,4 +117,4 @@ def test_who_holds_a_request_that_another_refuses_is_told_of_its_end() -> None:
     alone = Holder(refusal="no")
     with pytest.raises(RequestError, match="no"):
         held_by(alone).hold(sequence())
-    assert alone.finished_ids == ["a"]  # it had admitted the request
+    assert alone.finished_ids == ["a"]  # the extension had admitted the request

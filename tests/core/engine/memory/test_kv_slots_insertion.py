@@ -134,7 +134,7 @@ def test_an_extension_can_follow_what_is_cached() -> None:
     assert recorder.restored == [("one", 8), ("one", 16)]
     compare()
     running = sequence(27, 100)
-    assert kv.allocate(running, kv.match(running), 0)  # evicts some of it
+    assert kv.allocate(running, kv.match(running), 0)  # evicts a part of the cached prefix
     compare()
     running.computed = 24
     kv.committed(running, prefilling=True)

@@ -149,7 +149,7 @@ def test_a_worker_rank_builds_the_same_batches(data: st.DataObject) -> None:
             count = data.draw(st.integers(1, remaining))
             drafts = tuple(range(data.draw(st.integers(0, 3)))) if count == remaining else ()
             chunk = ScheduledChunk(seq, count, drafts=drafts)
-            del seq.slots[chunk.start :]  # what a draft had that failed
+            del seq.slots[chunk.start :]  # the slots of a rejected draft
             seq.slots.extend(next(fresh) for _ in range(chunk.width))
             chunks.append(chunk)
         if not chunks:

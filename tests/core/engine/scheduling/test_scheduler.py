@@ -274,7 +274,7 @@ def test_what_predicts_a_forced_token_is_computed_if_its_log_probability_is_want
 def test_the_time_in_the_queue_is_told_when_a_request_begins_and_not_again() -> None:
     scheduler, device, began = make(max_running=1), Device(), time.time()
     submit(scheduler, "a", [1] * 40, arrived=began - 1000.0)
-    submit(scheduler, "b", [2], arrived=began + 1000.0)  # by a clock that was set back since
+    submit(scheduler, "b", [2], arrived=began + 1000.0)  # the clock was set back since its arrival
     queue_seconds = []
     while scheduler.busy:
         step(scheduler, device)

@@ -92,7 +92,7 @@ class Recorder(GraphRecorder):
         if self.captures > self.limit():
             try:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
-            finally:  # the end of a capture that failed is another error
+            finally:  # torch raises another error when a failed capture ends
                 raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
         return graph
 

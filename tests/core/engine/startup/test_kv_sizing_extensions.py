@@ -56,7 +56,7 @@ class Sizing:
 def test_memory_of_the_host_for_extensions_is_not_the_pool_s() -> None:
     sizing = Sizing()
     stores = HostStores(lambda room: room - 50 * sizing.slot)
-    assert sizing.slots(None, stores=stores) in (50, 51)  # a part of a slot is left
+    assert sizing.slots(None, stores=stores) in (50, 51)  # the remaining memory may be less than a slot
     with pytest.raises(ConfigError, match="no memory for stores: .* are left for it; lower it"):
         sizing.slots(None, stores=HostStores(lambda room: room + 2))
 

@@ -275,7 +275,7 @@ class Shared(Bytes):
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         self.buffer = [START] if special else []
-        time.sleep(0.0001)  # lets another thread in
+        time.sleep(0.0001)  # lets another thread run
         for octet in super().encode(text, special=False):
             self.buffer.append(octet)
         return list(self.buffer)

@@ -116,7 +116,7 @@ class Layout:
         self.length, self.wrong = len(tokens), wrong
 
     def positions(self, start: int, end: int) -> Iterable[int]:
-        return range(end)  # of all tokens, whatever the first one is
+        return range(end)  # positions of all tokens, not only from ``start`` on
 
     def chunk_end(self, end: int) -> int:
         return {"end": end - 1, "inside": min(end + 1, self.length)}.get(self.wrong, end)

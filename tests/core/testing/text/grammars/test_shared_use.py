@@ -25,7 +25,7 @@ class SharedScratch(Output):
         for token in self.allowed():
             word, bit = divmod(token, 32)
             self.scratch[word] |= 1 << bit if bit < 31 else -(1 << 31)
-        time.sleep(1e-4)  # as tensors do that take long: another thread's turn
+        time.sleep(1e-4)  # lets another thread run, as long operations on tensors do
         mask[row] = mask.new_tensor(self.scratch)
 
 
