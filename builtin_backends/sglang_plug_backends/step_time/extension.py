@@ -55,7 +55,7 @@ class StepTime(StepExtension, StepBudgetPhase, ServicePhase, MetricsPhase):
         self._model = StepTimeModel()
         self._unobserved = 0
         self.target_seconds = MIN_SECONDS if target is None else target
-        """Time of the last step in which sequences decoded and prompts waited, or of the first such step at least."""
+        """Target duration of the last step with decoding sequences and waiting prompts; before it, the least target."""
 
     def prompt_budget(self, decoding: Sequence[ChunkView]) -> TimedBudget | None:
         """Return the prompt tokens that fit into a step with ``decoding``; see ``StepBudgetPhase``."""

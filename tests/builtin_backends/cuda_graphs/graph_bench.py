@@ -119,7 +119,7 @@ class Tiny(Model):
         self.attention = Attention(env, 0, scale=0.6)
         self.router = Router(16, 4, 2, env, layer=0)
         self.peeks: int | None = None
-        """Contexts that are longer count more."""
+        """Context length above which hidden states are doubled; ``None``: the forward pass reads no lengths."""
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         x = self.embed(batch.input_ids) + self.position_embed(batch.positions)

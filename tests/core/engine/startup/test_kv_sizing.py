@@ -139,7 +139,7 @@ class Start:
         self.inbox: list[ToEngine] = []
         self.sent: list[FromEngine] = []
         self.limit = 1000
-        """Captures that find room."""
+        """Number of graph captures for which there is memory."""
         self.recorder = Recorder
         self.memory_of: Callable[[], Memory | None] = lambda: self.memory
         load, make = rank_components.load_model, KVPool.of.__func__  # type: ignore[attr-defined]
