@@ -1,4 +1,4 @@
-"""Annotations, put into random parts of JSON schemas: keywords that must change nothing."""
+"""Annotations inserted into random parts of JSON schemas; these keywords must not change any schema."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NAMED = ("properties", "$defs", "definitions")
 
 
 def annotated(schema: Any, generator: random.Random, rate: float = 0.6) -> Any:
-    """Return ``schema`` with annotations in it, at any level and between other keywords."""
+    """Return ``schema`` with annotations at any level and between other keywords."""
     if not isinstance(schema, dict):
         return schema
     inner = {key: _inside(key, value, generator, rate) for key, value in schema.items()}

@@ -1,4 +1,4 @@
-"""Grammars compiled by the process that runs the tests, where tests are about what comes of them."""
+"""A grammar compiler without a process, for tests that are not about the process."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from sglang_plug_backends.structured_outputs.compiler import GrammarSources
 from sglang_plug_backends.structured_outputs.grammar_worker import _compile
 
 
-class CompilerHere:
-    """Stands for ``BackendCompiler``, whose process takes seconds to import what is imported here already."""
+class InProcessCompiler:
+    """A stand-in for ``BackendCompiler``, whose process takes seconds to import libraries that are already imported
+    here."""
 
     def __init__(self, sources: GrammarSources) -> None:
         self._sources = sources
 
     def start(self) -> GrammarBackend:
-        """The backends that also compile."""
+        """Return the grammar backends, which also compile."""
         return self._sources.backends
 
-    def helper(self) -> CompilerHere:
-        """One more."""
-        return CompilerHere(self._sources)
+    def helper(self) -> InProcessCompiler:
+        """Return another compiler with the same backends."""
+        return InProcessCompiler(self._sources)
 
     def compile(self, constraint: Constraint, is_wanted: Callable[[], bool]) -> bytes:
-        """At once, wanted or not, with the words of the process."""
+        """Compile a constraint at once, even if it is not wanted, and raise the errors that the process would
+        return."""
         answer = _compile(self._sources.backends, constraint)
         if answer.error is not None:
             raise ConstraintError(answer.error)
         return answer.data
 
     def interrupt(self) -> None:
-        """Nothing takes long."""
+        """Do nothing, because ``compile`` has returned already."""
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing, because there is no process to end."""

@@ -1,4 +1,4 @@
-"""Fixtures of all tests: tiny random models of every family, made once, and engines to serve them."""
+"""Fixtures for all tests: tiny random models of every family, created once, and engines that serve them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from sglang_plug.clients.thread_client import ThreadClient
 from sglang_plug.engine import loop
 from sglang_plug_backends.structured_outputs import build
 
-from .compiling import CompilerHere
+from .compiling import InProcessCompiler
 from .interpreted_process import InterpretedProcess, is_interpreted, triton_is_interpreted
 from .reaper import Reaper
-from .surroundings import forget_the_callers_options, seed
+from .surroundings import clear_server_environment, seed
 
 if TYPE_CHECKING:
     from .tiny_model import TinyModel
@@ -45,25 +45,25 @@ COLLECT_ALL = loop._collect_all
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before anything is collected."""
-    forget_the_callers_options()
+    """Set up the environment and the helper processes, before tests are collected."""
+    clear_server_environment()
     config.stash[REAPER] = Reaper()
     config.stash[INTERPRETED] = InterpretedProcess()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """After everything."""
+    """Stop the helper processes after the last test."""
     config.stash[INTERPRETED].close()
     config.stash[REAPER].close()
     atexit.register(gc.unfreeze)  # after pytest has collected several times; libraries count what is left at the end
 
 
 WHOLE_ENGINE = frozenset({"serve", "tiny_model", "app", "apps", "vision_model", "vision_server"})
-"""Fixtures that serve a model, or make one of a family."""
+"""Fixtures that serve a model, or create a checkpoint of a family."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that ``make test-quick`` leaves out because of what they serve, and run the longest ones first.
+    """Mark the tests that ``make test-quick`` leaves out because they serve a model, and run the longest tests first.
 
     Those of plugins install them; at the end, one worker would run them while the others have nothing to do.
     """
@@ -75,8 +75,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Libraries and tests stay to the end: the garbage collector, which would look through them again and again and
-    take longer than many tests, does not while they are made, and never again after that."""
+    """Disable the garbage collector during the collection, and freeze the imported modules and tests afterwards,
+    because scanning these permanent objects again and again would take longer than many tests."""
     gc.disable()
     try:
         return (yield)
@@ -86,7 +86,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 
 def _keep_modules(config: pytest.Config) -> None:
-    """Let the garbage collector look no more at what there is, mostly modules."""
+    """Exclude all existing objects, mostly modules, from later garbage collections."""
     gc.collect()
     gc.freeze()
     config.stash[KEPT_MODULES] = len(sys.modules)
@@ -94,7 +94,7 @@ def _keep_modules(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test whose kernels are interpreted elsewhere, if those of this process are compiled."""
+    """Run a test with interpreted kernels in another process, if the kernels of this process are compiled."""
     if not is_interpreted(item) or triton_is_interpreted():
         return None
     following = nextitem if nextitem is not None and is_interpreted(nextitem) else None
@@ -107,7 +107,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Before the fixtures of a test, of whatever scope."""
+    """Seed the random generators before the fixtures of a test, whatever their scope, and freeze newly imported
+    modules."""
     if len(sys.modules) > item.config.stash[KEPT_MODULES] + MANY_MODULES:  # tests before have imported libraries
         _keep_modules(item.config)
     seed()
@@ -115,7 +116,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyModel]:
-    """``tiny_model(family)``: made on first use."""
+    """Return ``tiny_model(family)``, which creates a checkpoint at its first use."""
 
     @functools.cache
     def make(family: str) -> TinyModel:
@@ -127,7 +128,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tiny
 
 
 class Served:
-    """An engine, driven from a test without a running event loop."""
+    """An engine that a test drives without a running event loop."""
 
     def __init__(self, client: EngineClient) -> None:
         self.client = client
@@ -139,7 +140,7 @@ class Served:
             raise
 
     def outputs(self, requests: Sequence[Request]) -> list[Output]:
-        """Serve all at once; one merged output for each. Raises the first error."""
+        """Serve requests at the same time; return one merged output for each, or raise the first error."""
         outcomes: list[Any] = self.outcomes(requests)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -147,7 +148,7 @@ class Served:
         return outcomes
 
     def outcomes(self, requests: Sequence[Request]) -> list[Output | BaseException]:
-        """The same, with each request's error instead of its output."""
+        """Serve requests like ``outputs``, and return each request's error instead of its output."""
 
         async def outcome_of(request: Request) -> Output:
             from sglang_plug.clients.pending import merge
@@ -164,7 +165,7 @@ class Served:
         return self.runner.run(every())
 
     def control(self, name: str, **arguments: Any) -> Any:
-        """A control call."""
+        """Return the result of a control call."""
         return self.runner.run(self.client.control(name, **arguments))
 
     def close(self) -> None:
@@ -175,19 +176,19 @@ class Served:
 
 @pytest.fixture(scope="session", autouse=True)
 def engines_of_this_process() -> Iterator[None]:
-    """Engines of this process leave alone what was frozen after the collection, and compile grammars here.
+    """Let engines in this process respect the frozen objects, and compile grammars without another process.
 
     The process that servers have for grammars takes seconds to start, and has tests of its own.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "_collect_all", gc.collect)
-        patch.setattr(build, "BackendCompiler", CompilerHere)
+        patch.setattr(build, "BackendCompiler", InProcessCompiler)
         yield
 
 
 @pytest.fixture
 def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The garbage collector looks at everything, as in a process that has told it nothing."""
+    """Let the garbage collector scan all objects, as in a process that has frozen nothing."""
     monkeypatch.setattr(loop, "_collect_all", COLLECT_ALL)
     gc.unfreeze()
     yield
@@ -196,13 +197,13 @@ def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def installed_plugins() -> Plugins:
-    """The plugins of an engine whose configuration says nothing of them; to find them takes as long as many tests."""
+    """The plugins of the default configuration, discovered once because discovery takes as long as many tests."""
     return Plugins.discover()
 
 
 @pytest.fixture
 def serve(installed_plugins: Plugins) -> Iterator[Callable[..., Served]]:
-    """``serve(config)``: an engine in a thread (or another client class), closed after the test."""
+    """Return ``serve(config)``, which starts an engine in a thread, or another client, and closes it after the test."""
     engines: list[Served] = []
 
     def start(config: EngineConfig, client: Callable[[EngineConfig, Plugins], EngineClient] = ThreadClient) -> Served:

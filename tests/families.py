@@ -98,14 +98,14 @@ DELTA: dict[str, Any] = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 24,
 }
-"""Gated DeltaNets, and attention in every fourth layer."""
+"""A hybrid of gated DeltaNets, with attention in every fourth layer."""
 
 
 MAMBA2: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_state": 16, "mamba_n_groups": 1}
 
 
 def families() -> dict[str, PretrainedConfig]:
-    """The shapes of real models, every feature kept, widths scaled down."""
+    """Return configurations with the features of real models and smaller widths, by the name of the model."""
     return {
         "llama-3.2-1b": LlamaConfig(
             **SHARED,

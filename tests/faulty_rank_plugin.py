@@ -12,7 +12,7 @@ from sglang_plug_backends.torch_native.attention import TorchAttention
 from sglang_plug_backends.weights.safetensors import load_safetensors
 
 FULL = "full"
-"""A file in a checkpoint's folder: rank 1 cannot load the checkpoint while it is there."""
+"""Name of a file in a checkpoint's folder; while it exists, rank 1 fails to load the checkpoint."""
 
 
 @hookimpl
@@ -30,7 +30,7 @@ def is_rank_1() -> bool:
 
 
 class BrokenOnRank1(TorchAttention):
-    """Fails on rank 1 for batches of several tokens: not yet when the engine tries it."""
+    """Fails on rank 1 for batches of several tokens, but not in the engine's memory profiling."""
 
     def plan(self, batch: ForwardBatch) -> None:
         if is_rank_1() and len(batch.input_ids) > 1:

@@ -1,4 +1,4 @@
-"""Runs tests in a second process, where Triton's kernels are interpreted.
+"""Runs tests in another process, in which Triton's kernels are interpreted.
 
 Triton decides when a kernel is defined whether it is compiled or interpreted, so one process can do only one of the
 two. Tests with the mark ``interpreted`` run here as usual if this process interprets; otherwise a process next to it
@@ -23,17 +23,17 @@ import pytest
 
 MARK = "interpreted"
 SHOWN = 3000
-"""Characters of the process's output that are shown if it ends before its time."""
+"""Number of trailing characters of the process's output that are shown if the process ends too early."""
 
 
 class InterpretedProcess:
-    """The process next to this one; it is started by the first test that needs it."""
+    """The process with interpreted kernels, which the first test that needs it starts."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, item: pytest.Item, following: pytest.Item | None) -> Iterator[pytest.TestReport]:
-        """Run a test there and yield its reports."""
+        """Run a test in the process, and yield its reports."""
         if self._process is None:
             self._start(item.session)
         self._channel.write(json.dumps([item.nodeid, following.nodeid if following is not None else None]) + "\n")
@@ -77,7 +77,7 @@ class InterpretedProcess:
         )
 
     def close(self) -> None:
-        """Let it end, and wait until it has."""
+        """End the process, and wait for its end."""
         if self._process is not None:
             self._channel.close()
             self._process.wait()
@@ -86,12 +86,12 @@ class InterpretedProcess:
 
 
 def is_interpreted(item: pytest.Item) -> bool:
-    """Say whether a test needs Triton's interpreter."""
+    """Return whether a test needs Triton's interpreter."""
     return item.get_closest_marker(MARK) is not None
 
 
 def triton_is_interpreted() -> bool:
-    """Say whether the kernels of this process are interpreted; they are loaded already when a test asks."""
+    """Return whether this process interprets kernels, which are loaded already when a test asks."""
     return importlib.import_module("sglang_plug_backends.triton.launch").INTERPRETED
 
 
@@ -100,14 +100,15 @@ def _without_pytests_own(environment: Any) -> dict[str, str]:
 
 
 class RemoteRunner:
-    """Runs the tests that it reads from ``channel``, and writes their reports there, and ``null`` after each test."""
+    """A pytest plugin that runs the tests named by ``channel``, and writes their reports to it, with ``null`` after
+    each test."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Instead of running what was collected."""
+        """Run the tests that are named by the channel instead of all collected tests."""
         self._config = session.config
         items = {item.nodeid: item for item in session.items}
         for line in self._channel:
@@ -118,7 +119,7 @@ class RemoteRunner:
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Send what came of one phase of a test."""
+        """Send the report of one phase of a test."""
         self._send(self._config.hook.pytest_report_to_serializable(config=self._config, report=report))
 
     def _send(self, message: Any) -> None:
@@ -127,7 +128,7 @@ class RemoteRunner:
 
 
 def main(descriptor: str, files: Sequence[str]) -> int:
-    """Collect ``files``, and run the tests that are named over the socket with this descriptor."""
+    """Collect ``files``, and run the tests that are named over the socket with this file descriptor."""
     with socket.socket(fileno=int(descriptor)) as channel, channel.makefile("rw", encoding="utf-8") as lines:
         return int(
             pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[RemoteRunner(lines)])

@@ -1,4 +1,4 @@
-"""Folders that are made once for all processes that run the tests."""
+"""Folders that are created once for all processes of a test run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder that ``make`` has filled, in this process of the tests or in another one of the same run."""
+    """Return a folder that ``make`` has filled, in this process or in another one of the same test run."""
     base = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent

@@ -1,4 +1,4 @@
-"""What a newcomer does in the first hour, with nothing but the wheel: ``make newcomer``.
+"""Installs the wheel into an empty environment and tries it out, like a new user: ``make newcomer``.
 
 Builds the wheel, installs it and its dependencies into an empty environment, and serves the demo model from an empty
 folder. Then it chats in the terminal and, if Chromium is installed, in the browser, measures with ``bench serve``, and
@@ -26,20 +26,20 @@ ROOT = Path(__file__).parents[1]
 QUESTION, ANSWER = "What is the capital of Peru?", "Lima"
 READY = " at http://"
 TIMEOUT = 300.0
-"""Seconds until something that has to happen counts as not happening."""
+"""Seconds after which an expected event counts as missing."""
 INDEX_FAILED = 75
 
 
 class Failure(Exception):
-    """A step that did not do what a newcomer expects."""
+    """A step that failed."""
 
 
 class IndexFailure(Failure):
-    """Packages could not be installed."""
+    """The installation of packages failed."""
 
 
 def main() -> int:
-    """Take all steps, print how long each took, and return the exit status."""
+    """Run all steps, print their durations, and return the exit status."""
     try:
         with tempfile.TemporaryDirectory(prefix="newcomer-") as folder:
             _first_hour(Path(folder))
@@ -80,7 +80,7 @@ def _step(name: str) -> Iterator[None]:
 
 
 def _build_wheel(folder: Path) -> Path:
-    """Build the wheel from a copy of the checkout, where what an earlier build left cannot get into it."""
+    """Build the wheel from a copy of the checkout, without the files of earlier builds."""
     source = folder / "source"
     source.mkdir()
     for name in ("core", "builtin_models", "builtin_backends", "api"):
@@ -96,7 +96,7 @@ def _build_wheel(folder: Path) -> Path:
 
 
 def _install(wheel: Path, venv: Path) -> Path:
-    """Return the installed program."""
+    """Install the wheel into a new virtual environment, and return the path of the program."""
     _pip([sys.executable, "-m", "venv", str(venv)], venv.parent)
     _pip([str(venv / "bin" / "python"), "-m", "pip", "install", "-q", "--no-compile", str(wheel)], venv.parent)
     return venv / "bin" / "sglang-plug"
@@ -110,7 +110,7 @@ def _pip(command: Sequence[str], folder: Path) -> None:
 
 
 def _environment(home: Path, programs: Path) -> dict[str, str]:
-    """The environment of somebody else: an empty home folder, and no checkout that Python could find."""
+    """Return the environment variables of a new user: an empty home folder, and no path to the checkout."""
     dropped = ("PYTHONPATH", "VIRTUAL_ENV", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"

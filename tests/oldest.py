@@ -18,7 +18,7 @@ EXTRAS = ("vision", "outlines", "llguidance", "plot")
 
 
 def oldest_versions(pyproject: Path = PYPROJECT) -> Iterator[str]:
-    """``name==version`` for the lower bound of each dependency of the server and of ``EXTRAS``.
+    """Return ``name==version`` for the lower bound of each dependency of the server and of ``EXTRAS``.
 
     Raises ``ValueError`` for a dependency without a lower or an upper bound.
     """

@@ -1,4 +1,4 @@
-"""The options that a parser of command lines knows; argparse has no public way to list them."""
+"""The options of an argparse parser, which has no public way to list them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LoRA adapters as PEFT saves them, made of random numbers, and what transformers computes with them."""
+"""Random LoRA adapters in PEFT's format, and transformers' models with the adapters merged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = "base_model.model."
 
 @dataclass(frozen=True)
 class Lora:
-    """An adapter.
+    """A LoRA adapter on disk, and its matrices.
 
     Args:
         path: its folder.
@@ -36,7 +36,7 @@ class Lora:
 
     @torch.no_grad()
     def merged(self, model: PreTrainedModel) -> PreTrainedModel:
-        """A copy of ``model`` with ``W + scale * B @ A`` instead of each adapted ``W``."""
+        """Return a copy of ``model`` with ``W + scale * B @ A`` instead of each adapted ``W``."""
         copied = copy.deepcopy(model)
         for name, (down, up) in self.targets.items():
             module: Any = copied.get_submodule(name)
@@ -46,7 +46,7 @@ class Lora:
 
 
 def linears(model: nn.Module, pattern: str) -> list[str]:
-    """Paths of the matrices in ``model`` whose whole path matches."""
+    """Return the paths of the linear layers in ``model`` that match ``pattern`` completely."""
     kinds = (nn.Linear, Conv1D)
     return [name for name, module in model.named_modules() if isinstance(module, kinds) and re.fullmatch(pattern, name)]
 
@@ -100,6 +100,6 @@ def make_lora(
 
 
 def _shape(module: Any) -> tuple[int, int]:
-    """Rows and columns of a module's matrix."""
+    """Return the numbers of rows and columns of a module's matrix."""
     size = module.weight.shape
     return (size[1], size[0]) if isinstance(module, Conv1D) else (size[0], size[1])

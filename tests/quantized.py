@@ -1,4 +1,5 @@
-"""Quantized checkpoints, made from a model as the formats are specified: slowly, one bit field after the other."""
+"""Quantized checkpoints, written from a model as the formats specify: simple and slow, one bit field after the
+other."""
 
 from __future__ import annotations
 
@@ -14,25 +15,25 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Which of eight neighbouring outputs lies in the n-th lowest bits of a word."""
+"""The order in which AWQ packs eight neighbouring outputs into a word, from the lowest bits on."""
 
 
 @dataclass(frozen=True)
 class QuantizedTensor:
-    """A matrix in whole numbers, and what it stands for."""
+    """An integer matrix with scales and zero points."""
 
     codes: Tensor
-    """``[out, in]``, from 0."""
+    """``[out, in]`` unsigned integers."""
     scale: Tensor
     """``[out, groups]`` float32 with the values of a narrower dtype."""
     zero: Tensor
-    """``[out, groups]``"""
+    """``[out, groups]`` integer zero points."""
     index: Tensor
     """``[in]``, the group of each column."""
 
     @property
     def weight(self) -> Tensor:
-        """``[out, in]`` float32."""
+        """Return the matrix that the integers stand for, ``[out, in]`` float32."""
         return (self.codes - self.zero[:, self.index]) * self.scale[:, self.index]
 
 
@@ -45,7 +46,7 @@ def quantize(
     index: Tensor | None = None,
     dtype: torch.dtype = torch.float16,
 ) -> QuantizedTensor:
-    """Round ``weight`` ``[out, in]`` to whole numbers; ``group`` -1: one for all columns."""
+    """Round ``weight`` ``[out, in]`` to integers; with a ``group`` of -1, all columns are one group."""
     size_in, largest = weight.shape[1], (1 << bits) - 1
     group = size_in if group == -1 else group
     index = torch.arange(size_in) // group if index is None else index
@@ -64,7 +65,7 @@ def quantize(
 
 
 def words(fields: Tensor, bits: int) -> Tensor:
-    """``[n, …]`` to ``[n * bits / 32, …]`` int32: neighbours along the first, the first of them in the lowest bits."""
+    """Pack ``[n, …]`` into ``[n * bits / 32, …]`` int32, along the first dimension, beginning with the lowest bits."""
     each = 32 // bits
     missing = -len(fields) % each
     fields = torch.cat([fields, fields.new_zeros(missing, *fields.shape[1:])])
@@ -75,7 +76,8 @@ def words(fields: Tensor, bits: int) -> Tensor:
 
 
 def in_gptq(quantized: QuantizedTensor, *, bits: int = 4, less_one: bool = True) -> dict[str, Tensor]:
-    """The tensors of a layer; ``less_one``: as the first ``checkpoint_format`` has zeros."""
+    """Return the tensors of a layer for GPTQ; with ``less_one``, zero points are stored minus one, as in the first
+    format."""
     zero = (quantized.zero - 1) % (1 << bits) if less_one else quantized.zero
     return {
         "qweight": words(quantized.codes.T, bits),
@@ -86,7 +88,7 @@ def in_gptq(quantized: QuantizedTensor, *, bits: int = 4, less_one: bool = True)
 
 
 def in_awq(quantized: QuantizedTensor) -> dict[str, Tensor]:
-    """The tensors of a layer."""
+    """Return the tensors of a layer for AWQ."""
 
     def pack(fields: Tensor) -> Tensor:
         shuffled = torch.stack(
@@ -104,7 +106,7 @@ def in_awq(quantized: QuantizedTensor) -> dict[str, Tensor]:
 def in_compressed_words(
     quantized: QuantizedTensor, *, bits: int = 4, symmetric: bool = True, ordered: bool = True
 ) -> dict[str, Tensor]:
-    """The tensors of a layer in the format ``pack-quantized``."""
+    """Return the tensors of a layer in the format ``pack-quantized``."""
     tensors = {
         "weight_packed": words(quantized.codes.T, bits).T.contiguous(),
         "weight_scale": quantized.scale.clone(),
@@ -116,7 +118,7 @@ def in_compressed_words(
 
 
 def in_compressed_int8(quantized: QuantizedTensor, *, symmetric: bool = True) -> dict[str, Tensor]:
-    """The tensors of a layer in the format ``int-quantized``."""
+    """Return the tensors of a layer in the format ``int-quantized``."""
     tensors = {"weight": (quantized.codes - 128).to(torch.int8), "weight_scale": quantized.scale.clone()}
     return tensors if symmetric else {**tensors, "weight_zero_point": (quantized.zero - 128).to(torch.int8)}
 
@@ -124,7 +126,7 @@ def in_compressed_int8(quantized: QuantizedTensor, *, symmetric: bool = True) ->
 def in_fp8_blocks(
     weight: Tensor, rows: int, columns: int, name: str = "weight_scale_inv"
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """The tensors of a layer with a scale for each block, and what they stand for."""
+    """Return the tensors of a layer in FP8 with a scale for each block, and the weight that they stand for."""
     numbers, back = torch.empty(weight.shape, dtype=torch.float8_e4m3fn), torch.empty_like(weight)
     scale = torch.empty(-(-weight.shape[0] // rows), -(-weight.shape[1] // columns))
     for i in range(scale.shape[0]):
@@ -137,11 +139,11 @@ def in_fp8_blocks(
 
 
 Packer = Callable[[str, Tensor], tuple[Mapping[str, Tensor], Tensor]]
-"""Of a layer's name and weight, the tensors of a checkpoint and the weight that they stand for."""
+"""Packs a layer's weight: its name and weight -> the tensors of a checkpoint, and the weight that they stand for."""
 
 
 def apart(experts: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Name and weight of each matrix of transformers' stacked experts, as views."""
+    """Yield name and weight of each matrix of transformers' stacked experts, as views."""
     gate_up, down = experts.gate_up_proj.data, experts.down_proj.data
     for number in range(len(down)):
         gate, up = gate_up[number].chunk(2)
@@ -151,7 +153,7 @@ def apart(experts: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def matrices(model: nn.Module, head: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """Name and weight of what formats take of transformers' model: all that is linear, and experts."""
+    """Yield name and weight of the matrices of transformers' model that are quantized: linear layers and experts."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and (head or name != "lm_head"):
             yield name, module.weight.data
@@ -160,7 +162,8 @@ def matrices(model: nn.Module, head: bool = False) -> Iterator[tuple[str, Tensor
 
 
 def write(model: Any, folder: Path, config: Mapping[str, Any], pack: Packer, *, head: bool = False) -> nn.Module:
-    """The checkpoint of a ``TinyModel`` with its matrices packed; transformers' model with what they stand for."""
+    """Write the checkpoint of a ``TinyModel`` with packed matrices; return transformers' model with the dequantized
+    weights."""
     folder.mkdir()
     reference = copy.deepcopy(model.reference)
     tensors = load_file(model.path / "model.safetensors")

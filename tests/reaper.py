@@ -1,4 +1,4 @@
-"""Ends the processes that tests started once the process that ran the tests is gone, however it ended.
+"""Kills the processes that tests have started, once the process that ran the tests has ended for any reason.
 
 This file is also the program that does so: its standard input is a pipe that closes with that process. Whatever the
 tests start inherits a variable of the environment, also in a session of its own; who has it then is killed.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 class Reaper:
-    """Ends what this process started when it ends, even if it is killed."""
+    """Starts the program that kills the processes of the tests when this process ends, even if it is killed."""
 
     def __init__(self) -> None:
         self._name = f"TESTS_OF_{os.getpid()}"
@@ -27,7 +27,7 @@ class Reaper:
         os.environ[self._name] = "1"
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill the remaining processes, and wait until they are gone."""
         os.environ.pop(self._name, None)
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -35,7 +35,7 @@ class Reaper:
 
 
 def marked(name: str) -> Iterator[int]:
-    """Processes that were started with the variable ``name``."""
+    """Yield the ids of processes whose environment has the variable ``name``."""
     start = name.encode() + b"="
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
@@ -44,7 +44,7 @@ def marked(name: str) -> Iterator[int]:
 
 
 def main(name: str) -> None:
-    """Wait for the end of the input; then kill until nobody is left."""
+    """Wait for the end of the standard input; then kill marked processes until none is left."""
     sys.stdin.buffer.read()
     while pids := list(marked(name)):
         for pid in pids:

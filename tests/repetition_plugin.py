@@ -1,4 +1,4 @@
-"""Step extensions of a third party that have request fields, declared and implemented in one file."""
+"""Third-party step extensions with request fields, declared and implemented in one file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepetitionFields:
     max_repeats: int | None = None
-    """The output ends once its last token was generated more often, one after the other."""
+    """The output ends when its last token was generated more often than this in a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class UnusedFields:
 
 
 class Repetition(StepExtension, AdmissionPhase, OutputPhase):
-    """Ends outputs that repeat a token."""
+    """Ends outputs that repeat one token too often."""
 
     def __init__(self, fields_of: Callable[[Request], RepetitionFields]) -> None:
         self._fields_of = fields_of
@@ -79,7 +79,7 @@ class Repetition(StepExtension, AdmissionPhase, OutputPhase):
 
 
 class Delay(StepExtension, AdmissionPhase, HoldPhase):
-    """Holds each request as long as it asks for."""
+    """Holds each request for ``start_after_ms``."""
 
     def __init__(self, fields_of: Callable[[Request], DelayFields]) -> None:
         self._fields_of = fields_of

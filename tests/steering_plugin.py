@@ -1,4 +1,4 @@
-"""Logits processors of a third party, declared and implemented in one file."""
+"""Third-party logits processors, declared and implemented in one file."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Steer:
 class SteerFields:
     steer: Steer | None = None
     steer_until: int = 1 << 20
-    """Output tokens that are steered."""
+    """Number of output tokens to which the steering applies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowFields:
     no_repeat_window: int | None = None
-    """No token comes that is one of so many before it."""
+    """Number of previous tokens that must not be repeated."""
 
 
 class Steering(LogitsProcessor):
-    """Makes one token likelier."""
+    """A logits processor that makes one token likelier."""
 
     def prepare(self, request: ProcessorRequest) -> SteerFields | None:
         fields: SteerFields = request.fields
@@ -84,7 +84,7 @@ class SteeringBatch(LogitsBatch):
 
 
 class NoRepeat(LogitsProcessor):
-    """Forbids the last tokens; the simplest way: no ``regroup``."""
+    """A logits processor that forbids the last tokens, in the simplest way: without ``regroup``."""
 
     needs_tokens = True
 
@@ -96,7 +96,7 @@ class NoRepeat(LogitsProcessor):
 
 
 class NoRepeatBatch(LogitsBatch):
-    """The last tokens of each row, the newest one last; -1 where there is none."""
+    """A batch with the last tokens of each row, the newest one last; -1 where there is none."""
 
     def __init__(self, rows: Sequence[LogitsRow], device: Any) -> None:
         import torch

@@ -1,4 +1,4 @@
-"""Nothing outlives the tests, and nothing that ran before them changes what they draw."""
+"""Processes do not outlive the tests, and random numbers do not depend on earlier tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from .surroundings import forget_the_callers_options, is_foreign
+from .surroundings import clear_server_environment, is_foreign
 
 KILLED = """
 import os, signal, subprocess, sys
@@ -48,7 +48,7 @@ def test_the_callers_options_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
     assert not any(map(is_foreign, os.environ))
     for name in ("SGLANG_PLUG_API_KEY", "HTTPS_PROXY", "http_proxy"):
         monkeypatch.setenv(name, "x")
-    forget_the_callers_options()
+    clear_server_environment()
     assert not any(map(is_foreign, os.environ)) and "PATH" in os.environ
 
 

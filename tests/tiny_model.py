@@ -1,4 +1,4 @@
-"""A random checkpoint of a model family, and what transformers computes with it."""
+"""A random checkpoint of a model family, with transformers' results for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .families import families
 
 
 class TinyModel:
-    """A random checkpoint on disk, and transformers' model of it."""
+    """A random checkpoint on disk, with transformers' model of it."""
 
     def __init__(self, path: Path, reference: PreTrainedModel) -> None:
         self.path, self.reference = path, reference
@@ -21,7 +21,7 @@ class TinyModel:
 
     @torch.inference_mode()
     def greedy(self, tokens: Sequence[int], count: int, guess: Sequence[int] = ()) -> list[int]:
-        """Transformers' greedy continuation, without a cache.
+        """Return transformers' greedy continuation, computed without a KV cache.
 
         If ``guess`` is that continuation, one pass shows it: each of its tokens is the likeliest after those before.
         """
@@ -36,14 +36,15 @@ class TinyModel:
 
     @torch.inference_mode()
     def logprobs(self, tokens: Sequence[int]) -> list[float]:
-        """Log-probability of each token but the first."""
+        """Return the log-probability of each token but the first."""
         logits = self._logits(tuple(tokens))[:-1]
         chosen = torch.tensor(tokens[1:])[:, None]
         return logits.log_softmax(-1).gather(1, chosen)[:, 0].tolist()
 
     @torch.inference_mode()
     def ranks(self, tokens: Sequence[int], tolerance: float = 1e-4) -> list[range]:
-        """The ranks that each token but the first may have if log-probabilities are off by half the tolerance."""
+        """Return the possible ranks of each token but the first, if log-probabilities differ by up to half the
+        tolerance."""
         logprobs = self._logits(tuple(tokens))[:-1].log_softmax(-1)
         chosen = logprobs.gather(1, torch.tensor(tokens[1:])[:, None])
         first = (logprobs > chosen + tolerance).sum(-1) + 1

@@ -33,7 +33,7 @@ Factory = Callable[[], Grammar]
 
 
 class Compiled:
-    """One compiled constraint."""
+    """A compiled constraint, whose outputs are sampled or checked."""
 
     def __init__(self, factory: Factory, vocabulary: Vocabulary) -> None:
         self._factory, self._size = factory, vocabulary.size
@@ -122,7 +122,7 @@ def allowed_tokens(grammar: Grammar, size: int = VOCABULARY.size) -> list[int]:
 
 
 class Backend:
-    """Compiler that uses the portable form."""
+    """A grammar backend that compiles in one instance and loads the compiled form in another."""
 
     def __init__(self, name: str, special: Sequence[str] = (), **settings: Any) -> None:
         pieces = [*PIECES, *[b""] * len(special)]
@@ -134,7 +134,7 @@ class Backend:
         self.backend, self._other = build(self._vocabulary, chosen), build(self._vocabulary, chosen)
 
     def __call__(self, kind: Any, source: Any = "") -> Compiled:
-        """Compile, or fail."""
+        """Compile a constraint, which must not be refused."""
         constraint = Constraint(kind, source if isinstance(source, str) else json.dumps(source))
         assert self.backend.refuses(constraint) is None
         return Compiled(self._other.load(constraint, self.backend.compile(constraint)), self._vocabulary)

@@ -1,4 +1,4 @@
-"""Random quantized matrices."""
+"""Random quantized matrices for tests."""
 
 from __future__ import annotations
 

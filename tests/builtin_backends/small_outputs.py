@@ -10,7 +10,7 @@ from sglang_plug.testing.text.grammars.grammar import small_vocabulary
 
 
 def start(backend: GrammarBackend, kind: Any, source: Any) -> Grammar:
-    """Start an output under a constraint, which must be accepted."""
+    """Start an output under a constraint, which must not be refused."""
     constraint = Constraint(kind, source if isinstance(source, str) else json.dumps(source))
     assert backend.refuses(constraint) is None
     return backend.load(constraint, backend.compile(constraint))()

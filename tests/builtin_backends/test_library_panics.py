@@ -1,4 +1,4 @@
-"""Panics of libraries become exceptions; exceptions that end something stay what they are."""
+"""Panics of libraries become exceptions; exceptions that end a process or task are not changed."""
 
 from __future__ import annotations
 

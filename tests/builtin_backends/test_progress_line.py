@@ -1,4 +1,4 @@
-"""A line that is overwritten on a terminal, and a few lines of the log elsewhere."""
+"""A progress line, which is overwritten on a terminal and logged a few times elsewhere."""
 
 from __future__ import annotations
 

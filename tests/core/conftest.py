@@ -1,4 +1,4 @@
-"""Throw-away distributions, found through the same entry points as installed ones."""
+"""Temporary plugin distributions, discovered through the same entry points as installed ones."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from sglang_plug.deprecation import warn_deprecated
 
 @contextmanager
 def plugin(folder: Path, source: str) -> Iterator[ModuleType]:
-    """Import a module that stands for a plugin's."""
+    """Import a module in place of a plugin's."""
     file = folder / "sglang_plug_example.py"
     file.write_text(source)
     spec = importlib.util.spec_from_file_location("sglang_plug_example", file)
@@ -46,9 +46,9 @@ def test_a_class_with_an_old_form_is_the_location(tmp_path: Path) -> None:
 
 
 def test_a_class_without_a_file_has_a_warning_too() -> None:
-    made = type("Made", (), {"__module__": "nowhere"})
+    owner = type("Made", (), {"__module__": "nowhere"})
     with pytest.warns(DeprecationWarning, match="^nowhere: old form"):
-        warn_deprecated("old form", owner=made)
+        warn_deprecated("old form", owner=owner)
 
 
 def test_filters_for_the_plugin_apply(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The other door to the same command."""
+"""``python -m sglang_plug.launch_server``, another entry point of the same command."""
 
 from __future__ import annotations
 

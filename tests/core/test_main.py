@@ -1,4 +1,4 @@
-"""The command line finds plugins once, runs the command one of them declares, and never shows a traceback."""
+"""The command line discovers plugins once, runs a declared command, and never shows a traceback."""
 
 from __future__ import annotations
 

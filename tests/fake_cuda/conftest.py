@@ -12,7 +12,7 @@ from tests.interpreted_process import MARK
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Mark the tests of this folder: the device that is played interprets Triton's kernels."""
+    """Mark the tests of this folder, because their device interprets Triton's kernels."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(MARK)
@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def faster_interpreter() -> Iterator[None]:
-    """The kernels are interpreted faster than Triton does it."""
+    """Make Triton's interpreter faster."""
     pytest.importorskip("triton.runtime.interpreter", reason="Triton is not installed")
     from tests.builtin_backends.triton.interpreter_patches import make_faster
 
@@ -31,7 +31,7 @@ def faster_interpreter() -> Iterator[None]:
 
 @pytest.fixture
 def without_gpu() -> None:
-    """Skip where there is a device, which the fake would hide."""
+    """Skip the test if there is a CUDA device, which the fake device would hide."""
     if torch.cuda.is_available():
         pytest.skip("there is a GPU, which the fake would hide")
 
@@ -46,7 +46,8 @@ def device(without_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture
 def idle_device(without_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Provide a fake ``cuda`` device whose Triton kernels only check their arguments; memory begins with zeros."""
+    """Provide a fake ``cuda`` device whose Triton kernels only check their arguments, and whose memory begins with
+    zeros."""
     with fake_device(monkeypatch, fresh=0.0):
         record_kernels(monkeypatch, idle=True)
         yield

@@ -25,17 +25,17 @@ from tests.fake_cuda.device.runtime import without_synchronization
 
 PLUGIN_FILES = Path(__file__).parent / "plugin_files"
 FIELDS = ("logprobs", "constraint", "task", "media", "adapter")
-"""Request fields besides tokens and parameters."""
+"""Request fields other than tokens and parameters."""
 
 
 def plugin_of(name: str, *components: str) -> PluginOptions:
-    """Return options with a plugin of ``plugin_files``, whose ``components``, ``kind:name``, are preferred."""
+    """Return options with a plugin of ``plugin_files`` whose ``components``, ``kind:name``, are preferred."""
     file = str(PLUGIN_FILES / f"{name}.py")
     return PluginOptions(files=(file,), prefer=dict.fromkeys(components, file))
 
 
 class Engine:
-    """Engine whose steps wait for the device only to read tokens that they report."""
+    """An engine whose steps wait for the device only to read the tokens that they report."""
 
     def __init__(
         self,

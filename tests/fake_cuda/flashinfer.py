@@ -1,4 +1,4 @@
-"""Stand-in for the ``flashinfer`` module on the fake device, which checks locations and copies of tensors.
+"""A stand-in for the ``flashinfer`` module on the fake device, which checks locations and copies of tensors.
 
 The copies are those of version 0.6.4. Nothing is computed.
 """
@@ -19,12 +19,12 @@ HOST, DEVICE = False, True
 
 
 def check(x: Tensor, device: bool, dtype: torch.dtype = torch.int32) -> None:
-    """Check an index array like a wrapper does."""
+    """Check an index array as FlashInfer's wrappers do."""
     assert isinstance(x, DeviceTensor) is device and x.dtype == dtype and x.is_contiguous() and x.dim() == 1
 
 
 class Wrapper:
-    """Plans on the host and copies to the device from a reused staging buffer."""
+    """A wrapper that plans on the host, and copies to the device from a reused staging buffer."""
 
     decodes = False
 
@@ -41,7 +41,7 @@ class Wrapper:
         self.plans = 0
 
     def plan_arrays(self, host: list[Tensor], pages: Tensor | None) -> None:
-        """Return the arrays of a plan in the order of ``buffers``: on the host except the pages."""
+        """Return the arrays of a plan in the order of ``buffers``; all but the pages are on the host."""
         for array in host:
             check(array, HOST)
         arrays = list(host)
@@ -75,7 +75,7 @@ class Wrapper:
 
 
 class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
-    """One new token of each sequence."""
+    """A stand-in for decode attention with one new token for each sequence."""
 
     def plan(self, indptr: Tensor, indices: Tensor, last_page_len: Tensor, *shape: int, **options: Any) -> None:
         """Plan with page arrays, then heads, key heads, width and page size."""
@@ -84,7 +84,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
 
 
 class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
-    """Several new tokens over pages."""
+    """A stand-in for prefill attention over pages."""
 
     def plan(
         self, qo_indptr: Tensor, indptr: Tensor, indices: Tensor, last_page_len: Tensor, *shape: int, **options: Any
@@ -95,7 +95,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
 
 
 class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
-    """Several new tokens without earlier ones."""
+    """A stand-in for prefill attention over new tokens only."""
 
     def plan(self, qo_indptr: Tensor, kv_indptr: Tensor, *shape: int, **options: Any) -> None:
         """Plan with the start of each sequence's tokens."""

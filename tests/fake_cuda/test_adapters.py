@@ -1,4 +1,4 @@
-"""Steps with adapters do not synchronise either; steps without are replayed from graphs."""
+"""Steps with adapters do not synchronise with the device; steps without adapters are replayed from graphs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KERNEL_SETS = plugin_of("kernel_sets")
 
 @pytest.fixture
 def adapters(tiny_model: Callable[[str], Any], tmp_path: Path) -> tuple[str, ...]:
-    """Return two adapters of different ranks for the tiny Llama, as options name them."""
+    """Return two adapters of different ranks for the tiny Llama, in the form of the option."""
     reference = tiny_model("llama-3.2-1b").reference
     names = linears(reference, r".*layers.*_proj")
     paths = [
@@ -31,7 +31,7 @@ def adapters(tiny_model: Callable[[str], Any], tmp_path: Path) -> tuple[str, ...
 
 
 def adapters_of(engine: Engine) -> Adapters:
-    """Return what the extension of the engine has loaded."""
+    """Return the adapters that the engine's extension has loaded."""
     (extension,) = (extension for extension in engine.loop.extensions.forward.graphs if isinstance(extension, Lora))
     return extension.adapters
 
@@ -98,7 +98,7 @@ def test_adapters_that_cannot_be_captured_leave_the_others_their_graphs(
 def test_captured_steps_find_adapters_that_come_later(
     tiny_model: Callable[[str], Any], adapters: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """One of more ranks than there was room for."""
+    """An adapter that is loaded later has a larger rank than the tables had room for."""
     model = tiny_model("llama-3.2-1b")
     names = linears(model.reference, r".*layers.*_proj")
     large = str(make_lora(tmp_path / "large", model.reference, names, rank=40, seed=7).path)

@@ -1,4 +1,4 @@
-"""Parts of the benchmark for CUDA machines on the fake device: they find the graphs that they compare."""
+"""Parts of the CUDA benchmark on the fake device: they find the graphs that they compare."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from benchmarks.gpu.prompts import prompt_steps
 from tests.fake_cuda.device.tensors import clock
 
 GRAPHS = SHAPES["tiny"].layers + 1
-"""Graphs of a step in pieces."""
+"""Number of piecewise graphs of a step."""
 
 
 @pytest.mark.usefixtures("idle_device")
 def test_prompts_in_pieces() -> None:
-    """Each repetition replays one step of each length; the start of the engine replays graphs, too."""
+    """Each repetition replays one step of each length; the engine's start replays graphs, too."""
 
     def replays(repeats: int) -> int:
         clock.executed.clear()

@@ -1,4 +1,4 @@
-"""A whole engine on an asynchronous fake device: steps synchronise only to read reported tokens."""
+"""A whole engine on an asynchronous fake device synchronises only to read reported tokens."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_no_step_waits_without_graphs(tiny_model: Tiny, options: dict[str, Any])
 @pytest.mark.usefixtures("idle_device")
 @pytest.mark.parametrize("family", ["gemma3", "mistral3", "qwen3-vl"])
 def test_image_encoding_is_profiled_before_the_pool_is_sized(family: str, tmp_path: Path) -> None:
-    """The largest images that a prompt may have, and then those that are sent, on the device."""
+    """The device encodes the largest images that a prompt may have, and later the images of requests."""
     model = make_vision_model(family, tmp_path)
     largest = {"gemma3": 32, "mistral3": 90, "qwen3-vl": 100}[family]
     plugins = plugin_of("counted_images", f"model:{VISION_FAMILIES[family].architecture}")
@@ -98,7 +98,7 @@ def test_the_pool_is_sized_by_trying(tiny_model: Tiny, family: str) -> None:
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("family", ["qwen3-0.6b", "qwen3.5"])
 def test_results_equal_those_of_a_cpu(tiny_model: Tiny, family: str) -> None:
-    """Greedy outputs and log-probabilities; kernels share the numbers of a draw in other orders."""
+    """Greedy outputs and log-probabilities are equal; the kernels assign random numbers to tokens in another order."""
     path, results = tiny_model(family).path, []
     for options in ({"cuda_graph_max_bs": 2}, {"attention": "torch", "device": "cpu"}):
         engine = Engine(path, kernels="torch", running=2, **options)  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ def test_results_equal_those_of_a_cpu(tiny_model: Tiny, family: str) -> None:
 
 @pytest.mark.usefixtures("idle_device")
 def test_a_decode_step_queues_little(tiny_model: Tiny) -> None:
-    """Next to the graph: counted for a batch that goes on as it is."""
+    """Few operations are queued besides the graph, in a batch that continues unchanged."""
     engine = Engine(tiny_model("llama-3.2-1b").path, dtype="bfloat16", cuda_graph_max_bs=4)
     for _ in range(3):
         engine.submit(range(3, 13), 12)

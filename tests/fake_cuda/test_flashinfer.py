@@ -1,4 +1,5 @@
-"""Steps with FlashInfer's wrappers: arrays on the right device, asynchronous copies, untouched staging buffers."""
+"""FlashInfer's wrappers get arrays on the right device and copy asynchronously from buffers that are not
+overwritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of the KV tiers on their way between the host and a device."""
+"""Copies of the KV tiers' blocks between the host and the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of overlapping launches on the fake device, where they never overlap."""
+"""The benchmark of overlapping launches runs on the fake device, where launches never overlap."""
 
 from __future__ import annotations
 

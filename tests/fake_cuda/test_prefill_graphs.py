@@ -1,4 +1,4 @@
-"""Steps with prompts as piecewise graphs: equal outputs, no synchronisation, few launches."""
+"""Piecewise graphs for steps with prompts: equal outputs, no synchronisation, and few launches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sglang_plug import Attention, ForwardBatch, LogprobOptions, Model, StepExec
 from sglang_plug.engine.execution.executors import StepExecutors
 from sglang_plug.engine.messages.api_messages import Control
 from tests.builtin_backends.speculation.drafting_bench import speculate
-from tests.builtin_backends.speculation.test_speculation_engine import knowing
+from tests.builtin_backends.speculation.test_speculation_engine import guess_following
 from tests.fake_cuda.device.tensors import clock
 from tests.fake_cuda.engine import Engine, plugin_of
 from tests.fake_cuda.test_engine import submit_all_kinds
@@ -24,7 +24,7 @@ FAMILIES = ["llama-3.2-1b", "qwen3-moe", "deepseek-v3", "gemma-3-1b", "gpt2"]
 
 
 class CountingExecutor(StepExecutor):
-    """Computes steps with another executor, and counts their tokens."""
+    """An executor that counts the tokens of steps and computes them with another executor."""
 
     def __init__(self, inner: StepExecutor) -> None:
         self._inner = inner
@@ -133,7 +133,7 @@ def test_steps_with_drafts_are_replayed(tiny_model: Tiny) -> None:
     runner = engine.loop.runner
     graphs = prefill_graphs(runner)
     assert graphs is not None
-    guess = knowing([[*prompt, *known.tokens]], 0.0, 100)
+    guess = guess_following([[*prompt, *known.tokens]], 0.0, 100)
     speculate(engine.loop.scheduler, guess, vocabulary=engine.loop.info["vocab_size"])
     counting = CountingExecutor(graphs)
     runner.executors = StepExecutors.of({**runner.executors.by_name, PIECEWISE_GRAPHS: counting})

@@ -1,4 +1,4 @@
-"""Quantized checkpoints on the fake device: Triton's products, with and without graphs, without synchronisation."""
+"""Quantized checkpoints on the fake device, with Triton's kernels, with and without graphs, without synchronisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafts on the asynchronous fake device: no synchronisation; graphs and overlap are for steps without drafts."""
+"""Drafts on the asynchronous fake device do not synchronise; only steps without drafts use graphs and overlap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from sglang_plug import Output
 from tests.builtin_backends.speculation.drafting_bench import speculate
-from tests.builtin_backends.speculation.test_speculation_engine import knowing
+from tests.builtin_backends.speculation.test_speculation_engine import guess_following
 from tests.fake_cuda.device.tensors import clock
 from tests.fake_cuda.engine import Engine
 from tests.fake_cuda.test_engine import submit_all_kinds
@@ -34,7 +34,7 @@ def test_outputs_are_the_same_with_drafts(tiny_model: Tiny, family: str) -> None
     prompts = prompts_of(plain)
     plain.finish()
     known = [[*prompts[id], *output.tokens] for id, output in plain.outputs.items()]
-    speculate(engine.loop.scheduler, knowing(known, 0.3, 100), vocabulary=engine.loop.info["vocab_size"])
+    speculate(engine.loop.scheduler, guess_following(known, 0.3, 100), vocabulary=engine.loop.info["vocab_size"])
     clock.executed.clear()
     submit_all_kinds(engine)
     engine.finish()

@@ -1,4 +1,4 @@
-"""Steps with graphs and overlap on the asynchronous fake device teach the engine how long they take."""
+"""Engines with graphs and overlap on the asynchronous fake device learn the duration of their steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other tasks on the asynchronous fake device: pooling, pairs, constraints."""
+"""Pooling, pairs of texts, and constraints on the asynchronous fake device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def saved(path: Path, kind: str, config: Any) -> Path:
 
 
 def values(engine: Engine, task: str) -> dict[str, tuple[float, ...]]:
-    """Read the values, which is the only synchronisation."""
+    """Copy values to the host, which is the only synchronisation."""
     for length in (9, 4, 30):
         engine.submit([*range(5, 5 + length), 2], 0, task=task)
     clock.waits.clear()

@@ -80,11 +80,11 @@ class StaticBuffers:
     """The index buffers that a captured kernel reads, at fixed addresses."""
 
     indptr: Tensor
-    """``[rows + 1]`` int32"""
+    """``[rows + 1]`` int32, the start of each row's pages in ``pages``, and their end."""
     pages: Tensor
-    """``[max_pages]`` int32"""
+    """``[max_pages]`` int32, the pages of all rows."""
     last_page: Tensor
-    """``[rows]`` int32"""
+    """``[rows]`` int32, the number of tokens in each row's last page."""
 
 
 @dataclass(eq=False)

@@ -50,7 +50,7 @@ class DiskSettings:
     bytes: int | str = "16GB"
     """Maximum number of bytes of all files in the directory, those of other servers included."""
     eviction: Literal["lru", "fifo"] = "lru"
-    """Which file is removed first when the directory is full: the one whose blocks were used longest ago, or the
+    """The file that is removed first when the directory is full: the one whose blocks were used longest ago, or the
     oldest."""
 
     def __post_init__(self) -> None:

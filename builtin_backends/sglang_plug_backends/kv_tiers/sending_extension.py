@@ -13,7 +13,7 @@ from .tier_engine import OpenStores
 
 
 class SendingKVTiers(KVTiers, InputPhase, ForwardPhase):
-    """Also sends the blocks of a prompt layer by layer, while the step that completes them is computed."""
+    """KV tiers that send the blocks of a prompt layer by layer, while the step that completes them is computed."""
 
     def __init__(self, open_stores: OpenStores, names: str, memory: int) -> None:
         super().__init__(open_stores, names, memory)

@@ -32,9 +32,9 @@ MIN_AUTOMATIC = 32
 """Prompt tokens that a step may always have with an automatic target, which must not cost much throughput on a machine
 that others slow down."""
 OBSERVE_EVERY = 8
-"""Of steps without prompt tokens, one in this many is observed, once enough of them were."""
+"""Number of steps without prompt tokens of which one is observed, once the model of decode steps is trusted."""
 AUTOMATIC, FIXED, OFF = "automatic", "fixed", "off"
-"""How the time of a step is chosen: a multiple of the decode step, a configured number, or not at all."""
+"""Modes of the target duration: a multiple of the decode step, a configured number of milliseconds, or no target."""
 
 TARGET = "step_target_seconds"
 TARGET_TEXT = "Target duration in seconds of a step that computes prompts while requests decode; 0: no target"
@@ -55,7 +55,7 @@ class StepTime(StepExtension, StepBudgetPhase, ServicePhase, MetricsPhase):
         self._model = StepTimeModel()
         self._unobserved = 0
         self.target_seconds = MIN_SECONDS if target is None else target
-        """Time of the last step in which sequences decoded and prompts waited, or of the first such step at least."""
+        """Target duration of the last step with decoding sequences and waiting prompts; before it, the least target."""
 
     def prompt_budget(self, decoding: Sequence[ChunkView]) -> TimedBudget | None:
         """Return the prompt tokens that fit into a step with ``decoding``; see ``StepBudgetPhase``."""

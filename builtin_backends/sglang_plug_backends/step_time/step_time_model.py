@@ -27,8 +27,8 @@ SLOW_WEIGHT = 0.5
 """Weight of a decode step that took longer than predicted. The machine only ever delays steps: bursts of them must not
 be taken for an effect of the contexts, which grow meanwhile."""
 SHRINKAGE = 0.05
-"""How much the coefficients of a decode step other than the constant are drawn to zero (ridge regression), relative to
-what the observed steps say. It matters where the steps were so alike that the coefficients are uncertain."""
+"""Strength of the ridge penalty on the coefficients of a decode step other than the constant, relative to the observed
+steps. It matters where the steps were so alike that the coefficients are uncertain."""
 LASTING = 8
 """After so many disturbed steps in a row, the machine has become slower, and they count in full."""
 TRUSTED = 8

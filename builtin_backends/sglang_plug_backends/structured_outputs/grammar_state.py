@@ -15,7 +15,7 @@ class GrammarState:
     """The grammar of a sequence, in ``sequence.extras``."""
 
     grammar: Grammar
-    """Has accepted every generated token; a retraction does not change it."""
+    """The grammar, which has accepted every generated token; a retraction does not change it."""
     forced_tokenizer: ForcedTokenizer | None = None
     """Splits the text that the grammar forces into tokens; ``None``: nothing is forced."""
     seconds: float = 0.0

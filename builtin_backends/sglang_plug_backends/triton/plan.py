@@ -41,13 +41,13 @@ class PrefillPlan:
     """Sequences of several new tokens, cut into blocks of queries. Tensors are int32."""
 
     block_sequences: Tensor
-    """``[blocks]``"""
+    """``[blocks]``, the sequence of each block's queries."""
     block_starts: Tensor
     """``[blocks]``, the block's first query within its sequence."""
     query_starts: Tensor
     """``[B]``, each sequence's first token."""
     query_lengths: Tensor
-    """``[B]``"""
+    """``[B]``, the number of each sequence's new tokens."""
     lengths: Tensor
     """``[B]``, contexts."""
     query_block: int

@@ -1,4 +1,4 @@
-"""Bloom."""
+"""Bloom and Bloomz."""
 
 from __future__ import annotations
 

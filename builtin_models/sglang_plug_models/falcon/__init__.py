@@ -1,4 +1,4 @@
-"""Falcon."""
+"""Falcon 7B, 40B, 180B and Falcon 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Granite."""
+"""Granite 3, dense models on text."""
 
 from __future__ import annotations
 

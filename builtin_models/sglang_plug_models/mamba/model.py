@@ -50,7 +50,7 @@ class WeightlessNorm(nn.Module):
 
 
 class MambaLM(AttentionFree):
-    """Mamba."""
+    """The causal language model of Mamba, Mamba-2 and Falcon-Mamba."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {
         "backbone": ("model", None),

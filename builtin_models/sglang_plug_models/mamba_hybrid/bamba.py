@@ -23,7 +23,7 @@ class PartialRopeDecoder(Decoder):
 
 
 class Bamba(Hybrid):
-    """Bamba."""
+    """Bamba: layers of attention or Mamba-2, each with an MLP."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {
         **CausalLM.packed,

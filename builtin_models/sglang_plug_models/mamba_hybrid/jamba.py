@@ -29,7 +29,7 @@ def shape_of(config: Any) -> MambaShape:
 
 
 class Jamba(Bamba):
-    """Jamba."""
+    """Jamba: layers of attention or Mamba, each with an MLP or experts."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {**Bamba.packed, "router": ("gate", None)}
 

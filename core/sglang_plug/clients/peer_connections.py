@@ -35,7 +35,7 @@ class Peer:
     route: bytes
     prefix: str
     ids: set[str] = field(default_factory=set)
-    """Its requests in flight, under their ids in the engine."""
+    """Ids, as the engine knows them, of the client's requests in flight."""
     calls: set[int] = field(default_factory=set)
 
 

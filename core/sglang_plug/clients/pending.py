@@ -94,9 +94,9 @@ class InFlightRequests:
         self._open = set[str]()
         """Ids of the requests that are being read."""
         self._channels: dict[str, Channel] = {}
-        """By the id that the engine knows a request by."""
+        """The channels of requests, by the id under which the engine knows the request."""
         self._ending = set[str]()
-        """Such ids of requests that were aborted, and whose last outputs have not arrived yet."""
+        """Ids in the engine of aborted requests whose last outputs have not arrived yet."""
         self._replies: dict[int, asyncio.Future[Any]] = {}
         self._listeners: list[Callable[[StepStats], None]] = []
         self._calls = 0

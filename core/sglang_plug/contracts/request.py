@@ -46,11 +46,11 @@ class LogprobOptions:
     start: int = -1
     """First prompt position whose log-probability is wanted; -1: none, only those of output tokens."""
     top: int = 0
-    """Also the ``top`` most likely tokens at every position."""
+    """Number of most likely tokens to report at every position, besides the token itself."""
     ids: tuple[int, ...] = ()
-    """Also these tokens at every position."""
+    """Tokens to report at every position, besides the token itself."""
     ranks: bool = False
-    """Also the rank of each token among all tokens."""
+    """True if the rank of each token among all tokens is reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class Finish:
     message: str = ""
     status: int = 200
     about: RequestPart = ""
-    """What of the request the error is about, see ``RequestError``."""
+    """The part of the request that the error is about, see ``RequestError``."""
     field: str = ""
     """The path of the wrong request field, see ``RequestError``."""
 
@@ -155,7 +155,7 @@ class Output:
     cached_tokens: int = 0
     """Prompt tokens that were taken from the prefix cache."""
     loaded_tokens: tuple[tuple[str, int], ...] = ()
-    """Those of them that were loaded for this request, by the name of the KV store."""
+    """Counts of the ``cached_tokens`` that were loaded for this request, by the name of the KV store."""
     retractions: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
     """One for each of ``tokens``, if asked for."""

@@ -75,7 +75,7 @@ class Facts:
     shape: Any = None
     """The ``AttentionShape``, once the model class is known."""
     platform: Mapping[str, Any] = field(default_factory=dict)
-    """What else is known of the machine, e.g. ``{"capability": (9, 0)}`` on CUDA."""
+    """Further facts about the machine, e.g. ``{"capability": (9, 0)}`` on CUDA."""
 
 
 @hookspec

@@ -27,7 +27,7 @@ class Setting:
 
     name: str
     type: str
-    """Its type, as in source code."""
+    """The field's type, as in source code."""
     default: Any
     required: bool
     """True if there is no default."""

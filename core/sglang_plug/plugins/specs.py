@@ -29,8 +29,8 @@ class ModelSpec(Spec):
     """True if several ranks can share it (``--tp-size``): its layers cut what belongs to one rank, and its head counts
     follow ``BuildEnv.ranks``."""
     inputs: frozenset[str] = frozenset({"text"})
-    """What prompts may hold. With ``"image"`` the target is a ``SupportsImages``, too, and a media processor must be
-    declared."""
+    """Kinds of content that prompts may have. With ``"image"`` the target is a ``SupportsImages``, too, and a media
+    processor must be declared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 MESSAGE = re.compile(r"(?P<text>.*?)(?: - at `(?:key in |key` in `)?\$\.?(?P<path>[^`]*)`)?", re.DOTALL)
-"""How msgspec ends an error: with the path of the wrong value."""
+"""An error of msgspec: a text, and at the end the path of the wrong value."""
 RANGE = re.compile(r"Expected `(?P<type>\w+)` (?P<relation>>=|<=|>|<) (?P<bound>\S+)")
 LENGTH = re.compile(r"Expected `(?P<type>\w+)` of length (?P<relation>>=|<=|==|>|<) (?P<bound>\d+)")
 TYPE = re.compile(r"Expected `(?P<type>[^`]+)`, got `(?P<actual>[^`]+)`")

@@ -1,4 +1,4 @@
-"""The modules of ``sglang`` are those of sglang-plug, and refuse SGLang itself next to them."""
+"""The modules of ``sglang`` are those of sglang-plug, which refuse to be imported if SGLang is installed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ for module in sys.argv[1:]:
         print(json.dumps([module, problem.read()]), flush=True)
     os.wait()
 """
-"""Imports each of the modules that are named, as the first one of ``sglang`` in a process of its own."""
+"""A program that imports each of the named modules in a process of its own, as the first module of ``sglang``."""
 
 
 def module_of(file: Path) -> str:
@@ -61,7 +61,7 @@ def module_of(file: Path) -> str:
 
 @pytest.fixture(scope="module")
 def problems() -> dict[str, str]:
-    """Return what was wrong when each of the modules was imported."""
+    """Return the errors of importing each of the modules."""
     done = python("", arguments=("-c", IMPORTS, *map(module_of, FILES)))
     assert done.returncode == 0, done.stderr
     return dict(map(json.loads, done.stdout.splitlines()))

@@ -1,4 +1,4 @@
-"""The dialect, byte for byte, against a real server."""
+"""The Messages API as exact HTTP responses of a real server."""
 
 from __future__ import annotations
 

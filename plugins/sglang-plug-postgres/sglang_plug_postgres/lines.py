@@ -12,7 +12,7 @@ from .files import used_bytes
 from .schema import TOKENS, clean, update
 
 STATUS = "SELECT status FROM batches WHERE id = %s FOR UPDATE"
-"""Also lets claims, results and the end of one batch wait for each other."""
+"""Reads a batch's status and locks its row, so that claims, results and the end of one batch wait for each other."""
 HELD = "SELECT 1 FROM claims WHERE batch = %s AND line = %s AND worker <> %s AND until > clock_timestamp()"
 CLAIM = """
     INSERT INTO claims (batch, line, worker, until)

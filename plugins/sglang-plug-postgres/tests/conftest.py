@@ -36,7 +36,7 @@ def server() -> Iterator[Any]:
 
 @pytest.fixture
 async def open_store(server: Any, request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Any]]:
-    """``open_store(schema=…, …)``: a store; those of one schema share their data."""
+    """Return ``open_store(schema=…, …)``, which opens a store; stores of one schema share their data."""
     from sglang_plug_postgres.settings import Settings
     from sglang_plug_postgres.store import PostgresStore
 

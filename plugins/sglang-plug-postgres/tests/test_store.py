@@ -1,4 +1,4 @@
-"""Events that only a store in a database meets: restart, lose tables, belong to a later version, refuse text."""
+"""Problems that only a store in a database has: restarts, missing tables, a newer schema, and text that is refused."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_a_file_that_is_deleted_while_it_is_read_is_not_cut_short(open_sto
 
 
 async def test_readers_are_notified(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events arrive without a reader that asks again and again."""
+    """A waiting reader gets events by notification, without polling."""
     from sglang_plug_postgres import notifications
 
     monkeypatch.setattr(notifications, "LONGEST_WAIT", LONG)

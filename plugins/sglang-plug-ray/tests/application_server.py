@@ -14,7 +14,7 @@ from sglang_plug_ray.settings import Settings
 
 
 def main(port: str, arguments: str) -> None:
-    """Start, then apply updates."""
+    """Start the application, then apply updates."""
     prepare()
     join(Settings(cluster_cpus=8), 1)
     from ray import serve
@@ -27,7 +27,7 @@ def main(port: str, arguments: str) -> None:
 
 
 def deploy(arguments: dict[str, Any]) -> None:
-    """Deploy the application, and say when it runs."""
+    """Deploy the application, and report when it runs."""
     from ray import serve
     from sglang_plug_ray.application import application
     from sglang_plug_ray.arguments import Arguments

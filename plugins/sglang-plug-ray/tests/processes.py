@@ -1,4 +1,4 @@
-"""Processes of a test: what descends from them, and where they listen."""
+"""The processes of a test: their descendants, and the ports on which they listen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 TIMEOUT = 180.0
-"""Seconds until something that has to happen counts as not happening."""
+"""Seconds after which an expected event counts as missing."""
 PACKAGE = Path(__file__).parents[1]
 ENGINE = "sglang_plug.engine.processes.worker"
 LISTENING = "0A"
@@ -37,7 +37,7 @@ def start(command: list[str], log: Path, **options: Any) -> subprocess.Popen[str
 
 
 def until(holds: Callable[[], bool], event: str, log: Path | None = None) -> None:
-    """Wait until something holds."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + TIMEOUT
     while not holds():
         if time.monotonic() > deadline:

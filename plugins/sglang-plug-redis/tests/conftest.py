@@ -25,7 +25,7 @@ def server() -> Iterator[LocalServer]:
 
 @pytest.fixture
 def opened(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    """``opened(**settings)``: a store on the server, closed after the test."""
+    """Return ``opened(**settings)``, which opens a store on the server that is closed after the test."""
     monkeypatch.setenv(SECRET, "the secret of a test")
     stores: list[RedisStore] = []
 

@@ -35,7 +35,8 @@ def is_installed() -> bool:
 
 @pytest.fixture
 def served(server: LocalServer, tmp_path: Path) -> Iterator[Callable[[], httpx.Client]]:
-    """``served()``: a client of a server that keeps its prefixes on the Redis server; an earlier one is killed."""
+    """Return ``served()``, a client of a new server that keeps its prefixes on the Redis server; the earlier server is
+    killed."""
     settings = (f"redis.url={server.url}", "kv-tiers.load=always")
     options = ["--port", "0", "--device", "cpu", "--max-total-tokens", "2048", "--kv-store", "redis"]
     options += [part for setting in settings for part in ("--set", setting)]

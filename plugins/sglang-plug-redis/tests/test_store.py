@@ -1,4 +1,4 @@
-"""The store on a real server: shared, killed, slow, full and dishonest."""
+"""The store on a real Redis server, which is shared, killed, slow, full or returns wrong data."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_block_expires_after_its_last_use(
 
 
 class Proxy:
-    """Forwards bytes to the server, and stops with that where a test says so."""
+    """Forwards bytes to the server until a test stops it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

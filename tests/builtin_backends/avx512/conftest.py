@@ -1,4 +1,4 @@
-"""Fixtures of tests that need a CPU with the instructions and a compiler."""
+"""Fixtures of tests that need a CPU with AVX-512 and a compiler."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Engine:
         self._watch()
 
     def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
-        """The engine's inbox."""
+        """Return the messages of the engine's inbox."""
         taken, self.messages = self.messages, []
         return taken
 
@@ -115,7 +115,8 @@ def prompt(length: int, seed: int) -> list[int]:
 
 
 def crowd(engine: Engine) -> Outputs:
-    """Run one sequence, then three, eight, nine, and eleven that come and go; some share a prefix."""
+    """Run one sequence, then three, eight and nine at once, then eleven that start at different times; some share a
+    prefix."""
     for size in (1, 3, 8, 9):
         for row in range(size):
             engine.submit(f"{size} {row}", prompt(30 - row, row), 4)
@@ -126,7 +127,7 @@ def crowd(engine: Engine) -> Outputs:
         engine.loop.step()
     engine.messages.append(Abort(("4",)))
     engine.finish()
-    del engine.outputs["4"]  # how much of it was told is the engine's matter
+    del engine.outputs["4"]  # the number of its output tokens before the abort is not defined
     return engine.outputs
 
 
@@ -136,14 +137,15 @@ def test_families(family: str, tiny_model: Callable[..., Any]) -> None:
     plain, recorded = Engine(path, graphs=False), Engine(path, graphs=True)
     expected = crowd(plain)
     assert crowd(recorded) == expected and len(expected) == 31
-    largest = 7 if family in RECURRENT else 8  # whose prompts begin anew, and so do not fit into one step
+    # recurrent models reuse no prefix here, so that their prompts exceed one step
+    largest = 7 if family in RECURRENT else 8
     assert all(recorded.replayed[size] for size in (1, 3, largest)) and not recorded.replayed[9]
     assert decode_graphs(recorded.loop.runner) is not None and decode_graphs(plain.loop.runner) is None
 
 
 def test_replays_that_are_launched_one_ahead(tiny_model: Callable[..., Any]) -> None:
-    """Each group arrives together: what comes while a step is on the device is computed one step later, in a batch of
-    another size."""
+    """The requests of a group arrive together, because a request that arrives during a step would change the batch
+    sizes."""
     ahead, plain = (Engine(tiny_model("llama-3.2-1b").path, graphs=on, overlap=on) for on in (True, False))
     for engine in (ahead, plain):
         for size in (1, 3, 8, 11):

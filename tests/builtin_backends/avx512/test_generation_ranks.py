@@ -1,4 +1,4 @@
-"""Ranks that share a model record their decode steps together, sums included."""
+"""Tensor-parallel ranks record and replay their decode steps together, all-reduces included."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_families(family: str, ranks: int, tiny_model: Callable[..., Any], make:
 
 
 def test_replays_that_are_launched_one_ahead(tiny_model: Callable[..., Any], make: Callable[..., Engine]) -> None:
-    """Their tokens go from rank to rank on the device."""
+    """Tokens of a launched step are passed from rank to rank on the device."""
     ahead, plain = (make(tiny_model("llama-3.2-1b").path, graphs=on, overlap=on) for on in (True, False))
     for engine in (ahead, plain):
         for size in (1, 3, 8):

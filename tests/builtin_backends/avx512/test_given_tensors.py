@@ -1,4 +1,4 @@
-"""The library is given addresses only: what lies there has the size and the layout that it reads and writes."""
+"""The library gets addresses only, so tensors must have the sizes and layouts that it reads and writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def seeded() -> None:
 
 @pytest.fixture
 def narrow_default() -> Iterator[None]:
-    """Another thread builds a model in bfloat16 meanwhile."""
+    """Change the default dtype, as another thread does while it builds a model in bfloat16."""
     torch.set_default_dtype(torch.bfloat16)
     yield
     torch.set_default_dtype(torch.float32)
@@ -61,7 +61,7 @@ def test_samples_do_not_depend_on_the_default_dtype(built: Kernels) -> None:
 
 
 def test_matrices_with_gaps_are_packed(built: Kernels) -> None:
-    """A dense copy of them must live until it is packed."""
+    """The contiguous copy of a strided matrix must stay alive until it is packed."""
     assert built.pack_int8 is not None
     wide, x = torch.randint(-9, 10, (600, 1400), dtype=torch.int8), torch.randn(2, 700).bfloat16()
     result = built.pack_int8(wide[:, ::2], torch.ones(600), None)(x)
@@ -100,7 +100,7 @@ def test_a_bias_of_another_length_is_refused(built: Kernels) -> None:
 
 
 def test_positions_in_other_layouts_are_read(built: Kernels) -> None:
-    """``sin`` and ``cos`` as views of one tensor; a ``sin`` of another dtype goes to the definition."""
+    """``sin`` and ``cos`` may be views of one tensor; for a ``sin`` of another dtype the definition is used."""
     x, angles = torch.randn(5, 2, 32).bfloat16(), torch.randn(5, 64).bfloat16()
     cos, sin = angles.chunk(2, -1)
     expected = definitions.apply_rope(x.float(), cos.float(), sin.float())

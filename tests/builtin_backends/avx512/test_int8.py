@@ -40,7 +40,7 @@ def test_products(size_out: int, size_in: int, bias: bool) -> None:
         if offset is not None:
             expected += offset.double()
         assert result.dtype == torch.bfloat16 and result.shape == (rows, size_out)
-        # activations count with sixteen bits, so only the rounding of the result shows, and what cancels out
+        # activations have 16 bits, so the errors come from the rounding of the result and from cancellation
         assert bool(((result - expected).abs() <= expected.abs() * 2**-8 + sizes * 2**-13).all())
 
 

@@ -18,7 +18,7 @@ from sglang_plug_backends.avx512 import kernels
 
 pytestmark = pytest.mark.usefixtures("compiled")
 ROUNDED = {"atol": 1e-2, "rtol": 1e-2}
-"""bfloat16 rounds to 8 bits."""
+"""bfloat16 has 8 significant bits."""
 
 
 @pytest.fixture
@@ -36,7 +36,8 @@ def bfloat16(*shape: int) -> Tensor:
 
 
 def shapes() -> Iterator[tuple[int, int, int]]:
-    """Yield rows, outputs and inputs: each tile height, several tiles, blocks that fit into the cache, odd widths."""
+    """Yield rows, outputs and inputs for each tile height, several tiles, blocks that fit into the cache, and odd
+    widths."""
     yield from ((rows, 64, 48) for rows in range(1, 14))
     yield from ((rows, 33, 18) for rows in (1, 2, 25))
     yield from ((rows, 1600, 900) for rows in (1, 12, 40, 100, 130))
@@ -130,7 +131,7 @@ def test_norm_of_heads(built: Kernels) -> None:
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 4864), (7, 24), (300, 40)])
 def test_silu_mul(built: Kernels, rows: int, width: int) -> None:
-    x = bfloat16(rows, 2 * width) * 20  # far enough out for the exponential's ends
+    x = bfloat16(rows, 2 * width) * 20  # large enough to reach both limits of the exponential
     before = x.clone()
     torch.testing.assert_close(built.silu_mul(x).double(), definitions.silu_mul(x.double()), **ROUNDED)
     assert torch.equal(x, before)
@@ -151,7 +152,7 @@ def test_rope(built: Kernels, dim: int, width: int, tokens: int) -> None:
 @pytest.mark.parametrize("short", [0, 1, 16, 17, -40])
 @pytest.mark.parametrize("indices", [None, [2, 0]])
 def test_mask_logits(built: Kernels, words: int, short: int, indices: list[int] | None) -> None:
-    """Logits that end within a word, and beyond the mask."""
+    """The number of logits may end within a word of the mask, or be smaller than the mask."""
     logits = torch.randn(3, 32 * words - short)
     count = 3 if indices is None else len(indices)
     mask = torch.randint(-(1 << 31), 1 << 31, (count, words)).to(torch.int32)
@@ -169,7 +170,7 @@ def test_sampling_kernels_match_the_definition(built: Kernels) -> None:
 
 @pytest.mark.parametrize("width", [1, 15, 2048, 2049, 40_000])
 def test_samples_equal_the_definition(built: Kernels, width: int) -> None:
-    """But where a number falls between two tokens."""
+    """Tokens are equal except where a random number lies at the boundary between two tokens."""
     logits = torch.randn(40, width) * 3
     logits[:, 1::3] = -torch.inf
     options = SamplingOptions.of(

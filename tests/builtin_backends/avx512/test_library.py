@@ -1,4 +1,4 @@
-"""Compilation of the library: once, and with an explanation for every failure."""
+"""The library is compiled once, and every failure of the compilation is explained."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FACTS = Facts(device="cpu", dtype="bfloat16", shape=AttentionShape(heads=4, kv_h
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """A machine whose CPU has all instructions, and where nothing is compiled."""
+    """Simulate a machine whose CPU has all instructions, with an empty folder for compiled libraries."""
     return Machine(cpuinfo=cpuinfo(tmp_path, INSTRUCTIONS), installed=tmp_path / "installed", cache=tmp_path / "cache")
 
 
 def cpuinfo(folder: Path, instructions: Sequence[str]) -> Path:
-    """Write what a system tells of a CPU with ``instructions``, and return the file."""
+    """Write a ``/proc/cpuinfo`` of a CPU with ``instructions``, and return the file."""
     file = folder / "cpuinfo"
     file.write_text(f"processor\t: 0\nflags\t\t: fpu {' '.join(instructions)}\n")
     return file
@@ -52,7 +52,7 @@ def fake_compiler(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) ->
 
 @pytest.fixture
 def library_file(compiled: None) -> Path:
-    """The library that the real compiler made for this session's other tests."""
+    """Return the library that the real compiler has built for other tests."""
     return library.library_path()
 
 
@@ -73,7 +73,7 @@ def test_compiled_once(
     assert "Compiling the CPU kernels with" in caplog.text and built.stat().st_mode & 0o022 == 0
     assert [path for path in built.parent.iterdir() if path != built] == []
     monkeypatch.setenv("PATH", "/nowhere")
-    again = replace(machine, installed=tmp_path / "another")  # as in another process, which remembers nothing
+    again = replace(machine, installed=tmp_path / "another")  # as in another process, without cached results
     assert library.why_not(again) == ""  # no compiler is asked for
 
 

@@ -1,4 +1,4 @@
-"""Pieces of huge pages: aligned, apart from each other, and returned when nobody holds them."""
+"""Allocation of parts of huge pages: aligned, disjoint, and freed with the last reference."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_more_than_a_block() -> None:
 
 
 def resident() -> int:
-    """Return the current bytes of this process: its maximum may be from earlier."""
+    """Return the number of bytes of this process that are in memory now, not their maximum."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

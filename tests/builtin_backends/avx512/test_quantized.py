@@ -37,7 +37,7 @@ def test_products(kind: str, size_out: int, size_in: int, group: int) -> None:
             expected = x.double() @ exact.T + (0 if offset is None else offset.double())
             sizes = x.double().norm(dim=1)[:, None] * exact.norm(dim=1)
             assert actual.dtype == torch.bfloat16 and actual.shape == (rows, size_out)
-            # activations count with sixteen bits, so only the rounding of the result shows, and what cancels out
+            # activations have 16 bits, so the errors come from the rounding of the result and from cancellation
             assert bool(((actual - expected).abs() <= expected.abs() * 2**-8 + sizes * 2**-13).all())
 
 
@@ -95,7 +95,7 @@ def test_an_outlier_takes_nothing_from_other_groups() -> None:
 
 def test_every_number_in_e4m3() -> None:
     codes = torch.arange(256, dtype=torch.uint8)
-    codes[127], codes[255] = 0, 0  # no numbers
+    codes[127], codes[255] = 0, 0  # the codes of NaN
     weight = QuantizedWeight(
         codes=codes[:, None].repeat(1, 2).view(torch.float8_e4m3fn), scale=torch.ones(256, 1), group=2
     )

@@ -1,4 +1,4 @@
-"""Steps of several tokens are replayed, with the results of steps that are computed operation by operation."""
+"""Replayed prefill steps give the results of steps that are computed operation by operation."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def batch_of(tokens: int, **fields: Any) -> ForwardBatch:
 
 
 def capture(steps: RecordedSteps, scale: Callable[[ForwardBatch], float | Tensor]) -> Model:
-    """Let ``steps`` record a model."""
+    """Let ``steps`` record a model, and return it."""
     model = cast(Model, Tokenwise(scale))
     steps.capture(model)
     return model
@@ -184,7 +184,7 @@ def test_steps_with_images_are_computed_by_the_engine(steps: RecordedSteps) -> N
 
 @torch.inference_mode()
 def test_steps_without_results_prove_nothing(steps: RecordedSteps) -> None:
-    """Parts of a prompt whose results nobody reads are no check of the recording; the step that ends it is one."""
+    """Steps without output rows do not validate a recording; the last step of a prompt does."""
     model = capture(steps, lambda batch: float(len(batch.input_ids)))
     for tokens in range(2, 9):
         assert steps.hidden(model, batch_of(tokens, output_rows=[])) is not None

@@ -1,4 +1,4 @@
-"""Recorded operations are replayed on the tensors' current values; others are refused by name."""
+"""Recorded operations are replayed on current values; operations that cannot be recorded are refused by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ours(compiled: None) -> Kernels:
 
 @torch.inference_mode()
 def check(recorder: CallRecorder, work: Work, shape: tuple[int, ...] = (3, 32)) -> None:
-    """Record with some numbers, replay with others, twice; compare with running."""
+    """Record an operation, replay it twice with other inputs, and compare the results with those of a direct call."""
     source, out = torch.randn(shape).bfloat16(), torch.empty(0)
 
     def recorded() -> None:
@@ -50,7 +50,7 @@ def check(recorder: CallRecorder, work: Work, shape: tuple[int, ...] = (3, 32)) 
 
 
 def chain(ours: Kernels) -> Work:
-    """Run calls of the library, with torch operations before, between and after."""
+    """Call functions of the library, with torch operations before, between and after them."""
     torch.manual_seed(1)
     multiply = ours.pack_linear(torch.randn(32, 32).bfloat16(), torch.randn(32).bfloat16())
     assert ours.pack_gated is not None

@@ -1,4 +1,4 @@
-"""Recurrent layers by the compiled kernels equal their definitions, for any widths, and however sequences are cut."""
+"""Compiled recurrent kernels equal their definitions, for any widths and any division of sequences."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_kernels_are_used(built: Kernels, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("lengths", [[1, 1], [5, 1, 70]], ids=str)
 def test_convolutions_of_any_width(built: Kernels, lengths: list[int]) -> None:
-    """The inputs before are left as they are, to the last bit."""
+    """The stored previous inputs are equal to the last bit."""
     for channels, width in ((16, 4), (100, 8), (33, 2)):
         x, weight = torch.randn(sum(lengths), channels).bfloat16(), torch.randn(channels, width).bfloat16()
         states = torch.randn(8, width - 1, channels).bfloat16()
@@ -79,7 +79,7 @@ def test_queries_and_keys_may_lie_in_a_wider_tensor(built: Kernels) -> None:
 
 
 def test_what_the_kernels_do_not_know_is_left_to_the_definitions(built: Kernels) -> None:
-    """Decay of each channel of a key; taps of more tokens than registers hold; half precision."""
+    """Decay for each channel of a key, wide convolutions and half precision are computed by the definitions."""
     x, weight, states = torch.randn(4, 16).bfloat16(), torch.randn(16, 12).bfloat16(), torch.randn(4, 11, 16).bfloat16()
     others = states.clone()
     expected = ssm.causal_conv(x, weight, None, others, runs([4]))

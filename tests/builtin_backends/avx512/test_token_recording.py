@@ -1,4 +1,4 @@
-"""A recorded forward pass is replayed for other numbers of tokens; one that depends on their number is refused."""
+"""A recorded forward pass is replayed for other numbers of tokens, unless its operations depend on their number."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ours(compiled: None) -> Kernels:
 
 
 def batch_of(source: Tensor) -> ForwardBatch:
-    """Return a batch that nothing attends to; ``source`` has a row for each token."""
+    """Return a batch for a model without attention; ``source`` has a row for each token."""
     numbers, count = torch.zeros(len(source), dtype=torch.int64), [len(source)]
     return ForwardBatch(
         input_ids=source,
@@ -56,7 +56,7 @@ def record(work: Work, source: Tensor) -> CallReplay:
 
 
 def layers(ours: Kernels) -> Work:
-    """Return a function with calls of the library, torch operations and views between them, and a residual stream."""
+    """Return a function that calls the library and torch, with views and a residual stream."""
     torch.manual_seed(1)
     weights = [torch.randn(WIDTH, WIDTH).bfloat16() for _ in range(6)]
     multiply = [ours.pack_linear(weight, weight[0].clone()) for weight in weights]
@@ -89,7 +89,7 @@ def test_replays_of_other_numbers_of_tokens(ours: Kernels) -> None:
 
 @torch.inference_mode()
 def test_the_memory_of_layers_is_shared(ours: Kernels) -> None:
-    """The block is as large as what is in use at the same time, not as all intermediate results together."""
+    """The memory of intermediate results is as large as those in use at the same time, not as all of them together."""
     torch.manual_seed(1)
     products = [ours.pack_linear(torch.randn(WIDTH, WIDTH).bfloat16(), None) for _ in range(20)]
 
@@ -127,8 +127,8 @@ def test_buffers_in_use_at_the_same_time_do_not_overlap(sizes: list[tuple[int, i
     buffers = [Buffer(0, size, first, first + length) for size, first, length in sizes]
     total = assign_offsets(buffers)
     assert all(0 <= buffer.offset and buffer.offset + buffer.size <= total for buffer in buffers)
-    for index, one in enumerate(buffers):
+    for index, buffer in enumerate(buffers):
         for other in buffers[:index]:
-            together = one.first <= other.last and other.first <= one.last
-            apart = one.offset + one.size <= other.offset or other.offset + other.size <= one.offset
+            together = buffer.first <= other.last and other.first <= buffer.last
+            apart = buffer.offset + buffer.size <= other.offset or other.offset + other.size <= buffer.offset
             assert apart or not together

@@ -38,7 +38,7 @@ def test_repacked_matrices_multiply_any_number_of_rows(rows: int, dtype: torch.d
     x = torch.randn(rows, 512).to(dtype)[:, ::2]
     expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
     linear = kernels.pack_linear(weight, bias)
-    weight.zero_()  # it has its own copy
+    weight.zero_()  # the packed weight is a copy
     result = linear(x)
     assert result.dtype == dtype and result.shape == (rows, 300)
     tolerance = 2e-4 if dtype == torch.float32 else 0.5

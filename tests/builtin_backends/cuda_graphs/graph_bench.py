@@ -1,4 +1,4 @@
-"""An engine whose graphs are recorded functions: a replay does the work again on the same tensors."""
+"""An engine with simulated graphs: a replay runs the recorded function again on the same tensors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ VOCABULARY, WIDTH = 23, 64
 
 
 class Recorder(GraphRecorder):
-    """Work is done again as it was recorded: on the same tensors."""
+    """A recorder that runs the recorded function again, on the same tensors."""
 
     name = CudaRecorder.name
     exact = False
@@ -79,7 +79,7 @@ class Recorder(GraphRecorder):
 
 
 class StaticAttention(TorchAttention, GraphCapable):
-    """Decodes from tensors alone, as a captured kernel would; a batch's lists count only in ``refresh``."""
+    """An attention backend that decodes from tensors alone, as in a graph; only ``refresh`` reads a batch's lists."""
 
     def static_plan(self, batch: ForwardBatch) -> None:
         batch.plan = torch.ones(len(batch.kv_lens), dtype=torch.int64)
@@ -100,7 +100,7 @@ class StaticAttention(TorchAttention, GraphCapable):
 
 
 class ExactAttention(StaticAttention):
-    """Decodes in the same way whether a step is captured or not."""
+    """An attention backend that decodes in the same way with and without graphs."""
 
     def plan(self, batch: ForwardBatch) -> None:
         if max(batch.query_lens) > 1:
@@ -110,7 +110,7 @@ class ExactAttention(StaticAttention):
 
 
 class Tiny(Model):
-    """One attention layer over embeddings of tokens and positions."""
+    """A model with one attention layer over embeddings of tokens and positions."""
 
     def __init__(self, env: BuildEnv) -> None:
         super().__init__(SimpleNamespace(), env)
@@ -119,7 +119,7 @@ class Tiny(Model):
         self.attention = Attention(env, 0, scale=0.6)
         self.router = Router(16, 4, 2, env, layer=0)
         self.peeks: int | None = None
-        """Contexts that are longer count more."""
+        """Context length above which hidden states are doubled; ``None``: the forward pass reads no lengths."""
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         x = self.embed(batch.input_ids) + self.position_embed(batch.positions)
@@ -132,7 +132,7 @@ class Tiny(Model):
 
 
 class Engine:
-    """Scheduler and runner, without messages."""
+    """A scheduler and a runner, without an engine loop."""
 
     def __init__(
         self, *, graphs: bool, capacity: int = 200, max_size: int = 8, page_size: int = 1, overlap: bool = False
@@ -148,7 +148,7 @@ class Engine:
         cache = RadixCache(page_size, LeastRecentlyUsed(), lambda: float(next(clock)))
         self.scheduler = build_scheduler(pool, cache, FirstCome(), chunk_size=32, max_running=8)
         self.recorder = Recorder()
-        self.graphs = self.made(backend, kv, max_size, page_size) if graphs else None
+        self.graphs = self.make_graphs(backend, kv, max_size, page_size) if graphs else None
         if self.graphs is not None:
             self.graphs.capture(self.model)
         parts: Any = SimpleNamespace(
@@ -167,7 +167,7 @@ class Engine:
     def use(self, graphs: DecodeGraphs | None) -> None:
         self.runner.executors = StepExecutors.of({} if graphs is None else {"decode-graphs": graphs})
 
-    def made(self, backend: AttentionBackend, kv: KVPool, max_size: int, page_size: int) -> DecodeGraphs:
+    def make_graphs(self, backend: AttentionBackend, kv: KVPool, max_size: int, page_size: int) -> DecodeGraphs:
         return DecodeGraphs(
             backend,
             kv,

@@ -1,4 +1,4 @@
-"""Replayed decode steps give what steps without graphs give; what is captured and what is not."""
+"""Replayed decode steps equal steps without graphs; which steps are captured is tested as well."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .graph_bench import CPU, SHAPE, VOCABULARY, WIDTH, Engine, Recorder, Static
 
 
 def crowd(engine: Engine) -> list[list[int]]:
-    """Requests that come and go at different times, some with the same beginning."""
+    """Run requests that start at different times, some with the same prefix; return their outputs."""
     generator = torch.Generator().manual_seed(5)
     for index, (length, count) in enumerate([(5, 9), (1, 3), (12, 20), (7, 1), (40, 6), (12, 15), (3, 22), (9, 9)]):
         tokens = torch.randint(VOCABULARY, (length,), generator=generator).tolist()
@@ -127,7 +127,7 @@ def test_slots_that_the_cache_replaces_while_a_replay_uses_them(overlap: bool) -
             engine.submit([4, 5, 6, 7], count)
         engine.step()
         assert [sequence.slot_version for sequence in engine.sequences] == [0, 1, 1]
-        engine.submit([8] * 12, 5)  # gets the slots that were given back
+        engine.submit([8] * 12, 5)  # gets the slots of the finished sequences
         outputs.append(engine.finish())
     assert outputs[0] == outputs[1]
 
@@ -170,7 +170,7 @@ def test_a_step_ahead_of_one_bad_row_serves_the_others(graphs: bool, others: int
         if bad:
             engine.submit([7, 20], 6)
         if bad and others == 2:
-            engine.submit([8, 9], 1)  # has no row in the step ahead, so that the others' tokens are looked up
+            engine.submit([8, 9], 1)  # is not in the launched step, so the rows of the other tokens are looked up
         outputs = [output for _ in range(2) for output in engine.pipeline.step()]
         failed = [output.finish.message for output in outputs if output.finish is not None and output.finish.message]
         assert len(failed) == bad and all("not finite" in error for error in failed)
@@ -213,7 +213,7 @@ def test_capturing_again_leaves_slots_in_use_alone() -> None:
 
 
 class Snapshot(Recorder):
-    """Takes what Python computed for what it will always be; a step that is done again uses the old lengths."""
+    """A recorder that repeats the values that Python computed during the capture, so that replays use old lengths."""
 
     exact = True
 
@@ -370,7 +370,7 @@ def test_inputs_keep_no_sequence_that_has_ended() -> None:
 
 
 class OwnAttention(StaticAttention):
-    """Brings a recorder along."""
+    """An attention backend with a recorder of its own."""
 
     def recorder(self) -> GraphRecorder:
         recorder = Recorder()
@@ -379,7 +379,7 @@ class OwnAttention(StaticAttention):
 
 
 def extension_context(*, device: str = "cuda", task: str = "generate", ranks: int = 1, **more: Any) -> Any:
-    """The facts from which extensions are built, with the options of backends among ``more``."""
+    """Return the context from which extensions are built; options of backends may be among ``more``."""
     facts = {"causal": True, "states": (), "chunk_size": 2048, "max_running": 300, **more}
     options = {name: facts.pop(name) for name in tuple(facts) if "cuda_graph" in name}
     spec = ModelSpec(name="x", target="x:X", causal=facts.pop("causal"))
@@ -394,12 +394,13 @@ def extension_context(*, device: str = "cuda", task: str = "generate", ranks: in
 
 
 def test_where_the_engine_uses_graphs(caplog: pytest.LogCaptureFixture) -> None:
-    """With a backend's own recorder, or on a CUDA device; whole engines on one are tested with the fake device."""
+    """Graphs are used with a backend's own recorder and on CUDA; whole engines on CUDA are tested with the fake
+    device."""
     engine = Engine(graphs=False)
     kv = engine.runner.kv
     assert kv is not None
 
-    def made(backend: AttentionBackend, **facts: Any) -> DecodeGraphs | None:
+    def build_graphs(backend: AttentionBackend, **facts: Any) -> DecodeGraphs | None:
         extension = build.build_decode_graphs(extension_context(**facts))
         if extension is None:
             return None
@@ -413,17 +414,17 @@ def test_where_the_engine_uses_graphs(caplog: pytest.LogCaptureFixture) -> None:
         return graphs
 
     able, unable, own = StaticAttention(SHAPE, CPU), TorchAttention(SHAPE, CPU), OwnAttention(SHAPE, CPU)
-    assert made(able, device="cpu") is None and made(own, device="cpu", task="embed") is None
-    assert made(able, task="embed") is None and made(able, causal=False) is None
+    assert build_graphs(able, device="cpu") is None and build_graphs(own, device="cpu", task="embed") is None
+    assert build_graphs(able, task="embed") is None and build_graphs(able, causal=False) is None
     assert caplog.text == ""
-    assert made(able, disable_cuda_graph=True) is None and "--disable-cuda-graph" in caplog.text
-    assert made(unable) is None and "attention 'x' does not offer them" in caplog.text
-    largest, small = made(own, device="cpu"), made(own, device="cpu", cuda_graph_max_bs=16)
+    assert build_graphs(able, disable_cuda_graph=True) is None and "--disable-cuda-graph" in caplog.text
+    assert build_graphs(unable) is None and "attention 'x' does not offer them" in caplog.text
+    largest, small = build_graphs(own, device="cpu"), build_graphs(own, device="cpu", cuda_graph_max_bs=16)
     assert largest is not None and largest.max_size == 256
     assert small is not None and small.max_size == 16
     small.capture(engine.model)
     assert small.captured[1].batch.tables.shape == (1, 40)
-    assert made(own, device="cpu", disable_cuda_graph=True) is None
+    assert build_graphs(own, device="cpu", disable_cuda_graph=True) is None
     assert "without decode graphs: --disable-cuda-graph" in caplog.text
 
 

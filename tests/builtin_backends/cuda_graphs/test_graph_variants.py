@@ -1,4 +1,4 @@
-"""Steps in which extensions take part have graphs of their own, by the extensions that have numbers in them."""
+"""Steps with extensions have graphs of their own, one variant for each set of extensions with graph inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sglang_plug_backends.cuda_graphs.graph_variants import GraphVariants
 
 
 class Marks(GraphPhase):
-    """Takes part with the numbers of ``extras``; its captures are entered in ``inside``."""
+    """An extension with the graph inputs in ``extras``; ``inside`` is set during its captures."""
 
     def __init__(self, name: str, *, captures: bool = True) -> None:
         self.graph_label, self.version, self.captures = name, 1, captures

@@ -1,4 +1,4 @@
-"""What is between the pieces of a captured forward pass."""
+"""The attention between the pieces of a captured forward pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sglang_plug_backends.cuda_graphs.piecewise_graphs import Attended
 
 
 def test_padding_gets_zeros() -> None:
-    """Whatever the step before left there."""
+    """Rows of padding are zero, whatever the previous step left in them."""
     inputs = tuple(torch.arange(12.0).view(6, 2) + index for index in range(3))
     result, weights = torch.full((6, 2), torch.nan), torch.full((6,), torch.nan)
 

@@ -1,4 +1,4 @@
-"""Which numbers of tokens are captured, and where."""
+"""The numbers of tokens for which prefill graphs are captured, and the engines that use such graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks replay what rank 0 replays, on the same inputs; all capture, or none."""
+"""Worker ranks replay the steps of rank 0 on the same inputs; either all ranks capture a graph, or none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MultimodalInputs = dict[str, Any]
 
 
 class Votes(Collectives):
-    """Of two ranks that take turns; each vote is as the test says."""
+    """Collectives of two ranks that take turns in one thread; the test sets the vote of the other rank."""
 
     def __init__(self, rank: int, sent: list[Tensor], other: float = 1.0) -> None:
         super().__init__(rank, 2)
@@ -63,12 +63,12 @@ class RecordingGroup(RankGroup):
 
 
 def link(group: RecordingGroup) -> RankLink:
-    """Rank 0's view of the ranks of ``group``."""
+    """Return the link from rank 0 to the ranks of ``group``."""
     return RankLink(NAME, group.collectives, CPU, Ranks(group).extension_command)
 
 
 class FailingRecorder(Recorder):
-    """Raises an error instead of capturing, once it has one."""
+    """A recorder that raises ``error`` instead of capturing, if it is set."""
 
     error: Exception | None = None
 
@@ -79,7 +79,7 @@ class FailingRecorder(Recorder):
 
 
 class WatchedAttention(ExactAttention):
-    """Keeps the inputs of each replay."""
+    """An attention backend that records the inputs of each replay."""
 
     def __init__(self) -> None:
         super().__init__(SHAPE, CPU)
@@ -93,7 +93,7 @@ class WatchedAttention(ExactAttention):
 
 
 class Pair:
-    """Rank 0's engine, and a worker rank with a model of its own."""
+    """The engine of rank 0, and a worker rank with a model of its own."""
 
     def __init__(self, *, overlap: bool = False) -> None:
         sent: list[Tensor] = []
@@ -126,7 +126,7 @@ class Pair:
         raise EOFError
 
     def follow(self) -> None:
-        """Let the worker rank follow what it was told since the last time."""
+        """Let the worker rank process the messages sent since its last run."""
         self.worker_rank.run()
 
 
@@ -214,7 +214,7 @@ def test_a_worker_rank_that_cannot_capture_votes_unless_its_memory_is_gone(out_o
 
 
 def test_exchanges_are_part_of_a_replay() -> None:
-    """What they are made of is the recorder's business; one that cannot wait for other ranks says so."""
+    """Collectives are part of a graph, as the recorder implements them; a recorder without them raises an error."""
     calls = list[str]()
 
     class Own(Votes):

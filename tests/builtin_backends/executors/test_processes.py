@@ -57,13 +57,13 @@ def until(true: Callable[[], Any]) -> Any:
 
 
 def pid_of(folder: Path, rank: int) -> int:
-    """The process id that a worker rank has written into ``folder``."""
+    """Return the process id that a worker rank has written into ``folder``."""
     path = folder / f"pid of rank {rank}"
     return int(until(lambda: path.exists() and path.read_text()))
 
 
 def launch_spec(folder: Path, noted: list[str] | None = None) -> LaunchSpec:
-    """Two worker ranks that run the program, and write their process ids into ``folder``.
+    """Return the launch spec of two worker ranks that run the program and write their process ids into ``folder``.
 
     ``noted`` gets the rendezvous address that each is told.
     """

@@ -36,7 +36,7 @@ def rank_group(size: int, sizes: BufferSizes = DEFAULT_SIZES, **more: Any) -> li
 
 
 def together(ranks: list[SharedCollectives], work: Callable[[SharedCollectives], Any]) -> list[Any]:
-    """Return the result of each rank's ``work``."""
+    """Run ``work`` on all ranks at the same time; return the result of each rank."""
     with ThreadPoolExecutor(len(ranks)) as pool:
         return [future.result() for future in [pool.submit(work, rank) for rank in ranks]]
 
@@ -53,7 +53,7 @@ SMALL = BufferSizes(buffer=1024, shared_sum=512)
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_all_of_them_in_turn(size: int, dtype: torch.dtype) -> None:
-    """Each result is as it should be, and the same on each rank, whatever was exchanged before."""
+    """Results are right and equal on all ranks, whatever collectives ran before."""
     shapes = [(1, 1), (1, 7), (3, 40), (2, 100), (13, 77), (1, 2000), (1, 1)]
 
     def work(ranks: SharedCollectives) -> list[tuple[Tensor, ...]]:
@@ -89,7 +89,7 @@ def test_real_buffers() -> None:
 
 
 def test_nobody_writes_over_what_others_still_read() -> None:
-    """One rank is always late; the others may be ahead of it as far as they can get."""
+    """One rank is always late, while the others run ahead as far as possible."""
 
     def work(ranks: SharedCollectives) -> list[float]:
         results = []
@@ -107,7 +107,7 @@ def test_nobody_writes_over_what_others_still_read() -> None:
 
 
 def live_views() -> int:
-    """The number of buffer views that are in memory."""
+    """Return the number of buffer views that are in memory."""
     gc.collect()
     return sum(isinstance(item, BufferViews) for item in gc.get_objects())
 

@@ -1,4 +1,4 @@
-"""Ranks in threads."""
+"""Tensor-parallel ranks in threads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def until(true: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sums_of_16_bits_are_rounded_once(dtype: torch.dtype) -> None:
-    """One half of a unit in the last place, four times, is two of it: each alone would be lost."""
+    """Four times half a unit in the last place adds up to two units, although each summand alone would be rounded
+    away."""
     half = torch.finfo(dtype).eps / 2
 
     def follow(rank: int, endpoint: RankEndpoint) -> None:
@@ -86,7 +87,7 @@ def test_collectives_agree_on_all_ranks() -> None:
 
 
 def test_ranks_do_not_see_what_others_write_later() -> None:
-    """Tensors are exchanged by reference: nobody may go on before all have read."""
+    """Tensors are exchanged by reference, so no rank may continue before all ranks have read them."""
 
     def follow(rank: int, endpoint: RankEndpoint) -> None:
         x = torch.zeros(50)

@@ -1,4 +1,4 @@
-"""``sglang-plug experts plot``."""
+"""The command ``sglang-plug experts plot``."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ LAYERS, EXPERTS, CHOSEN, HIDDEN = (1, 3), 4, 2, 3
 
 
 class Routers(nn.Module):
-    """A model of two routers, as the layers 1 and 3."""
+    """A model of two routers, as layers 1 and 3."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Routers(nn.Module):
 
 
 class Bench:
-    """A model whose routers are recorded."""
+    """A model whose chosen experts are recorded."""
 
     def __init__(self, **options: int) -> None:
         self.model = Routers(torch.Generator().manual_seed(0))
@@ -49,7 +49,7 @@ class Bench:
 
     @torch.inference_mode()
     def step(self, *lengths: int, layers: int = 2) -> Tensor:
-        """One step of sequences of these lengths; what was chosen, ``[T, layers, k]``."""
+        """Run a step of sequences of these lengths; return the chosen experts, ``[T, layers, k]``."""
         positions = torch.cat([torch.arange(length) for length in lengths])
         nothing = torch.zeros(0, dtype=torch.int64)
         batch = ForwardBatch(positions + 100, positions, nothing, nothing, list(lengths), list(lengths))
@@ -180,7 +180,7 @@ def test_columns_can_be_read_back(tmp_path: Path) -> None:
 
 
 class Nasty:
-    """Would run a function when it is unpickled."""
+    """An object that would run a function when it is unpickled."""
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return print, ("ran",)
@@ -234,7 +234,7 @@ def test_no_step_calls_the_recorder_while_nothing_is_recorded() -> None:
     points = extension_points({"expert-recorder": extension})
     assert not points.forward.prepare and not points.forward.before_forward
     assert not points.service.step_done and not points.service.between_steps
-    unreadable = SimpleNamespace(input_ids=torch.zeros(2))  # the record would need more of a batch
+    unreadable = SimpleNamespace(input_ids=torch.zeros(2))  # the batch lacks attributes that the recorder needs
     for _ in range(2):
         bench.model(unreadable)
         extension.recorder.start("per_token")

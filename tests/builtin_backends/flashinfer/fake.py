@@ -82,13 +82,13 @@ def attend_pages(
 class Wrapper:
     """Common part of the wrappers."""
 
-    made: list[Wrapper] = []
+    instances: list[Wrapper] = []
 
     def __init__(self, workspace: Tensor, kv_layout: str) -> None:
         assert workspace.dtype == torch.uint8 and not workspace.any() and kv_layout == "NHD"
         self.options: Options | None = None
         self.plans = 0
-        Wrapper.made.append(self)
+        Wrapper.instances.append(self)
 
     def planned(self, options: Options) -> None:
         self.options = options
@@ -237,7 +237,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
 def module() -> ModuleType:
     """Build a module named ``flashinfer``."""
     flashinfer = ModuleType("flashinfer")
-    Wrapper.made.clear()
+    Wrapper.instances.clear()
     for kind in (
         BatchDecodeWithPagedKVCacheWrapper,
         BatchPrefillWithPagedKVCacheWrapper,

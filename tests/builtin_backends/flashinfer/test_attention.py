@@ -1,4 +1,4 @@
-"""Index arithmetic, plans and borrowed wrappers, with a stand-in that computes from the arrays it is given."""
+"""Indices, plans and shared wrappers of FlashInfer, with a stand-in that computes from the arrays it gets."""
 
 from __future__ import annotations
 
@@ -77,18 +77,18 @@ def test_each_kind_of_layer_plans_once_a_step(backend: ModuleType, fake: ModuleT
         attention.plan(batch)
         for layer in layers:
             attend(layer, batch)
-        plans = sum(wrapper.plans for wrapper in fake.Wrapper.made)
+        plans = sum(wrapper.plans for wrapper in fake.Wrapper.instances)
         del batch
         gc.collect()
-    assert len(fake.Wrapper.made) == 3  # borrowed again in each step
+    assert len(fake.Wrapper.instances) == 3  # reused in each step
     assert plans == 9
-    assert sorted(wrapper.options.window_left for wrapper in fake.Wrapper.made) == [-1, -1, 3]
+    assert sorted(wrapper.options.window_left for wrapper in fake.Wrapper.instances) == [-1, -1, 3]
 
 
 def test_batches_in_flight_have_wrappers_of_their_own(backend: ModuleType, fake: ModuleType) -> None:
     attention = backend.FlashInferAttention(SHAPE, CPU, SMALL)
     layer = layer_of(attention)
-    for _ in range(2):  # the second time with wrappers that were given back
+    for _ in range(2):  # the second step reuses the wrappers of the first
         first, second = scene([1], [9]), scene([1], [3])
         for batch in (first, second):
             attention.plan(batch)
@@ -98,7 +98,7 @@ def test_batches_in_flight_have_wrappers_of_their_own(backend: ModuleType, fake:
         assert lent[0] is not lent[1]
         del first, second, batch
         gc.collect()
-    assert len(fake.Wrapper.made) == 2
+    assert len(fake.Wrapper.instances) == 2
 
 
 def test_tensor_cores_for_grouped_heads(backend: ModuleType, fake: ModuleType) -> None:
@@ -107,7 +107,7 @@ def test_tensor_cores_for_grouped_heads(backend: ModuleType, fake: ModuleType) -
         batch = scene([1], [9])
         attention.plan(batch)
         attend(layer_of(attention), batch, heads)
-        assert fake.Wrapper.made[-1].tensor_cores is expected
+        assert fake.Wrapper.instances[-1].tensor_cores is expected
 
 
 def test_static_plans_share_the_page_buffer(backend: ModuleType, fake: ModuleType) -> None:
@@ -117,8 +117,8 @@ def test_static_plans_share_the_page_buffer(backend: ModuleType, fake: ModuleTyp
     for batch in (large, small):
         attention.static_plan(batch)
         attend(layer, batch)
-    buffers = [wrapper.index for wrapper in fake.Wrapper.made]
-    assert all(wrapper.graph for wrapper in fake.Wrapper.made)
+    buffers = [wrapper.index for wrapper in fake.Wrapper.instances]
+    assert all(wrapper.graph for wrapper in fake.Wrapper.instances)
     assert buffers[0][1].data_ptr() == buffers[1][1].data_ptr() and len(buffers[0][1]) == 120
     with pytest.raises(ValueError, match="one new token of each sequence"):
         attention.static_plan(scene([1, 2], [9, 9]))

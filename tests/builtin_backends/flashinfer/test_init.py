@@ -20,7 +20,7 @@ HOPPER = Facts(device="cuda", dtype="bfloat16", shape=SHAPE, platform={"capabili
 
 
 class Packages:
-    """Packages that can be found, empty ones where they are not installed."""
+    """A set of importable packages, empty modules where they are not installed."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._folder, self._monkeypatch = folder, monkeypatch
@@ -28,20 +28,20 @@ class Packages:
         monkeypatch.syspath_prepend(folder)
 
     def add(self, name: str) -> None:
-        """Let a package be found."""
+        """Make a package importable."""
         if find_spec(name) is None:
             (self._folder / name).mkdir()
             (self._folder / name / "__init__.py").touch()
             invalidate_caches()
 
     def remove(self, name: str) -> None:
-        """Let a package be missing, as an entry without a module does."""
+        """Make a package fail to import, by an entry without a module."""
         self._monkeypatch.setitem(sys.modules, name, None)
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
-    """The packages of a machine that has FlashInfer, Triton and a compiler."""
+    """Simulate a machine with FlashInfer, Triton and a compiler."""
     packages = Packages(tmp_path / "packages", monkeypatch)
     packages.add("flashinfer")
     packages.add("triton")

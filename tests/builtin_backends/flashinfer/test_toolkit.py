@@ -18,7 +18,7 @@ def make_toolkit(folder: Path, *headers: str) -> Path:
 
 
 def parts_of(machine: Path) -> toolkit.ToolkitParts:
-    """The parts of a toolkit on a machine."""
+    """Return the expected parts of the CUDA toolkit on ``machine``."""
     driver = machine / "driver" / "libcuda.so.580.159.04"
     return toolkit.ToolkitParts(
         home=machine / "cuda", libraries=(driver, Path("/lib/libcuda_like.so")), headers=machine / "packages"
@@ -54,7 +54,7 @@ def test_existing_variables_are_kept(machine: Path, monkeypatch: pytest.MonkeyPa
     result = toolkit.complete_toolkit(machine / "links", parts_of(machine))
     assert result == {"FLASHINFER_EXTRA_LDFLAGS": f"-lmine -L{machine / 'links'}"}
     monkeypatch.setenv("FLASHINFER_EXTRA_LDFLAGS", result["FLASHINFER_EXTRA_LDFLAGS"])
-    assert toolkit.complete_toolkit(machine / "links", parts_of(machine)) == result  # not twice
+    assert toolkit.complete_toolkit(machine / "links", parts_of(machine)) == result  # the flag is not added twice
 
 
 def test_home_behind_a_link(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Grammars match like those of an independent parser (lark, Earley) in its own notation."""
+"""Grammars match the same texts as an independent parser (lark, Earley) with its own notation."""
 
 from __future__ import annotations
 

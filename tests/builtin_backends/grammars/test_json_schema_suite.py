@@ -1,4 +1,4 @@
-"""The JSON-Schema-Test-Suite through the compiled mask: every instance is decided right, or its schema refused.
+"""JSON-Schema-Test-Suite, run through token masks: every instance is decided correctly, or its schema is refused.
 
 ``json_schema_test_suite/`` holds the draft 2020-12 files of the keywords and formats that a backend claims, as
 jsonschema 4.26 brings them. An instance is fed as JSON text, byte by byte, with ``", "`` and ``": "``. Backends fix the
@@ -72,7 +72,7 @@ def type_of(value: Any) -> str:
 
 
 def never_written(schema: Any, instance: Any) -> str | None:
-    """Return the reason why a valid instance is never written; ``None`` if it should be."""
+    """Return the reason why a valid instance is never generated; ``None`` if it should be."""
     has_point = any(isinstance(value, float) and value.is_integer() for value in (*inside(instance), *inside(schema)))
     if has_point:
         return "a whole number with a point"

@@ -1,4 +1,4 @@
-"""Tiny tokenizers of the kinds in checkpoints, saved like those."""
+"""Tiny tokenizers of the kinds that checkpoints contain, saved in the format of checkpoints."""
 
 from __future__ import annotations
 

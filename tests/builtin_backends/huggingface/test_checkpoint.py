@@ -28,7 +28,7 @@ def write(folder: Path, name: str, data: Any) -> Path:
 
 
 class Hub:
-    """Stands in for the hub: the cached and downloadable files, and the recorded calls."""
+    """A stand-in for the Hugging Face hub with cached and downloadable files, which records its calls."""
 
     def __init__(self) -> None:
         self.cached: Path | None = None
@@ -80,7 +80,7 @@ def test_file_without_model_type(tmp_path: Path) -> None:
 
 
 def test_numbers_that_json_has_no_word_for(tmp_path: Path) -> None:
-    """Check the notation of ``save_pretrained`` at any depth."""
+    """NaN and infinity are read in the notation of ``save_pretrained``, at any depth."""
     limits = {"time_step_limit": [0.0, {"__float__": "Infinity"}], "other": {"minimum": {"__float__": "-Infinity"}}}
     kept = {"words": {"__float__": "many"}, "more": {"__float__": "Infinity", "too": 1}}
     write(tmp_path, "config.json", {"model_type": "bamba", **limits, **kept})

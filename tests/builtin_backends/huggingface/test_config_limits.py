@@ -1,4 +1,4 @@
-"""Numbers in ``config.json`` that no model has are refused before anything is made from them."""
+"""Absurd numbers in ``config.json`` are refused before anything is allocated for them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_as_the_post_processor_says(family: str, tmp_path: Path) -> None:
 
 
 class Splitting:
-    """Splits at blanks, and notes the texts that it was called for."""
+    """A tokenizer that splits at spaces, and records the texts that it is called with."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

@@ -1,4 +1,4 @@
-"""Tokenizers that would block a thread or take minutes to read are refused at the start."""
+"""Tokenizers that would block a thread, or take minutes to load, are refused at the start."""
 
 from __future__ import annotations
 

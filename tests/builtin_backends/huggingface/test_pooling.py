@@ -1,4 +1,4 @@
-"""``modules.json`` of sentence-transformers."""
+"""The configuration of pooling in sentence-transformers' ``modules.json``."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_other_modes_are_refused(names: tuple[str, ...], tmp_path: Path) -> None
 
 
 def write_dense(folder: Path, **changes: Any) -> Tensor:
-    """Write a matrix of random numbers next to the pooling."""
+    """Write a dense layer with random weights next to the pooling's configuration."""
     write(folder, [TRANSFORMER, POOLING, DENSE, {**NORMALIZE, "path": "3_Normalize"}], chosen("mean_tokens"))
     (folder / "2_Dense").mkdir()
     values = {"in_features": 4, "out_features": 3, "bias": True, "activation_function": "torch.nn.GELU", **changes}

@@ -27,7 +27,7 @@ def tokenizers(folders: dict[str, Path]) -> dict[str, Tokenizer]:
 
 @pytest.fixture(scope="module")
 def libraries(folders: dict[str, Path]) -> dict[str, Any]:
-    """The library's own tokenizers."""
+    """Return the tokenizers of the ``tokenizers`` library for the folders."""
     return {kind: AutoTokenizer.from_pretrained(folder).backend_tokenizer for kind, folder in folders.items()}
 
 

@@ -1,4 +1,4 @@
-"""Template rendering ends within its limits, and the next prompt is rendered as before."""
+"""Template rendering is stopped at its limits, and the next prompt is rendered normally."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines with KV stores."""
+"""Fixtures of engines with KV stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tests.builtin_backends.kv_tiers.engine_requests import BLOCK, BROKEN_STORES
 
 @pytest.fixture
 def config(tiny_model: Callable[[str], Any], tmp_path: Path) -> Callable[..., EngineConfig]:
-    """``config(*stores)``: a tiny model in a pool of few slots, with stores that are used if they have a block.
+    """Return ``config(*stores)``, the configuration of a tiny model with few slots, whose prompts are always loaded if
+    stored.
 
     ``model`` is the name of a text model, or the folder of any model.
     """
@@ -45,7 +46,7 @@ def config(tiny_model: Callable[[str], Any], tmp_path: Path) -> Callable[..., En
 
 @pytest.fixture
 def slow_prefill(tmp_path: Path) -> Path:
-    """A plugin with which prompts are computed slowly."""
+    """Write a plugin that slows the computation of prompts."""
     file = tmp_path / "slow_prefill.py"
     file.write_text(textwrap.dedent(SLOW_PREFILL))
     return file
@@ -53,7 +54,7 @@ def slow_prefill(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Iterator[Path]:
-    """A plugin with stores that break the contract, and one that cannot be asked at once."""
+    """Write a plugin with KV stores that break the contract, and one that takes time to look up blocks."""
     file = tmp_path / "broken.py"
     file.write_text(textwrap.dedent(BROKEN_STORES))
     yield file

@@ -9,24 +9,24 @@ from typing import Any
 from sglang_plug import Output, Request, SamplingParams
 
 BLOCK = 16
-"""Tokens of a block of these engines."""
+"""Number of tokens in a block of these engines."""
 BLOCKWISE = {"kv-tiers": {"block_tokens": BLOCK, "load": "always", "buffer_mib": 64, "step_mib": 0}}
-"""Settings with which one block is copied in a step for which other requests wait."""
+"""Settings with which one block is copied in a step while other requests wait."""
 
 
 def prompt(seed: int, length: int = 100) -> tuple[int, ...]:
-    """A prompt like no other."""
+    """Return a random prompt that depends on ``seed``."""
     generator = random.Random(seed)
     return tuple(generator.randrange(5, 90) for _ in range(length))
 
 
 def request(id: str, tokens: Sequence[int], *, new: int = 6, **fields: Any) -> Request:
-    """A greedy request."""
+    """Return a greedy request."""
     return Request(id=id, tokens=tuple(tokens), params=SamplingParams(max_new_tokens=new, temperature=0.0), **fields)
 
 
 def answer(engine: Any, tokens: Sequence[int], **fields: Any) -> Output:
-    """The output of one request; everything it computed is stored afterwards."""
+    """Return the output of one request, after everything that it computed has been stored."""
     (output,) = engine.outputs([request("one", tokens, **fields)])
     if "kv_stores" in engine.control("info"):
         stored(engine)
@@ -34,7 +34,7 @@ def answer(engine: Any, tokens: Sequence[int], **fields: Any) -> Output:
 
 
 def stored(engine: Any) -> dict[str, Any]:
-    """What the tiers say, once nothing is on its way to them."""
+    """Return the information about the tiers, once no block is queued for them."""
     while (info := engine.control("info")["kv_stores"])["queued_blocks"]:
         pass
     return dict(info["tiers"])
@@ -59,7 +59,7 @@ SLOW_PREFILL = """
     def build(context):
         return SlowPrefill()
 """
-"""A plugin whose prompts are computed slowly: 100 tokens, in two chunks, take a little more than 0.14 s."""
+"""A plugin that slows prompts: 100 tokens, in two chunks, take a little more than 0.14 s."""
 
 BROKEN_STORES = """
     from __future__ import annotations

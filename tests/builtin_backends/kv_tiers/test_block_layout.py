@@ -1,4 +1,4 @@
-"""Blocks of every dtype and layout of a KV pool come back as they were."""
+"""Blocks of every dtype and layout of a KV pool are restored exactly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def pool(dtype: torch.dtype, dim: int, value_dim: int, values_in_keys: bool) -> KVPool:
-    """A pool with random bytes."""
+    """Return a KV pool filled with random bytes."""
     kv = KVPool(
         layers=3,
         slots=64,

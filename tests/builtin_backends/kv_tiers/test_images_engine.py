@@ -29,7 +29,7 @@ def vision_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Vi
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The digests of all images that engines have encoded."""
+    """Return a list that receives the digest of each image that an engine encodes."""
     digests, install = list[bytes](), Multimodal.install
 
     def counting(extension: Multimodal, model: Model, kernels: Kernels) -> None:
@@ -42,7 +42,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def ask(engine: Any, model: VisionModel, begin: str, images: tuple[bytes, ...] = IMAGES, **fields: Any) -> Any:
-    """The output of a prompt that begins with a text, and has images and a text after it."""
+    """Return the output of a prompt with a text, images, and a text after them."""
     pads = model.family.in_text * len(images)
     prompt = model.prompt(f"{begin} {pads} " + "What are the differences between them? " * 8, images)
     return answer(engine, prompt.tokens, media=prompt.media, **fields)

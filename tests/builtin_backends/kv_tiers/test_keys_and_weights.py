@@ -1,4 +1,4 @@
-"""Keys tell apart everything that determines a block's content."""
+"""Block keys differ for everything that determines a block's content."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_namespace_depends_on_each_fact() -> None:
 
 @dataclass
 class Packed:
-    """Weights that are no parameter."""
+    """Packed weights that are not a parameter of their module."""
 
     codes: torch.Tensor = field(default_factory=lambda: torch.arange(6, dtype=torch.uint8))
 

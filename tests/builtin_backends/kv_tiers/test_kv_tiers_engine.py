@@ -1,4 +1,4 @@
-"""A whole engine with KV stores: outputs are those without, and prefixes outlive eviction and the engine."""
+"""A whole engine with KV stores: outputs stay the same, and prefixes survive eviction and a restart of the engine."""
 
 from __future__ import annotations
 

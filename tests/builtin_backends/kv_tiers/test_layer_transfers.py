@@ -1,4 +1,4 @@
-"""The layers of a step's blocks that are sent."""
+"""The layers of a step's blocks that are sent during the forward pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ SLOTS = array("q", [9, 8, 7, 6])
 
 
 def test_only_the_batch_of_the_step_is_sent() -> None:
-    """A forward pass of another batch, which a recording is made of, runs when the step's blocks are known already."""
+    """Attention of another batch, such as one for a graph capture, sends nothing although the step's blocks are
+    known."""
     kv = KVPool(layers=2, slots=16, kv_heads=1, dim=4, value_dim=4, dtype=torch.float32, device=torch.device("cpu"))
     layout, sent = BlockLayout.of(kv, 4), list[bytes]()
 

@@ -1,4 +1,4 @@
-"""The memory of stores is a part of the memory that the server plans with."""
+"""The memory of KV stores counts as part of the server's planned memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue of blocks that are to be stored."""
+"""The queue of blocks that are waiting to be stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stores() -> Iterator[PrefixStores]:
 
 
 def waiting(stores: PrefixStores) -> Callable[[], None]:
-    """Keep the thread from what is queued next, until the result is called."""
+    """Block the storing thread until the returned function is called."""
     begun, go = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -40,7 +40,7 @@ def waiting(stores: PrefixStores) -> Callable[[], None]:
 
 
 def test_needed_calls_outlive_a_clearing(stores: PrefixStores) -> None:
-    """Another engine waits for the message that a transfer is complete."""
+    """Another engine waits for the message that a transfer is complete, so clearing the queue must not drop it."""
     go, called = waiting(stores), list[str]()
 
     def encode(tensors: Sequence[torch.Tensor]) -> list[memoryview]:

@@ -1,4 +1,4 @@
-"""Whole engines of models with recurrent states: prefixes outlive the pools of keys, values and states."""
+"""Whole engines with recurrent states: stored prefixes survive the pools of keys, values and states."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_state_is_loaded_alone_if_its_keys_and_values_are_in_the_pool(serve: S
     engine, tokens = serve(config("host", model=HYBRID, slots=1024, max_states=2)), prompt(6, 200)
     expected = answer(engine, tokens)
     for seed in (7, 8):
-        answer(engine, prompt(seed, 100))  # their states take the rows
+        answer(engine, prompt(seed, 100))  # their states overwrite the cached rows
     before = stored(engine)["host"]["loaded_bytes"]
     output = answer(engine, tokens)
     assert (output.tokens, output.loaded_tokens) == (expected.tokens, (("host", 192),))

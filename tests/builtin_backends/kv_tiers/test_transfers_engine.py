@@ -1,4 +1,4 @@
-"""Two whole engines, one of which computes prompts for the other one."""
+"""Two whole engines, of which one computes prompts for the other (disaggregated prefill)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ BLOCK = 16
 SECRET = "a secret that the engines share"
 PLUGIN = Path(__file__).with_name("transfer_plugin.py")
 WATCHED = frozenset({"noting", "parts", "losing"})
-"""The stores of the plugin."""
+"""Names of the KV stores in the test's plugin."""
 
 
 @pytest.fixture
 def config(tiny_model: Callable[[str], Any], tmp_path: Path) -> Callable[..., EngineConfig]:
-    """``config(*stores)``: a tiny model, with stores that can transfer unless others are named."""
+    """Return ``config(*stores)``, the configuration of a tiny model, with stores that can transfer unless others are
+    named."""
 
     def make(
         *stores: str,
@@ -62,30 +63,30 @@ def config(tiny_model: Callable[[str], Any], tmp_path: Path) -> Callable[..., En
 
 
 def prompt(seed: int, length: int = 100) -> tuple[int, ...]:
-    """A prompt like no other."""
+    """Return a random prompt that depends on ``seed``."""
     generator = random.Random(seed)
     return tuple(generator.randrange(5, 90) for _ in range(length))
 
 
 def request(tokens: Sequence[int], *, id: str = "one", **fields: Any) -> Request:
-    """A greedy request."""
+    """Return a greedy request."""
     return Request(id=id, tokens=tuple(tokens), params=SamplingParams(max_new_tokens=6, temperature=0.0), **fields)
 
 
 def transfers(engine: Any) -> dict[str, Any]:
-    """Address and counts of the transfers of an engine."""
+    """Return the address and the counters of an engine's transfers."""
     return dict(engine.control("info")["kv_stores"]["transfers"])
 
 
 def prefill(engine: Any, receiver: Any, whole: Request, transfer: str) -> Output:
-    """Let an engine compute the prompt of a request, and send it."""
+    """Compute the prompt of a request in ``engine``, and send it to ``receiver``."""
     address = transfers(receiver)["address"]
     output: Output = engine.outputs([prompt_request(whole, KVTransfer(id=transfer, address=address))])[0]
     return output
 
 
 def decode(engine: Any, whole: Request, transfer: str) -> Output:
-    """Let an engine serve a request whose prompt is sent to it."""
+    """Serve a request in ``engine`` whose prompt another engine sends."""
     fields = {name: getattr(whole, name) for name in ("id", "tokens", "params", "salt", "logprobs")}
     output: Output = engine.outputs([Request(**fields, transfer=KVTransfer(id=transfer))])[0]
     return output
@@ -149,7 +150,7 @@ def test_blocks_are_sent_before_the_prompt_is_complete(serve: Serve, config: Any
 def test_layers_are_sent_while_later_ones_are_computed(
     serve: Serve, config: Any, model: str, cache: dict[str, Any]
 ) -> None:
-    """No block is sent whole here, and a layer is computed once the parts of those before it have left."""
+    """No whole block is sent; each layer is computed only after the parts of the earlier layers were sent."""
     plain, second = (serve(config(model=model, **cache)) for _ in range(2))
     first = serve(config("parts", model=model, **cache))
     whole = request(prompt(1))

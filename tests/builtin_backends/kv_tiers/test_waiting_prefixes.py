@@ -1,4 +1,4 @@
-"""Prefixes that are loaded for requests which cannot run yet do not keep other requests from being computed."""
+"""Loaded prefixes of requests that cannot run yet do not keep other requests from running."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.builtin_backends.kv_tiers.engine_requests import BLOCK, prompt, reque
 pytestmark = pytest.mark.whole_engine
 
 LENGTH = 449
-"""Tokens of a prompt: one MiB is room for three."""
+"""Number of tokens in a prompt; one MiB has room for three prompts."""
 LOAD_SECONDS = 2.0
 HELD_SECONDS = 0.05
-"""Seconds between two steps while a request is held: all together, its steps take longer than ``LOAD_SECONDS``."""
+"""Seconds between two steps while a request is held; all steps together take longer than ``LOAD_SECONDS``."""
 
 
 class Engine:
-    """An engine with prefixes in the host's memory, whose steps the test runs.
+    """An engine with a host KV store, whose steps the test runs.
 
     Args:
         path: the model.
@@ -54,7 +54,7 @@ class Engine:
         return taken
 
     def hear(self, message: FromEngine) -> None:
-        """Receive what the engine sends."""
+        """Receive the messages that the engine sends."""
         if isinstance(message, Reply):
             self._replies.append(message)
         for output in message.outputs if isinstance(message, StepOutputs) else ():
@@ -62,7 +62,7 @@ class Engine:
             self.outputs[output.id] = output if before is None else merge(before, output)
 
     def submit(self, *requests: Request) -> None:
-        """Submit requests that arrive in this order."""
+        """Submit requests in the given order."""
         self._messages += map(Submit, requests)
         self.loop.step()
 
@@ -74,7 +74,7 @@ class Engine:
         return self._replies.pop().value
 
     def has_ended(self, id: str) -> bool:
-        """Report whether a request is answered."""
+        """Report whether a request has finished."""
         return id in self.outputs and self.outputs[id].finish is not None
 
     def steps_until(self, holds: Callable[[], bool], max_steps: int = 20_000) -> int:
@@ -89,7 +89,7 @@ class Engine:
 
 @pytest.fixture
 def start(tiny_model: Callable[[str], Any]) -> Iterator[Callable[..., Engine]]:
-    """``start(load, schedule, **settings)``: an engine that is closed after the test."""
+    """Return ``start(load, schedule, **settings)``, which starts an engine that is closed after the test."""
     engines = list[Engine]()
 
     def make(load: str, schedule: ScheduleOptions, **settings: Any) -> Engine:
@@ -102,7 +102,7 @@ def start(tiny_model: Callable[[str], Any]) -> Iterator[Callable[..., Engine]]:
 
 
 def fill_buffer(engine: Engine, **fields: Any) -> list[tuple[int, ...]]:
-    """Let one request run, and four wait whose prefixes take more memory than there is; return stored prompts."""
+    """Run one request while four wait whose prefixes exceed the memory for loads; return the stored prompts."""
     prompts = [prompt(number, LENGTH) for number in range(5)]
     for number, tokens in enumerate(prompts):
         engine.submit(request(f"stored {number}", tokens, new=1))

@@ -1,4 +1,4 @@
-"""The digest of a model's weights covers matrices that kernel sets and quantizations have packed."""
+"""The digest of a model's weights includes matrices that kernel sets and quantizations have packed."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_weights_that_cannot_be_read_have_no_digest(caplog: pytest.LogCaptureFix
 
 @dataclass
 class Config:
-    """A configuration one of whose fields only some layers have."""
+    """A configuration with a field that only some layers use."""
 
     head_dim: int = 8
 

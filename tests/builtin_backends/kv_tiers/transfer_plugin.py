@@ -1,4 +1,4 @@
-"""A plugin with transfer stores that note or lose what they send, and with extensions that wait for it.
+"""A plugin with transfer stores that record or lose their blocks, and with extensions that wait for transfers.
 
 Each engine that uses the plugin imports it anew, so that what is noted is of one engine.
 """
@@ -49,7 +49,7 @@ def register_step_extensions() -> Iterator[StepExtensionSpec]:
 
 
 class NotingStore(TransferStore):
-    """Notes the whole blocks that it sends."""
+    """A store that records the whole blocks that it sends."""
 
     name = "noting"
 
@@ -59,7 +59,7 @@ class NotingStore(TransferStore):
 
 
 class PartsStore(TransferStore):
-    """Sends parts of blocks only, and notes them."""
+    """A store that sends parts of blocks only, and records them."""
 
     name = "parts"
 
@@ -72,7 +72,7 @@ class PartsStore(TransferStore):
 
 
 class LosingStore(TransferStore):
-    """Sends the blocks of the first chunk only, and completes no transfer."""
+    """A store that sends the blocks of the first chunk only, and completes no transfer."""
 
     name = "losing"
 
@@ -84,7 +84,8 @@ class LosingStore(TransferStore):
 
 
 class WaitingSteps(StepExtension, ServicePhase):
-    """Notes the prompt tokens of each step; the second one begins once blocks of the first have been sent."""
+    """An extension that records the prompt tokens of each step; the second step waits until blocks of the first were
+    sent."""
 
     def __init__(self) -> None:
         self._steps: list[int] = []
@@ -99,7 +100,7 @@ class WaitingSteps(StepExtension, ServicePhase):
 
 
 class WaitingLayers(StepExtension, ModelPhase, ForwardPhase, ServicePhase):
-    """Computes each attention layer of a prompt that is sent once the parts of those before it have been sent."""
+    """An extension that computes each attention layer of a prompt only after the parts of earlier layers were sent."""
 
     def __init__(self) -> None:
         self._sends, self._sent_before = False, 0
@@ -128,7 +129,7 @@ def build(context: ExtensionContext) -> StepExtension | None:
 
 
 def until(holds: Callable[[], object]) -> None:
-    """Wait for something."""
+    """Wait until ``holds()`` is true."""
     deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline

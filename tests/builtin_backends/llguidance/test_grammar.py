@@ -38,7 +38,7 @@ FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
 
 @pytest.fixture(scope="module")
 def make() -> Callable[..., GrammarBackend]:
-    """Return ``make(**settings)``: the backend for a small vocabulary."""
+    """Return ``make(**settings)``, which builds the backend for a small vocabulary."""
     pytest.importorskip("llguidance")
     component = Plugins.discover().get("grammar", "llguidance")
 

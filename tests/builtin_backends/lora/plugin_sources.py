@@ -49,7 +49,7 @@ def read(request, settings):
         layers[layer.name] = Scaled(torch.tensor(sides.get("in", 1.0)), outputs)
     return Adapter(layers=layers)
 """
-"""A format of tests: each output, or each input, is multiplied with a number of its own (IA3)."""
+"""A plugin with an adapter format (IA3) that multiplies each output, or each input, by a factor."""
 
 WATCHED_STEPS = """
 from __future__ import annotations
@@ -76,4 +76,4 @@ class WatchedSteps(StepExtension, ForwardPhase, ServicePhase):
 def build(context):
     return WatchedSteps()
 """
-"""A plugin that notes the adapters of each step."""
+"""A plugin that records the adapters of each step."""

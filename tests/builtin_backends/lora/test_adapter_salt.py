@@ -1,4 +1,4 @@
-"""The salts of adapters: equal for equal matrices only."""
+"""The salts of adapters are equal for equal matrices only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sglang_plug_backends.lora.layer import LoraLayer, Pair
 
 
 def adapter(name: str = "q", *, columns: int = 0, scale: float = 2.0, change: int | None = None) -> Adapter:
-    """An adapter of one layer; ``change``: one of its numbers is another."""
+    """Return an adapter of one layer; ``change`` is the index of a number to change."""
     numbers = torch.arange(24, dtype=torch.float32)
     if change is not None:
         numbers[change] += 1
@@ -20,7 +20,7 @@ def adapter(name: str = "q", *, columns: int = 0, scale: float = 2.0, change: in
 
 
 class Scaled(LayerAdapter):
-    """An adapter of another format."""
+    """An adapter of another format, without low-rank matrices."""
 
     def after(self, x: Tensor, y: Tensor) -> None:
         y *= 2

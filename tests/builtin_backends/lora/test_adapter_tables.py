@@ -41,7 +41,7 @@ def test_segments() -> None:
     assert segments_of(parts) == [slice(0, 8), slice(8, 12), slice(12, 16)]
 
 
-def made(slots: int = 2, add: AddLowRank = add_low_rank) -> AdapterTables:
+def make_tables(slots: int = 2, add: AddLowRank = add_low_rank) -> AdapterTables:
     return AdapterTables(add, LAYERS, dtype=torch.float32, device=torch.device("cpu"), slots=slots)
 
 
@@ -59,7 +59,7 @@ def test_slots_are_freed() -> None:
         applied.append(table)
         add_low_rank(x, y, table, which)
 
-    tables = made(add=add)
+    tables = make_tables(add=add)
     layers: list[dict[str, Any]] = [{"first": Narrow(2)}, {"first": Narrow(3), "second": Narrow(1)}]
     slots = [tables.put(str(number), layer) for number, layer in enumerate(layers)]
     assert slots == [1, 2] and tables.put("third", layers[0]) == 0
@@ -75,7 +75,7 @@ def test_slots_are_freed() -> None:
 
 
 class Lost(torch.Tensor):
-    """A tensor that a table cannot enter."""
+    """A tensor that raises an out-of-memory error when it is written into a table."""
 
     @property
     def itemsize(self) -> int:
@@ -83,7 +83,7 @@ class Lost(torch.Tensor):
 
 
 def test_a_slot_is_freed_if_the_tables_cannot_be_written() -> None:
-    tables, broken = made(slots=1), Narrow(5)
+    tables, broken = make_tables(slots=1), Narrow(5)
     broken.low_rank.parts[0].up.__class__ = Lost  # type: ignore[assignment]
     with pytest.raises(RuntimeError, match="out of memory"):
         tables.put("one", {"first": Narrow(100), "second": broken})
@@ -96,13 +96,13 @@ def test_a_slot_is_freed_if_the_tables_cannot_be_written() -> None:
     "layers", [{"first": Narrow(), "second": Other()}, {"second": Narrow(width=4)}], ids=["kind", "half"]
 )
 def test_what_kernels_cannot_apply(layers: dict[str, LayerAdapter]) -> None:
-    tables = made()
+    tables = make_tables()
     assert tables.put("one", layers) == 0
     assert tables.put("two", {"first": Narrow()}) == 1
 
 
 def test_more_ranks_than_there_was_room_for() -> None:
-    tables = made()
+    tables = make_tables()
     tables.put("one", {"first": Narrow(64)})
     assert tables.grown == 0
     tables.put("two", {"first": Narrow(65)})

@@ -1,4 +1,4 @@
-"""Adapters of any format in one batch, and who shares a step, a prefix and a graph with whom."""
+"""Adapters of any format share batches, prefixes and graphs as their kinds allow."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def plugin(tmp_path: Path) -> PluginOptions:
 
 
 def make_scaling(path: Path, model: Any, names: list[str], seed: int) -> tuple[Path, Any]:
-    """The folder, and transformers' model with the numbers multiplied into its matrices."""
+    """Write an IA3 adapter; return its folder, and transformers' model with the factors merged into its weights."""
     generator, merged, stored = torch.Generator().manual_seed(seed), deepcopy(model), {}
     for name in names:
         module, side = merged.get_submodule(name), "in" if name.endswith("down_proj") else "out"
@@ -118,7 +118,7 @@ def test_formats_share_a_step(
 
 @pytest.fixture
 def lora(tiny_model: Callable[[str], Any], tmp_path: Path) -> dict[str, Lora]:
-    """Three adapters for the tiny Llama."""
+    """Write three adapters for the tiny Llama."""
     reference = tiny_model("llama-3.2-1b").reference
     names = linears(reference, r".*layers.*_proj")
     return {name: make_lora(tmp_path / name, reference, names, seed=seed) for seed, name in enumerate("xyz")}
@@ -296,7 +296,7 @@ def test_a_sequence_that_was_left_out_for_long_blocks_others_with_adapters() -> 
     limit = AdapterLimit(1, lambda sequence: sequence.extras.get("lora"), lambda: now[0])
     second, own, plain = sequence(y), sequence(x), sequence(None)
     waiting = [second, own, plain]
-    for _ in range(1000):  # however often it is asked
+    for _ in range(1000):  # the number of calls does not matter
         assert limit.order(waiting, running) == [own, plain]
     now[0] += MAX_WAIT_SECONDS
     assert limit.order(waiting, running) == [own, plain]
@@ -307,7 +307,7 @@ def test_a_sequence_that_was_left_out_for_long_blocks_others_with_adapters() -> 
 
 
 def first_logprobs(engine: Any, names: list[str | None], count: int = 2) -> dict[str | None, float]:
-    """Of the first token with each adapter, all in one batch."""
+    """Return the log-probability of the first token with each adapter, from one batch."""
     requests = [request(str(index), name, LONG, count) for index, name in enumerate(names)]
     return {
         submitted.adapter: output.logprobs[0].logprob

@@ -1,4 +1,4 @@
-"""Adapters are a step extension: it keeps the contract, and a server without it refuses what only it serves."""
+"""The extension of adapters keeps the contract; a server without it refuses requests and options that need it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def extension(tmp_path: Path) -> Lora:
 
 
 def test_an_unloaded_adapter_is_freed_when_its_last_request_ends(tmp_path: Path) -> None:
-    """Steps with it that follow the unloading keep it, joined with others, for the next step."""
+    """The last request's steps continue to use the unloaded adapter in the combined tables."""
 
     def read(request: AdapterRequest) -> Adapter:
         pair = Pair(slice(0, 4), torch.ones(2, 4), torch.ones(4, 2), 1.0)

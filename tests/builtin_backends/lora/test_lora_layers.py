@@ -1,4 +1,4 @@
-"""The names by which adapters may call the layers of a model."""
+"""The names by which adapters may refer to the layers of a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sglang_plug_backends.lora.lora_layers import described
 
 
 class Small(Model):
-    """A model whose checkpoints have other names for the block, and for a matrix in it."""
+    """A model whose checkpoints use other names for its block and for a matrix in it."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {
         "feed_forward": ("mlp", None),

@@ -1,4 +1,4 @@
-"""Folders in PEFT's format: valid, damaged and unsupported ones."""
+"""Adapter folders in PEFT's format: valid, damaged and unsupported ones."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read(path: Path, **more: Any) -> Adapter:
 
 
 def product(adapter: Adapter, name: str, x: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the adapter's addition in a layer."""
+    """Return the product that the adapter adds to a layer's output."""
     y = torch.zeros(len(x), size)
     adapter.layers[name].after(x, y)
     return y
@@ -130,7 +130,7 @@ def test_joined_adapters_are_as_each_alone(tmp_path: Path) -> None:
     ]
     layers: list[Any] = [read(item.path).layers[QKV] for item in loras]
     x, which = torch.randn(7, 6), torch.tensor([0, 3, 2, 1, 1, 3, 0])
-    x[1] = torch.inf  # of nobody: must not spoil the others' rows
+    x[1] = torch.inf  # this row has no adapter, and must not change the other rows
     together = torch.zeros(7, 12)
     type(layers[0]).join(layers)(x, together, which)
     for row, number in enumerate(which.tolist()):

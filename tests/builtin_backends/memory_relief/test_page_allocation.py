@@ -1,4 +1,4 @@
-"""Memory of KV slots is allocated ahead of their use, and never more of it than a little."""
+"""Memory of KV slots is allocated a little ahead of its use."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def wait_for(is_true: Callable[[], bool]) -> None:
 
 
 class Calls:
-    """Notes what is to be allocated, and answers as it is told."""
+    """An allocation function that records its calls and returns ``answer``, once ``may_return`` is set."""
 
     def __init__(self, answer: bool = True) -> None:
         self.answer = answer
@@ -79,14 +79,14 @@ class Calls:
 
 @pytest.fixture
 def pages() -> Iterator[Callable[..., PagesAhead]]:
-    made: list[PagesAhead] = []
+    created: list[PagesAhead] = []
 
     def make(kv: KVPool, populate: Populate) -> PagesAhead:
-        made.append(PagesAhead(kv, populate))
-        return made[-1]
+        created.append(PagesAhead(kv, populate))
+        return created[-1]
 
     yield make
-    for pages in made:
+    for pages in created:
         pages.close()
 
 

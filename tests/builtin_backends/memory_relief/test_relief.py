@@ -1,4 +1,5 @@
-"""Cached prefixes go when memory runs out, and their pages with them; what runs keeps its slots."""
+"""When the host runs out of memory, cached prefixes are evicted and their pages freed; running sequences keep
+theirs."""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ from tests.core.engine.test_loop import Bench as LoopBench
 TOTAL = 1_000_000
 CRITICAL, PLENTY = int(TOTAL * CRITICAL_SHARE) - 1, TOTAL // 2
 SLOT_BYTES = 2 * 2 * 8 * 4 * 2
-"""Keys and values of two layers, two heads of eight numbers in float32."""
+"""Bytes of a slot: keys and values of two layers, two heads of eight numbers, in float32."""
 
 
 class Bench:
-    """A pool with cached prefixes, and a host whose memory the test decides about."""
+    """A pool with cached prefixes, on a host whose free memory the test sets."""
 
     def __init__(self, slots: int = 4000) -> None:
         self.now, self.memory = 100.0, HostMemory(PLENTY, TOTAL)
@@ -64,7 +65,8 @@ class Bench:
         return self.memory
 
     def remember(self, first: int, count: int) -> list[int]:
-        """A prefix that begins with token ``first``, used a second after the one before."""
+        """Cache a prefix that begins with token ``first``, and return its slots; each is used a second after the
+        previous one."""
         self.now += 1
         slots = array("q")
         self.pool.extend(slots, count)
@@ -127,7 +129,7 @@ def test_what_runs_stays() -> None:
 
 
 def test_all_prefixes_go_while_memory_stays_critical(caplog: pytest.LogCaptureFixture) -> None:
-    """It may be somebody else who takes it; the log has one line for the whole episode."""
+    """All prefixes are evicted, even if another process takes the memory; the log has one line for the episode."""
     bench = Bench()
     for first in range(1000, 40_000, 1000):
         bench.remember(first, 90)
@@ -181,7 +183,7 @@ def test_an_idle_engine_forgets_and_tells() -> None:
     assert updates.stats is not None
     assert (updates.stats.cached_slots, updates.stats.free_slots) == (0, 64)
     assert ("memory_relieved_tokens_total", cached) in {(total.name, total.value) for total in updates.stats.counters}
-    served.box.messages.append(Control(7, "info", {}))
+    served.inbox.messages.append(Control(7, "info", {}))
     served.loop.step()
     reply = next(message for message in served.sent if isinstance(message, Reply))
     assert reply.value["memory_relief"] == {"episodes": 1, "evicted_tokens": cached}

@@ -1,4 +1,4 @@
-"""The extension counts the bytes of images, and refuses requests for which there is no room."""
+"""The extension counts the bytes of images, and refuses requests that exceed the limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.core.engine.test_loop import Bench
 
 
 class Encoder(Model, SupportsImages):
-    """Images of any size."""
+    """A model that encodes images of any size as zeros."""
 
     def __init__(self) -> None:
         torch.nn.Module.__init__(self)
@@ -44,7 +44,7 @@ class Encoder(Model, SupportsImages):
 
 
 class Refuses(StepExtension, AdmissionPhase):
-    """Refuses, after others have admitted them, requests with a priority."""
+    """An extension that refuses requests with a priority, after other extensions have admitted them."""
 
     def cache_key(self, sequence: SequenceView) -> str:
         if sequence.request.priority:
@@ -63,7 +63,7 @@ def image(size: int) -> Media:
 
 
 class Unread(list[Any]):
-    """Chunks that must not be looked at."""
+    """A list of chunks that must not be iterated over."""
 
     def __iter__(self) -> Iterator[Any]:
         raise AssertionError
@@ -106,14 +106,14 @@ def test_the_bytes_of_images_are_those_of_the_requests_that_are_there(
             case "misplaced":
                 bench.submit(id, media=(image(size), image(size)))
             case "abort":
-                bench.box.messages.append(Abort((id,)))
+                bench.inbox.messages.append(Abort((id,)))
             case "fail":
                 bench.device.failures = next(failures, 0)
-        bench.box.messages.append(Control(0, "info", {}))
+        bench.inbox.messages.append(Control(0, "info", {}))
         bench.loop.step()
         present = (*bench.scheduler.waiting, *bench.scheduler.running)
         assert extension.bytes == sum(media.size for sequence in present for media in sequence.request.media)
-    bench.box.messages.append(Control(0, "info", {}))
+    bench.inbox.messages.append(Control(0, "info", {}))
     bench.run()
     assert extension.bytes == 0
 

@@ -1,4 +1,4 @@
-"""What a step needs of images: each is seen once, and kept until the prompt has passed it."""
+"""The image embeddings of a step: each image is encoded once, and kept until the prompt has passed it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARRAY = MediaArray("uint8", (1,), b"x")
 
 
 class VisionModel(Model, SupportsImages):
-    """States of an image: its start, then one more for each token."""
+    """A model whose embeddings of an image are consecutive numbers from the image's start."""
 
     def __init__(self, *, rows: int = 0, short: int = 0) -> None:
         torch.nn.Module.__init__(self)
@@ -57,7 +57,7 @@ def test_chunks_share_what_was_seen_once() -> None:
 
 
 class Reader(Model):
-    """A text model whose prompts may be input embeddings."""
+    """A text model that accepts input embeddings."""
 
     def __init__(self, width: int | None = 2) -> None:
         torch.nn.Module.__init__(self)
@@ -185,7 +185,8 @@ def test_coordinates_of_the_whole_step() -> None:
         model, [ScheduledChunk(text, 2), ScheduledChunk(resumed, 5), ScheduledChunk(admitted(model, 4, (0, 2)), 3)], CPU
     )
     assert step is not None and step.mrope_positions is not None
-    # the text counts indices; the prompts count twos, and what was generated goes on from the greatest
+    # positions of text are indices; those of the prompts with images are multiples of two, and output tokens continue
+    # after the greatest one
     assert step.mrope_positions.tolist() == [[0, 1, 0, 2, 4, 5, 6, 0, 2, 4]] * 2
 
 

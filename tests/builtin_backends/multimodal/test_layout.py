@@ -1,4 +1,4 @@
-"""Positions and keys of prompts with images."""
+"""Position ids and prefix-cache keys of prompts with images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multimodal inputs of a step arrive on worker ranks as rank 0 computed them."""
+"""Worker ranks receive the multimodal inputs of a step as rank 0 computed them."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_only_so_many_positions_are_compared() -> None:
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(0, 5))
 def test_it_finds_what_a_search_finds(seed: int, size: int, more: int) -> None:
-    """The incremental index returns the same as a search over the whole sequence."""
+    """The incremental index returns the same drafts as a search of the whole sequence."""
     generator = random.Random(seed)
     tokens = [generator.randrange(3) for _ in range(60)]
     settings = NGramSettings(min_match=size, max_match=size + more)

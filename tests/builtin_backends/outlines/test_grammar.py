@@ -66,7 +66,7 @@ def test_no_token_holds_the_mark() -> None:
 
 
 def test_expressions_whose_search_would_explode_are_compiled() -> None:
-    """Looking for a match anywhere would take 2 ** 60 states."""
+    """An unanchored search for the expression would need 2 ** 60 states."""
     assert writes(start(make(), "regex", "a[ab]{0,60}"), "ab" * 20)
 
 

@@ -14,7 +14,7 @@ Functions = Mapping[str, Mapping[str, Any]]
 
 
 def parse(parser: type[OutputParser], pieces: Iterable[str], functions: Functions | None = None) -> list[Event]:
-    """Parse one output that comes in ``pieces`` and join its events; ``functions``: those that may be called."""
+    """Parse an output that arrives in ``pieces``, and join its events; ``functions`` may be called."""
     reader = parser() if functions is None else parser.for_functions(functions)
     events = [event for piece in pieces for event in reader.feed(piece)]
     return joined([*events, *reader.finish()])
@@ -25,18 +25,18 @@ ENFORCED = (
     "granite", "hermes", "hunyuan", "hunyuan_a13b", "interns1", "kimi_k2", "lfm2", "llama3", "minimax-m2", "mistral",
     "nemotron_json", "pythonic", "qwen3_coder", "seed_oss", "step3",
 )  # fmt: skip
-"""Formats that can be enforced, each by one of its names."""
+"""One name of each format whose calls can be enforced."""
 RANDOMLY_TESTED = sorted(
     {*ENFORCED} - {"deepseekv4", "ernie45", "glm45", "hunyuan_a13b", "interns1", "nemotron_json", "seed_oss"}
 )
-"""Those of which random outputs are tested; the others differ in marks only."""
+"""Formats whose random outputs are tested; the other ones differ only in their markers."""
 
 VALUE_ENDS = [f"</{name}>".encode() for name in ("parameter", "arg_value", "steptml:parameter", "｜DSML｜parameter")]
-"""The marks after values that are free text, which random texts would hardly contain."""
+"""Markers after free-text values, which random texts would hardly contain."""
 
 
 def plain(events: Iterable[Event]) -> list[Any]:
-    """Convert events to short tuples; a call is one of them: index, name, arguments."""
+    """Convert events to short tuples; a call becomes one tuple of index, name and arguments."""
     results: list[Any] = []
     for event in events:
         match event:
@@ -59,7 +59,8 @@ Read = Callable[..., list[Any]]
 
 @pytest.fixture
 def read() -> Read:
-    """Return ``read(parser, *pieces)``: the ``plain`` events; a single piece is also read by characters."""
+    """Return ``read(parser, *pieces)``, which parses and returns ``plain`` events; a single piece is also read by
+    characters."""
 
     def both(parser: type[OutputParser], *pieces: str, functions: Functions | None = None) -> list[Any]:
         result = parse(parser, pieces, functions)

@@ -1,4 +1,4 @@
-"""Every parser accepts every text in any pieces and reads it in one pass."""
+"""Every parser accepts every text, in any pieces, in linear time."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def cut(text: str, indices: Sequence[int]) -> list[str]:
 
 
 def check_order(events: Sequence[Event]) -> None:
-    """Check that calls are numbered from 0, and one ends before anything else comes."""
+    """Check that calls are numbered from 0, and that each ends before another event."""
     open_call: int | None = None
     calls = 0
     for event in events:
@@ -129,7 +129,7 @@ LONG = [
 @pytest.mark.parametrize("parser", PARSERS)
 @pytest.mark.parametrize(("fragment", "times"), LONG)
 def test_long_texts_take_one_pass(parser: type[OutputParser], fragment: str, times: int) -> None:
-    """Steps of the interpreter, not seconds: four times the text takes about four times the steps."""
+    """The interpreter's steps, which are independent of the machine, grow linearly with the text."""
     short, long = (_steps(parser, fragment * count) for count in (times // 120, times // 30))
     assert long < 6 * short + 2000
 

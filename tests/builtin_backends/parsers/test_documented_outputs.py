@@ -1,4 +1,4 @@
-"""Outputs of models in the form in which public documentation shows them; each case names the document.
+"""Model outputs as public documentation shows them; each case names the document.
 
 The cases of Step 3, Granite 3 and Seed-OSS are not recorded outputs. None was found in public for Step 3 and Granite 3:
 their cases are written for these tests in the documented format. vLLM's tests have whole outputs of Seed-OSS; the cases
@@ -29,14 +29,14 @@ Call = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Documented:
-    """An output of a document, and what it means."""
+    """An output from a document, with the calls and the text that it contains."""
 
     parser: type[OutputParser]
     document: str
     output: str
     calls: tuple[Call, ...]
     text: str = ""
-    """What stands before the calls."""
+    """The text before the calls."""
 
 
 def searched(engine: str) -> Call:
@@ -230,7 +230,7 @@ def test_reasoning_of_seeds_document(read: Read) -> None:
 
 
 def test_a_call_that_seed_quotes_in_its_reasoning(read: Read) -> None:
-    """An output in vLLM's test_seed_oss_tool_parser.py quotes the format of a call, and then reasons on."""
+    """The output of vLLM's test_seed_oss_tool_parser.py quotes a call in its reasoning, which then continues."""
     call = (
         "<seed:tool_call>\n<function=get_time>\n<parameter=zone>Asia/Tokyo</parameter>\n</function>\n</seed:tool_call>"
     )

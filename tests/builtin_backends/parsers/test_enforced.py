@@ -1,4 +1,4 @@
-"""A required call is readable by its parser and its arguments follow the schema, for any model."""
+"""Parsers read every enforced call, and its arguments satisfy the schema, for any model output."""
 
 from __future__ import annotations
 

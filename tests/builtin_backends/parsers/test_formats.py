@@ -1,4 +1,4 @@
-"""Each format as documented, and near misses."""
+"""Each call format as documented, and outputs that almost follow it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enforced calls are valid and readable by their own parser, for any schema and tool choice."""
+"""Enforced calls are valid and readable by their own parser, for random schemas and tool choices."""
 
 from __future__ import annotations
 

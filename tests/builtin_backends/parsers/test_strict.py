@@ -1,4 +1,4 @@
-"""Calls in free answers follow the tools' schemas for any model output."""
+"""In strict mode, calls in free answers follow the tools' schemas for any model output."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def tagged(call: str, argument: str, *values: tuple[str, str]) -> str:
 
 
 def tagged_calls(call: str, argument: str) -> list[str]:
-    """Return calls with good and bad arguments."""
+    """Return calls with valid and invalid arguments."""
     values = [
         (("days", "3"), ("unit", "celsius")),
         (("unit", '"celsius"'), ("days", "3")),
@@ -236,7 +236,7 @@ TWO = {
     + "<|call|><|start|>assistant"
     + MESSAGE % ("note", OTHER),
 }
-"""Two calls as models write them."""
+"""Two calls as models generate them."""
 MORE = {
     "llama3": "".join((OBJECT % ("weather", "parameters", GOOD), "; ", OBJECT % ("note", "parameters", OTHER))),
     "mistral": f"[{OBJECT % ('weather', 'arguments', GOOD)}, {OBJECT % ('note', 'arguments', OTHER)}]",

@@ -1,4 +1,4 @@
-"""Calls with tagged arguments, as the models' templates write them, and near misses."""
+"""Calls with tagged arguments, as the models' templates show them, and outputs that almost follow the format."""
 
 from __future__ import annotations
 

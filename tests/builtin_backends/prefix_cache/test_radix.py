@@ -22,7 +22,7 @@ from sglang_plug_backends.prefix_cache.radix import RadixCache, common_length
 
 
 def ticking() -> Callable[[], float]:
-    """Return a clock that moves by one second each time it is read."""
+    """Return a clock that advances by one second with each call."""
     return map(float, itertools.count()).__next__
 
 
@@ -114,7 +114,7 @@ def test_salts_share_nothing() -> None:
 
 
 def memory_of(use: Callable[[str], None], salts: int) -> int:
-    """Return the bytes that are still allocated after as many salts were used."""
+    """Return the bytes that remain allocated after ``salts`` were used."""
     gc.collect()
     tracemalloc.start()
     try:

@@ -157,7 +157,7 @@ def test_sizes_that_do_not_fit(build: Any, config: Any, changes: dict[str, Any],
 
 
 def test_tensors_of_parts() -> None:
-    """Zeros of outputs that do not fill a word begin a new one in the next part, and orders are of a part each."""
+    """The zero points of each part begin in a new word, and each part has its own order of columns."""
     fused = matrix("q", "k", size_out=50, part_sizes=(41, 9))
     result = scheme(compressed_tensors.build, compressed({"symmetric": False, "actorder": "group"}), fused)
     assert result is not None

@@ -1,4 +1,4 @@
-"""Quantization to e4m3: near the original, and tensor core calls match the definition."""
+"""Weights quantized to e4m3 are close to the original, and calls of tensor cores match the definition."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_number_is_within_half_a_step() -> None:
     x = torch.randn(50, 64) * torch.logspace(-6, 6, 50)[:, None]
     eight, scale = fp8.quantize(x)
     back = eight.float() * scale
-    # three bits behind the point; below the smallest normal number the step stays
+    # three bits of mantissa; below the smallest normal number the step is constant
     allowed = torch.maximum(x.abs() * 2**-4, scale * 2**-10) * 1.001
     assert bool(((back - x).abs() <= allowed).all())
     assert bool((eight.float().abs().amax(1) == fp8.LARGEST).all())

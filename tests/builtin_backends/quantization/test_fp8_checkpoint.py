@@ -1,4 +1,4 @@
-"""Support for FP8 checkpoints, and the selection of their FP8 matrices."""
+"""Support for FP8 checkpoints, and the choice of the matrices that are in FP8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integers with a scale and a zero for each group, in any order of columns, packed and multiplied."""
+"""Grouped integer weights, with scales, zero points and any order of columns, are packed and multiplied."""
 
 from __future__ import annotations
 

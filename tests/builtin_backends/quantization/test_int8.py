@@ -1,4 +1,4 @@
-"""Matrices in eight bits are near the ones they were made from."""
+"""Matrices quantized to int8 are close to the original ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_weight_is_within_half_a_step(rows: int, columns: int, scale: floa
     weight = (torch.randn(rows, columns) * scale).to(dtype)
     rounded, factor = int8.quantize(weight)
     off = (rounded.float() * factor.float()[:, None] - weight.float()).abs()
-    # half a step, and what rounding the factor to its dtype adds at the largest weights
+    # half a step, and the error of the rounded scale at the largest weights
     slack = 127 * torch.finfo(dtype).eps
     assert bool((off <= factor.float()[:, None] * (0.5 + slack) + 1e-30).all())
 

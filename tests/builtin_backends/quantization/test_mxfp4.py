@@ -1,4 +1,4 @@
-"""MXFP4 experts are read like transformers reads them."""
+"""MXFP4 experts are read in the same way as in transformers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def model(quantization: Quantization | None, config: Any = CONFIG) -> GptOss:
 
 
 def stored(name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """Return random values and exponents for experts' matrices; anything else unchanged."""
+    """Return random values and exponents for experts' matrices, and other tensors unchanged."""
     if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
         return {name: tensor}
     experts, size_in, size_out = tensor.shape

@@ -1,4 +1,4 @@
-"""The extension of recurrent states: its memory, and what it reports."""
+"""The memory of the extension of recurrent states, and its metrics."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_state_from_the_host_waits_for_those_that_begin_with_the_one_in_its_ro
 
 
 class CopiedRows(TorchDispatchMode):
-    """Notes the rows to which rows are copied."""
+    """Records the destination rows of copies."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Recurrent states: who owns them, where they are kept for the prefix cache, and what is reused."""
+"""Recurrent states: their owners, the prefixes for which they are cached, and their reuse."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.core.engine.scheduling.scheduler_bench import STOP, Device, expected,
 
 
 def serve(scheduler: Scheduler, device: Device, id: str, tokens: list[int], **options: Any) -> int:
-    """Serve one request; how many tokens were computed for it."""
+    """Serve one request; return the number of tokens that were computed for it."""
     before = device.computed
     submit(scheduler, id, tokens, **options)
     assert finish(scheduler, device)[id] == expected(tokens, options.get("params", {}).get("max_new_tokens", 5))
@@ -47,7 +47,7 @@ def test_a_conversation_goes_on_from_the_state_behind_its_last_output() -> None:
 
 
 def test_a_prefix_that_others_have_is_kept_where_the_prompts_part() -> None:
-    """The first to part computes it again, as only keys and values were kept there; others need not."""
+    """The first prompt that branches off recomputes the prefix to get its state; later ones reuse that state."""
     scheduler, device = make(capacity=4000, states=8), Device()
     shared, once = [*range(100, 121)], {"max_new_tokens": 1}
     cached = [
@@ -148,7 +148,7 @@ def test_a_failed_sequence_leaves_no_state() -> None:
 
 
 def test_what_a_step_on_the_device_adds_to_a_state_is_remembered_with_it() -> None:
-    """A stop token is known once the step after it is on the device: the state has it too by then."""
+    """A stop token is known only after the next step was launched, so that the cached state includes it."""
     prompt = prompt_that_stops(after=6)
     bench = Bench(capacity=300, states=8)
     bench.submit("a", prompt, 60, stops=(STOP,))

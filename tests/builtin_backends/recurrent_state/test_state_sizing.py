@@ -1,4 +1,4 @@
-"""How many recurrent states are in memory."""
+"""The number of recurrent states that are allocated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sglang_plug_backends.recurrent_state.state_sizing import REMEMBERED, bytes_
 
 SHAPES = (StateShape(shape=(3, 8)), StateShape(shape=(2, 4), dtype=torch.float32))
 EACH = 3 * 8 * 2 + 2 * 4 * 4
-"""Bytes of one sequence in a model of bfloat16."""
+"""Bytes of one sequence's states in a bfloat16 model."""
 
 
 def resolved(max_states: int | None = None, states: tuple[StateShape, ...] = SHAPES, running: int = 16) -> Any:

@@ -1,4 +1,4 @@
-"""Prefix affinity: requests with one prefix meet on one replica, without overloading it."""
+"""Prefix affinity routes requests with a common prefix to one replica, without overloading it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def test_prompts_that_share_no_cache_do_not_meet(change: dict[str, Any]) -> None
     policy, replicas = affinity(), [Load(0), Load(1)]
     prompt = request(*range(8))
     assert policy.choose(prompt, replicas) == 0
-    assert policy.choose(replace(prompt, **change), replicas) == 1  # as if it were unknown: to where fewer blocks are
+    # routed like an unknown prefix, to the replica with fewer blocks
+    assert policy.choose(replace(prompt, **change), replicas) == 1
     assert policy.choose(prompt, replicas) == 0
 
 
@@ -142,7 +143,7 @@ def test_without_load_a_repeated_prompt_returns_to_its_replica(sequences: Sequen
 
 
 def hit_rate(policy: Any, replicas: int, slots: int) -> float:
-    """The share of prompt tokens that are cached, of 64 groups with a shared prefix that come in random order."""
+    """Return the share of requests, of 64 groups with a common prefix in random order, whose prefix is cached."""
     generator = random.Random(3)
     caches: list[dict[int, None]] = [{} for _ in range(replicas)]
     loads, hits, count = [Load(number) for number in range(replicas)], 0, 4000

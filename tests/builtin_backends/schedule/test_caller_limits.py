@@ -1,4 +1,4 @@
-"""Limits of single callers, in an engine loop with a function as the model."""
+"""Limits for single callers, in an engine loop with a function in place of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Virtual token counters: bounded differences, weights, idleness and memory."""
+"""Virtual token counters of callers: bounded differences, weights, idle callers and memory."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ events = st.lists(
 
 
 class Calls:
-    """Calls a policy in the order in which an engine does; requests run for as long as the events say."""
+    """Calls a policy in the order of an engine; random events decide how long requests run."""
 
     def __init__(self, counters: VirtualCounters) -> None:
         self.counters = counters

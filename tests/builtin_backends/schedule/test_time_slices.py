@@ -1,4 +1,4 @@
-"""Time-sliced scheduling: long-running sequences are preempted in favour of requests that have waited for long."""
+"""Time slices: long-running sequences are preempted in favour of requests that have waited long."""
 
 from __future__ import annotations
 

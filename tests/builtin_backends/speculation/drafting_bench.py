@@ -1,4 +1,4 @@
-"""Drafters for tests: what they say is up to the test."""
+"""Drafters whose proposals a test chooses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sglang_plug.engine.scheduling.scheduler import Scheduler
 from sglang_plug_backends.speculation.extension import Speculation
 
 Guess = Callable[[list[int], int], Sequence[int]]
-"""What follows these tokens, and how many are asked for at most."""
+"""A function that returns the proposed tokens after ``tokens``, at most ``max_draft_tokens``."""
 
 
 class Guessing(SequenceDrafter):
@@ -33,7 +33,7 @@ class Guessing(SequenceDrafter):
 
 
 class GuessingDrafter(Drafter):
-    """Asks ``guess``; remembers what it was asked, and whole sequences."""
+    """A drafter that calls ``guess``, and records its limits, its salts and the finished sequences."""
 
     def __init__(self, guess: Guess) -> None:
         self.guess = guess
@@ -46,8 +46,8 @@ class GuessingDrafter(Drafter):
         return Guessing(self, prompt)
 
 
-def nearly(next_token: Callable[[list[int]], int], fraction: float, seed: int, vocabulary: int) -> Guess:
-    """Knows what the model says, and says something else as often as ``fraction``; at times less than was asked for."""
+def guess_with_errors(next_token: Callable[[list[int]], int], fraction: float, seed: int, vocabulary: int) -> Guess:
+    """Return a guess that follows the model, with wrong tokens at the rate ``fraction`` and of random length."""
     generator = random.Random(seed)
 
     def guess(tokens: list[int], max_draft_tokens: int) -> Sequence[int]:
@@ -61,13 +61,13 @@ def nearly(next_token: Callable[[list[int]], int], fraction: float, seed: int, v
 
 
 def use_extension(scheduler: Scheduler, extension: Speculation) -> None:
-    """Let ``extension`` take part in planning, and in the results of steps."""
+    """Install ``extension`` as the only extension of ``scheduler``."""
     points = extension_points({"speculation": extension})
     scheduler.requests, scheduler.planning = points.requests, points.planning
 
 
 def speculate(scheduler: Scheduler, guess: Guess, **options: Any) -> GuessingDrafter:
-    """Let a drafter that guesses propose tokens to ``scheduler``; return it."""
+    """Install a ``GuessingDrafter`` in ``scheduler``, and return it."""
     drafter = GuessingDrafter(guess)
     options = {"name": "the drafter", "max_draft_tokens": 4, "step_tokens": 64, "vocabulary": 1000, **options}
     use_extension(scheduler, Speculation(drafter, **options))

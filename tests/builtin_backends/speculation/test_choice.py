@@ -1,4 +1,4 @@
-"""Which drafter is chosen, and how it is built."""
+"""The choice of a drafter, and its construction."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def built(algorithm: str, plugins: Plugins, **options: int) -> BuiltExtensions:
 
 
 def refuse(*arguments: Any) -> Any:
-    """Is not needed for drafters."""
+    """Raise an error, because drafters must not call this function."""
     raise NotImplementedError
 
 

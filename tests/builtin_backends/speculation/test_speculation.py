@@ -1,4 +1,4 @@
-"""Drafts, planned and committed, with a function instead of a model: outputs stay what they are without."""
+"""Drafts are planned and committed without a change of outputs, with a function in place of the model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.core.engine.scheduling.scheduler_bench import (
     submit,
 )
 
-from .drafting_bench import GuessingDrafter, nearly, speculate, use_extension
+from .drafting_bench import GuessingDrafter, guess_with_errors, speculate, use_extension
 
 LONG = {"max_new_tokens": 24, "stop_token_ids": ()}
 
@@ -75,7 +75,7 @@ def test_an_output_says_what_was_drafted_for_it() -> None:
 
 
 def max_output(scheduler: Scheduler, tokens: list[int]) -> int:
-    """Tokens that the pool has room for after a prompt."""
+    """Return the number of tokens for which the pool has room after a prompt."""
     return scheduler.pool.capacity - len(tokens)
 
 
@@ -90,7 +90,7 @@ def test_outputs_are_the_same_whatever_is_drafted(data: st.DataObject) -> None:
     fraction, seed = data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]), "wrong"), data.draw(st.integers(0, 99), "seed")
     drafter = speculate(
         scheduler,
-        nearly(next_token, fraction, seed, VOCABULARY),
+        guess_with_errors(next_token, fraction, seed, VOCABULARY),
         max_draft_tokens=data.draw(st.integers(1, 9), "max_draft_tokens"),
         step_tokens=data.draw(st.integers(1, 40), "step tokens"),
     )
@@ -124,7 +124,7 @@ def test_the_pipeline_says_the_same_whatever_is_drafted(data: st.DataObject) -> 
     fraction = data.draw(st.sampled_from([0.0, 0.3, 1.0]), "wrong")
     speculate(
         bench.scheduler,
-        nearly(next_token, fraction, data.draw(st.integers(0, 99)), VOCABULARY),
+        guess_with_errors(next_token, fraction, data.draw(st.integers(0, 99)), VOCABULARY),
         step_tokens=data.draw(st.integers(2, 20)),
     )
     prompts: dict[str, tuple[list[int], int]] = {}
@@ -133,7 +133,7 @@ def test_the_pipeline_says_the_same_whatever_is_drafted(data: st.DataObject) -> 
         prompts[str(number)] = prompt, data.draw(st.integers(1, 30))
         bench.submit(str(number), prompt, prompts[str(number)][1], stops=(STOP,))
         for _ in range(data.draw(st.integers(0, 5))):
-            if bench.box.messages or bench.scheduler.busy:
+            if bench.inbox.messages or bench.scheduler.busy:
                 bench.step()
     bench.finish()
     for id, (prompt, count) in prompts.items():
@@ -171,7 +171,7 @@ def expected_long() -> list[int]:
 
 
 def drafted(scheduler: Scheduler, device: Device) -> list[int]:
-    """How many drafts each step had, to the end."""
+    """Run all requests to their end; return the total number of drafted tokens after each step."""
     counts = []
     while scheduler.busy:
         step(scheduler, device)

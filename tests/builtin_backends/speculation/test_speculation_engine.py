@@ -1,4 +1,4 @@
-"""A whole engine with the demo model: what a request gets is the same with drafts, whatever is drafted."""
+"""A whole engine with the demo model: drafts of any quality do not change outputs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.whole_engine
 MAX_DRAFT_TOKENS = 5
 
 
-def knowing(sequences: Sequence[Sequence[int]], fraction: float, vocabulary: int) -> Guess:
-    """Knows how these sequences go on, and says something else as often as ``fraction``."""
+def guess_following(sequences: Sequence[Sequence[int]], fraction: float, vocabulary: int) -> Guess:
+    """Return a guess that follows the given sequences, with wrong tokens at the rate ``fraction``."""
     generator = random.Random(3)
 
     def guess(tokens: list[int], max_draft_tokens: int) -> list[int]:
@@ -38,10 +38,10 @@ def knowing(sequences: Sequence[Sequence[int]], fraction: float, vocabulary: int
 
 
 @cache
-def plainly(
+def run_without_drafts(
     fill: Callable[[Engine], None], finish: Callable[[Engine], None], graphs: bool, pool: int
 ) -> tuple[list[list[int]], dict[str, Output]]:
-    """Whole sequences, and outputs, without drafts."""
+    """Run requests without drafts; return the sequences of prompt and output, and the outputs."""
     engine = Engine(overlap=False, graphs=graphs, pool=pool)
     fill(engine)
     prompts = {message.request.id: message.request.tokens for message in engine.messages}  # type: ignore[union-attr]
@@ -58,13 +58,13 @@ def compare(
     overlap: bool = False,
     pool: int = 4096,
 ) -> Engine:
-    """The same requests without and with drafts; outputs have been compared, log-probabilities up to rounding."""
-    known, outputs = plainly(fill, finish, graphs, pool)
+    """Run the same requests without and with drafts; assert equal outputs, with log-probabilities up to rounding."""
+    known, outputs = run_without_drafts(fill, finish, graphs, pool)
     engine = Engine(overlap=overlap, graphs=graphs, pool=pool)
     width = engine.loop.info["vocab_size"]
     speculate(
         engine.loop.scheduler,
-        knowing(known, fraction, width),
+        guess_following(known, fraction, width),
         max_draft_tokens=MAX_DRAFT_TOKENS,
         step_tokens=64,
         vocabulary=width,
@@ -168,7 +168,7 @@ def test_behind_a_draft_whose_logits_are_not_finite_nothing_is_taken() -> None:
             current.finish()
     tokens = plain.outputs["a"].tokens
     known = [*engine.messages[0].request.tokens, *tokens]  # type: ignore[union-attr]
-    speculate(engine.loop.scheduler, knowing([known], 0.0, 1), vocabulary=10**6)
+    speculate(engine.loop.scheduler, guess_following([known], 0.0, 1), vocabulary=10**6)
 
     def broken(layer: nn.Module, inputs: object, logits: Tensor) -> None:
         logits[1:] = torch.nan

@@ -1,4 +1,4 @@
-"""A whole engine whose steps take the time of a virtual clock, for tests of what it learns from them."""
+"""A whole engine whose steps take virtual time, for tests of the step-time model."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from sglang_plug.engine.watchdog import Heartbeat
 from sglang_plug_backends.step_time.timed_budget import FIRST_TOKENS
 
 STEP, ROW, TOKEN = 0.004, 0.001, 0.002
-"""Seconds of virtual time of a step, of a sequence that decodes in it, and of a token of a prompt or a draft."""
+"""Virtual seconds of a step, of a sequence that decodes in it, and of a prompt or draft token."""
 TARGET = 0.1
 FITTING = int((TARGET - STEP - 3 * ROW) / TOKEN)
-"""Prompt tokens of a step that also decodes three sequences and that takes ``TARGET``."""
+"""Number of prompt tokens with which a step that also decodes three sequences takes ``TARGET``."""
 LONG_PROMPT, MAX_STEPS = 400, 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The work of a step, and the virtual seconds that it took."""
+    """A step's work, and the virtual seconds that it took."""
 
     decoding: int
     prompt_tokens: int
@@ -35,7 +35,7 @@ class Step:
 
 
 class Clock:
-    """Replaces the ``time`` module of the pipeline."""
+    """A replacement for the ``time`` module in the pipeline."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -46,7 +46,7 @@ class Clock:
 
 
 class Bench:
-    """An engine that a test steps through, and what its steps did.
+    """An engine whose steps a test runs and records.
 
     Args:
         config: its configuration; the time of a step is set to ``TARGET``.
@@ -81,12 +81,12 @@ class Bench:
                 self.ended[output.id] = output.finish.reason
 
     def submit(self, id: str, tokens: Iterable[int], count: int) -> None:
-        """Submit a request whose output is always the same token, which n-grams foresee."""
+        """Submit a request whose output always repeats one token, which n-gram drafts predict."""
         params = SamplingParams(temperature=0.0, max_new_tokens=count, logit_bias={50: 100.0}, stop_token_ids=())
         self._messages.append(Submit(Request(id=id, tokens=tuple(tokens), params=params)))
 
     def run(self) -> list[Step]:
-        """Let three sequences decode, then compute a long prompt meanwhile; return the steps that have both."""
+        """Let three sequences decode, then compute a long prompt; return the steps with both."""
         for number in range(3):
             self.submit(f"stream {number}", range(10 + number, 30 + number), 300)
         while len(self.steps) < 12:
@@ -101,7 +101,7 @@ class Bench:
 
 
 def check_learning(bench: Bench, mixed: list[Step], *, overlap: bool = False) -> None:
-    """Assert that the coefficients are those of the virtual clock, and that steps with prompts ended in time.
+    """Assert that the coefficients equal those of the virtual clock, and that steps with prompts met the target.
 
     Args:
         bench: the engine, after its steps.

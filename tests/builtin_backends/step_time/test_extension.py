@@ -1,4 +1,4 @@
-"""Prompts are computed in steps that end in time for the sequences that decode."""
+"""Steps with prompts end within the target time of the sequences that decode."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Device:
     jitter: random.Random = field(default_factory=lambda: random.Random(5))
     slower: float = 1.0
     seconds: list[tuple[float, int, int]] = field(default_factory=list)
-    """Duration, sequences that decoded and prompt tokens of each step."""
+    """The duration, the number of decoding sequences and the prompt tokens of each step."""
 
     def step(self) -> None:
         chunks = self.scheduler.plan()
@@ -63,7 +63,7 @@ class Device:
         return self.slower * (max(decode, prefill) + 0.3 * min(decode, prefill)) * self.jitter.uniform(0.95, 1.1)
 
     def late(self, target: float) -> list[float]:
-        """Steps with prompts and decoding sequences that took longer than ``target``."""
+        """Return the durations of steps with prompts and decoding sequences that exceeded ``target``."""
         return [seconds for seconds, decoding, prompt in self.seconds if decoding and prompt and seconds > target]
 
 
@@ -137,7 +137,7 @@ def test_the_limit_can_be_switched_off() -> None:
 
 
 def metrics(device: Any) -> dict[str, float]:
-    """The gauges that the extension reports now; of those with labels, the last one."""
+    """Return the extension's gauges by name; for a gauge with several labels, the last value."""
     return {gauge.name: gauge.value for gauge in device.extension.gauges()}
 
 
@@ -159,7 +159,7 @@ def test_the_target_is_known_before_the_first_step(target: float | None, mode: s
 
 
 def test_a_few_decode_steps_suffice() -> None:
-    """All of the first decode steps are observed, so that a first one that took long does not count."""
+    """All of the first decode steps are observed, so that a slow first step does not matter."""
     device = make(None)
     device.slower = 50.0
     submit(device, 20, 10_000)
@@ -198,7 +198,7 @@ def test_a_slower_device_gets_smaller_chunks() -> None:
 
 
 def test_sequences_that_decode_come_before_prompts() -> None:
-    """A step whose tokens do not suffice for all computes the sequences that decode."""
+    """A step with too few tokens for all sequences computes the decoding ones first."""
     device = make(None, chunk_size=16)
     decoding(device, 12, steps=200)
     submit(device, 500, 1)

@@ -1,4 +1,4 @@
-"""Whole engines learn how long their steps take, and keep the time: with drafts, ranks and recurrent states too."""
+"""Whole engines learn the duration of their steps and meet the target, also with drafts, ranks and recurrent states."""
 
 from __future__ import annotations
 

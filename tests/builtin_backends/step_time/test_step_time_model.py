@@ -1,4 +1,4 @@
-"""The duration of steps is learned from the steps of the past."""
+"""The step-time model learns from the durations of earlier steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def work(lengths: list[int], prompts: list[tuple[int, int]]) -> StepWork:
 
 
 def true_seconds(step: StepWork) -> float:
-    """A device whose steps with prompts hide half of the time in which it reads weights."""
+    """Return the duration of a step on a device that hides half of the time for reading weights behind prompts."""
     decode = BASE + ROW * step.decode_rows + CONTEXT * step.decode_context
     if not step.prefill_tokens:
         return decode
@@ -76,7 +76,7 @@ def test_a_device_that_becomes_slower_is_followed() -> None:
 
 
 def test_steps_that_are_all_alike_do_not_spoil_other_predictions() -> None:
-    """Thousands of equal steps say nothing about the coefficients; these stay finite and plausible."""
+    """Thousands of equal steps do not determine the coefficients, which stay finite and plausible."""
     generator, model = random.Random(10), StepTimeModel()
     for _ in range(100):
         step = random_step(generator)
@@ -113,7 +113,7 @@ def test_the_tokens_that_fit_take_the_time_that_is_left(
 
 
 def test_no_coefficient_is_negative() -> None:
-    """Durations that fall with more work, as they may by accident, do not promise free tokens."""
+    """Durations that decrease with more work, by accident, do not make tokens free."""
     model = StepTimeModel()
     for count in range(1, 60):
         model.observe(work([100] * count, []), 0.05 / count)

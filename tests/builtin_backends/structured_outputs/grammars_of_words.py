@@ -1,4 +1,4 @@
-"""Grammars of a few words, and the extension that lets sequences follow them."""
+"""Grammars of a few words, and an extension whose sequences follow them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATE = "state"
 
 
 class Words(Grammar):
-    """One of several sequences of tokens."""
+    """A grammar that accepts one of several token sequences."""
 
     def __init__(self, *words: Ordered[int]) -> None:
         self.words, self.so_far = [tuple(word) for word in words], ()
@@ -61,11 +61,11 @@ class Words(Grammar):
 
 
 class NoCompiler:
-    """Is never started."""
+    """A compiler that must never be called."""
 
 
 def extension(**options: Any) -> StructuredOutputs:
-    """The extension with ``Grammars`` of these options; it compiles nothing."""
+    """Return an extension with ``Grammars`` of these options, which compiles nothing."""
     constraints = Constraints(NoCompiler())  # type: ignore[arg-type]
     return StructuredOutputs(constraints, Grammars(VOCABULARY, **options), None, vocab_size=VOCABULARY)
 
@@ -73,10 +73,10 @@ def extension(**options: Any) -> StructuredOutputs:
 def sequence(grammar: Grammar | None, **params: Any) -> Sequence:
     params = {"temperature": 0.0, "stop_token_ids": (EOS,), **params}
     request = Request(id="a", tokens=(1, 2), params=SamplingParams(**params))
-    made = Sequence.of(request, 100, constrained=grammar is not None)
+    result = Sequence.of(request, 100, constrained=grammar is not None)
     if grammar is not None:
-        made.extras[STATE] = GrammarState(grammar)
-    return made
+        result.extras[STATE] = GrammarState(grammar)
+    return result
 
 
 def state(sequence: Sequence) -> GrammarState:
@@ -85,7 +85,7 @@ def state(sequence: Sequence) -> GrammarState:
 
 
 def start(extension: StructuredOutputs, sequences: list[Sequence], *, asynchronous: bool = False) -> PendingMask | None:
-    """Begin to fill masks, after the extension has got the grammars of ``sequences``."""
+    """Begin to fill masks, after the extension was given the grammars of ``sequences``."""
     for sequence in sequences:
         if STATE in sequence.extras:
             extension.follow(sequence, sequence.extras[STATE])
@@ -93,7 +93,7 @@ def start(extension: StructuredOutputs, sequences: list[Sequence], *, asynchrono
 
 
 def follow(extension: StructuredOutputs, sequences: list[Sequence], tokens: list[int]) -> dict[int, TokenDecision]:
-    """What the sampled ``tokens`` lead to."""
+    """Give the sampled ``tokens`` to the grammars of ``sequences``; return the decisions by row."""
     for sequence in sequences:
         if STATE in sequence.extras:
             extension.follow(sequence, sequence.extras[STATE])
@@ -101,7 +101,7 @@ def follow(extension: StructuredOutputs, sequences: list[Sequence], tokens: list
 
 
 def opened(sequences: list[Sequence], **options: Any) -> list[TokenDecision]:
-    """What the grammars of new outputs force at the beginning."""
+    """Open the grammars of new outputs; return their decisions, with the tokens that they force."""
     grammars = Grammars(VOCABULARY, **options)
     calls = [grammars.open(sequence, state(sequence)) for sequence in sequences]
     return [decision or too_slow() for call in calls for decision in call.results()]

@@ -148,7 +148,7 @@ def test_a_token_beyond_the_limit_is_not_accepted() -> None:
 
 
 def test_a_grammar_that_does_not_return_is_detached() -> None:
-    """With more of them than there are threads; those that wait behind them are served."""
+    """More grammars block than there are threads; the sequences behind them are served nevertheless."""
     structured = extension(timeout=0.2)
     gate = threading.Event()
     rows = [sequence(Words((5,))) for _ in range(24)]
@@ -168,7 +168,7 @@ def test_a_grammar_that_does_not_return_is_detached() -> None:
 
 
 class Noting(Words):
-    """Notes the threads that ask it."""
+    """A grammar that records the threads that call it."""
 
     def __init__(self, *words: Ordered[int], pause: float = 0.0) -> None:
         super().__init__(*words)
@@ -197,7 +197,7 @@ def test_grammars_that_are_quick_are_asked_without_threads_once_they_have_shown_
         assert allowed_tokens(structured, [row]) == [{token}]
         follow(structured, [row], [token])
         row.tokens.append(token)
-        grammar.pause = 2 * quick if token == 6 else 0.0  # for good
+        grammar.pause = 2 * quick if token == 6 else 0.0  # after one slow call, the grammar stays in threads
     assert [thread is here for thread in grammar.fillers] == [False, True, True]
     assert [thread is here for thread in grammar.acceptors] == [True, True, False]
 
@@ -232,7 +232,7 @@ def test_an_output_has_a_budget() -> None:
 
 
 class Spoken(Words):
-    """Tokens are letters of their numbers; what is forced is a text."""
+    """A grammar whose tokens are bytes, and which can force text."""
 
     def forced(self) -> bytes:
         octets, words = b"", [word for word in self.words if word[: len(self.so_far)] == self.so_far]
@@ -286,7 +286,7 @@ def test_no_more_is_taken_than_there_is_room_for(room: int, forced: str) -> None
 
 @pytest.mark.parametrize(("room", "forced"), [(0, ""), (1, ""), (2, "1"), (6, "1, 2,"), (7, "1, 2, "), (9, "1, 2, ")])
 def test_outputs_begin_with_what_is_forced(room: int, forced: str) -> None:
-    """The last token is left to be sampled."""
+    """The last possible token is not forced, because a token must be sampled."""
     decisions = opened([spoken("1, 2, 3", max_new_tokens=room), spoken("1", "2", max_new_tokens=room)])
     assert [letters(result.forced) for result in decisions] == [forced, ""]
     assert all(result.error is result.finish is None for result in decisions)
@@ -327,7 +327,7 @@ def test_what_a_grammar_forces_and_then_rejects_is_left_to_the_model() -> None:
 
 
 class Wide(Words):
-    """Its mask allows every token."""
+    """A grammar whose mask allows every token."""
 
     def fill(self, mask: Tensor, row: int) -> None:
         mask[row] = -1

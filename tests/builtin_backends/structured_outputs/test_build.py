@@ -1,4 +1,4 @@
-"""Choosing the grammar backend and the tokenizer, and servers without structured outputs."""
+"""The choice of the grammar backend and the tokenizer, and servers without structured outputs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CPU, NO_OPTIONS = torch.device("cpu"), PluginOptions()
 
 @pytest.fixture
 def built(tiny_model: Callable[..., Any]) -> Built:
-    """``built(grammar, *blocked)``."""
+    """Return ``built(grammar, *blocked)``, which builds the extensions of an engine."""
     path = tiny_model("llama-3.2-1b").path
 
     def make(grammar: str, *blocked: str, task: str = "auto") -> BuiltExtensions:
@@ -55,7 +55,7 @@ def built(tiny_model: Callable[..., Any]) -> Built:
 
 @pytest.fixture
 def chosen() -> Callable[..., ChosenBackends]:
-    """``chosen(grammar, *blocked)``: the backends that the extension is built with."""
+    """Return ``chosen(grammar, *blocked)``, which returns the backends that the extension is built with."""
 
     def make(grammar: str, *blocked: str) -> ChosenBackends:
         chosen = choose_backends(context(grammar, PluginOptions(block=blocked)))
@@ -66,7 +66,7 @@ def chosen() -> Callable[..., ChosenBackends]:
 
 
 def context(grammar: str, options: PluginOptions = NO_OPTIONS) -> ExtensionContext:
-    """The facts about an engine with this grammar backend, which does not exist."""
+    """Return the context of an engine that uses this grammar backend."""
     plugins = Plugins.discover(options)
     return ExtensionContext(
         config=EngineConfig(backends=BackendOptions(grammar=grammar)),
@@ -134,7 +134,7 @@ def test_a_model_that_does_not_generate_has_no_grammars(built: Built) -> None:
 def test_a_server_without_the_extension_refuses_options_and_requests_by_name(built: Built) -> None:
     with pytest.raises(ConfigError, match="--grammar-backend xgrammar: the step extension 'structured-outputs'"):
         built("xgrammar", "structured_outputs")
-    for name in ("auto", "none"):  # nothing is asked of the extension
+    for name in ("auto", "none"):  # these names do not need the extension
         blocked = built(name, "structured_outputs")
         assert blocked.points.sampling.allowed == ()
         assert not any(isinstance(holder, StructuredOutputs) for holder in blocked.points.requests.hold_phases)
@@ -147,7 +147,7 @@ def test_a_server_without_the_extension_refuses_options_and_requests_by_name(bui
 
 
 def test_only_the_main_thread_is_interrupted() -> None:
-    """Signals interrupt no other thread."""
+    """The signal handler is installed only if the engine is built in the main thread."""
     before = signal.getsignal(signal.SIGUSR1)
     try:
         with ThreadPoolExecutor(1) as thread:

@@ -1,4 +1,4 @@
-"""Compilers of one engine: what they share, and what a compiling process is told."""
+"""Compilers of one engine: the objects that they share, and the setup of their processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LETTERS = Vocabulary(
 
 
 class Process:
-    """Instead of a compiling process: says what it was told."""
+    """A stand-in for a compiling process, which records its calls."""
 
     def __init__(self, setup: Callable[[], Setup]) -> None:
         self.make_setup, self.calls, self.closed = setup, list[str](), False
@@ -42,7 +42,7 @@ class Process:
 
 
 class Processes(list[Process]):
-    """The processes that compilers make."""
+    """Creates stand-ins for compiling processes, and keeps them."""
 
     def make(self, setup: Callable[[], Setup], starting: threading.Lock) -> Any:
         self.append(Process(setup))
@@ -56,13 +56,13 @@ def processes() -> Processes:
 
 @pytest.fixture
 def reads() -> list[None]:
-    """One entry for each time that the vocabulary is read."""
+    """Return a list that gets an entry each time that the vocabulary is read."""
     return []
 
 
 @pytest.fixture
 def sources(reads: list[None]) -> GrammarSources:
-    """The objects that compilers for xgrammar share."""
+    """Return the objects that compilers for xgrammar share."""
 
     def vocabulary() -> Vocabulary:
         reads.append(None)

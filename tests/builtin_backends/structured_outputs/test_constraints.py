@@ -1,4 +1,4 @@
-"""Held sequences, with a compiler that a test opens like a gate."""
+"""Sequences that wait for their grammars, with a compiler that a test blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMEOUT = 240.0
 
 
 class Backend:
-    """Makes a name of what was compiled; ``broken`` can be loaded but not started."""
+    """A backend whose grammars are strings; ``unloadable`` cannot be loaded, and ``broken`` cannot be started."""
 
     vocabulary = Vocabulary([])
 
@@ -38,7 +38,7 @@ class Backend:
 
 
 class Gate:
-    """A compiler that waits until it is opened."""
+    """A compiler that waits until a test sets ``opened``."""
 
     def __init__(self, error: str | None = None) -> None:
         self.error, self.compiled = error, list[str]()
@@ -94,15 +94,15 @@ def gate() -> Gate:
 
 @pytest.fixture
 def make(gate: Gate) -> Iterator[Make]:
-    made: list[Constraints] = []
+    created: list[Constraints] = []
 
     def build(compiler: Any = gate, **options: Any) -> Constraints:
-        made.append(Constraints(compiler, **options))
-        made[-1].start()
-        return made[-1]
+        created.append(Constraints(compiler, **options))
+        created[-1].start()
+        return created[-1]
 
     yield build
-    for constraints in made:
+    for constraints in created:
         constraints.close()
 
 
@@ -111,7 +111,7 @@ def sequence(id: str, source: str = "a", kind: Any = "regex") -> Sequence:
 
 
 def wait(held: Constraints, count: int) -> dict[str, str]:
-    """Release until ``count`` came; id -> grammar or error."""
+    """Release sequences until there are ``count``; return their grammars or errors by request id."""
     outcomes: dict[str, str] = {}
     deadline = time.monotonic() + TIMEOUT
     while len(outcomes) < count:
@@ -240,7 +240,7 @@ def test_a_backend_that_cannot_start_refuses_what_waits_and_what_comes(make: Mak
 
 
 class Clock:
-    """A clock whose time passes when a test says so."""
+    """A clock whose time a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -249,7 +249,7 @@ class Clock:
         return self.now
 
     def wait_long(self) -> None:
-        """Longer than anybody waits without help."""
+        """Advance the time beyond the limit after which a second compiler starts."""
         self.now += 2 * CompilerLimits().long_wait
 
 
@@ -304,7 +304,7 @@ def test_there_are_at_most_so_many_at_once(make: Make, gate: Gate, clock: Clock)
 
 
 def test_many_quick_constraints_are_helped_when_the_last_has_waited_long(make: Make, gate: Gate, clock: Clock) -> None:
-    """Though none of them takes long."""
+    """The second compiler starts although no single constraint takes long."""
     held = make(clock=clock.monotonic)
     for number in range(4):
         held.hold(sequence(str(number), str(number)))

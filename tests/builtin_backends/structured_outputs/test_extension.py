@@ -1,4 +1,4 @@
-"""The step extension of structured outputs: it keeps the contract, and chooses the rows that it follows."""
+"""The extension of structured outputs keeps the contract, and follows the grammars of its own rows only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sglang_plug_backends.structured_outputs.compiler import GrammarSources
 from sglang_plug_backends.structured_outputs.constraints import Constraints
 from sglang_plug_backends.structured_outputs.extension import StructuredOutputs
 from sglang_plug_backends.structured_outputs.grammar_state import GrammarState
-from tests.compiling import CompilerHere
+from tests.compiling import InProcessCompiler
 
 from .grammars_of_words import VOCABULARY, Words, extension, follow, sequence, start, state
 
@@ -24,7 +24,7 @@ SIZE = len(LETTERS) + 1
 
 
 class Spelling:
-    """Compiles for a vocabulary of letters, whose last token ends outputs."""
+    """A compiler for a vocabulary of letters, whose last token ends outputs."""
 
     def __init__(self) -> None:
         self.vocabulary = Vocabulary(
@@ -43,16 +43,16 @@ Make = Callable[..., StructuredOutputs]
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    """``make(jump)``: an extension that compiles for letters."""
-    made: list[StructuredOutputs] = []
+    """Return ``make(jump)``, which builds an extension that compiles for letters."""
+    created: list[StructuredOutputs] = []
 
     def build(jump: bool = True) -> StructuredOutputs:
-        constraints = Constraints(CompilerHere(Spelling().sources()))
-        made.append(StructuredOutputs(constraints, Grammars(SIZE, jump=jump), None, vocab_size=SIZE))
-        return made[-1]
+        constraints = Constraints(InProcessCompiler(Spelling().sources()))
+        created.append(StructuredOutputs(constraints, Grammars(SIZE, jump=jump), None, vocab_size=SIZE))
+        return created[-1]
 
     yield build
-    for structured in made:
+    for structured in created:
         structured.close()
 
 
@@ -80,7 +80,7 @@ def test_nothing_is_done_for_rows_without_grammars() -> None:
 
 
 class Unread(list[Sequence]):
-    """Rows that must not be looked at."""
+    """A list of rows that must not be iterated over."""
 
     def __iter__(self) -> Iterator[Sequence]:
         raise AssertionError
@@ -102,7 +102,7 @@ def test_sequences_that_another_extension_constrains_are_left_alone() -> None:
 
 
 def test_each_extension_follows_its_own_grammars() -> None:
-    """Two engines of one process share no state."""
+    """Two engines of one process do not share state."""
     first, second = extension(), extension()
     seq = sequence(Words((5,)))
     first.follow(seq, state(seq))
@@ -134,7 +134,7 @@ def test_without_a_guard_nobody_is_blamed() -> None:
 
 
 class Blocked(Words):
-    """Does not say whether it has ended before its gate is open."""
+    """A grammar whose ``ended`` waits until its gate is opened."""
 
     @property
     def ended(self) -> bool:
@@ -143,7 +143,7 @@ class Blocked(Words):
 
 
 class Compiled:
-    """Constraints with a grammar for each request."""
+    """Constraints with a grammar for each request id."""
 
     def __init__(self, **grammars: Words) -> None:
         self._grammars = grammars

@@ -1,4 +1,4 @@
-"""What is forced becomes the tokens that a tokenizer makes of the whole; here one that joins the longest pieces."""
+"""Forced text is encoded together with the text before it; here by a tokenizer with longest matches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several grammar backends as one."""
+"""Several grammar backends combined into one."""
 
 from __future__ import annotations
 
@@ -72,19 +72,19 @@ def plugins(tmp_path: Path) -> Plugins:
 
 @pytest.fixture
 def fakes(plugins: Plugins) -> Any:
-    """The base of the plugin's backends, with the names of those that are built, and the constraints that they get."""
+    """Return the base class of the plugin's backends, which records those that were built and their constraints."""
     return plugins.get("grammar", "first").load(GrammarBackend).__base__
 
 
 @pytest.fixture
 def make(plugins: Plugins) -> Make:
-    """``make(*order)``."""
+    """Return ``make(*order)``, which combines the backends in this order."""
     components = installed(plugins, plugins.get("grammar", "first"))
     return lambda *order: GrammarBackends(components, order, Vocabulary([b"a"]))
 
 
 def enforced_by(backends: GrammarBackends, kind: str, source: str, backend: str = "") -> str:
-    """The backend that compiles a constraint, which is also the one that loads it."""
+    """Return the name of the backend that compiled and loaded a constraint."""
     constraint = Constraint(kind, source, backend)  # type: ignore[arg-type]
     assert backends.refuses(constraint) is None
     name, compiled = backends.load(constraint, backends.compile(constraint))()  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""A grammar that the engine asks itself does not answer."""
+"""Grammars that do not return when the engine's main thread calls them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT = 0.2
 
 
 class Endless(Grammar):
-    """Computes until it is interrupted."""
+    """A grammar that computes until it is interrupted."""
 
     def __init__(self, *, filling: bool = False, accepting: bool = False, forcing: bool = False) -> None:
         self._filling, self._accepting, self._forcing = filling, accepting, forcing
@@ -61,24 +61,24 @@ def sequence() -> Sequence:
 
 
 def quick(grammar: Grammar) -> GrammarState:
-    """A grammar that is called without threads."""
+    """Return the state of a grammar that is called without threads."""
     return GrammarState(grammar, quick=True)
 
 
 def filled(grammars: Grammars, *states: GrammarState) -> AllowedTokens:
-    """The masks of sequences with these grammars."""
+    """Return the masks of new sequences with these grammars."""
     return grammars.start([sequence() for _ in states], dict(enumerate(states))).result()
 
 
 def followed(grammars: Grammars, *states: GrammarState) -> list[TokenDecision]:
-    """What sampling token 5 leads to for sequences with these grammars."""
+    """Return the decisions after token 5 was sampled for new sequences with these grammars."""
     decisions = grammars.follow([sequence() for _ in states], dict(enumerate(states)), [5] * len(states))
     return [decisions[row] for row in range(len(states))]
 
 
 @pytest.fixture
 def guard() -> Iterator[GrammarGuard]:
-    """One that looks every few milliseconds."""
+    """Return a guard that checks every few milliseconds."""
     before, done = signal.getsignal(signal.SIGUSR1), threading.Event()
     guard = GrammarGuard(TIMEOUT)
 
@@ -147,7 +147,7 @@ def test_where_nobody_can_interrupt_threads_are_asked(where: str) -> None:
 
 
 def test_nothing_else_is_interrupted(guard: GrammarGuard) -> None:
-    """A signal interrupts neither code outside of grammars nor a grammar call that has returned."""
+    """A signal interrupts neither other code nor a grammar call that has returned."""
     end = time.monotonic() + 3 * TIMEOUT
     while time.monotonic() < end:
         signal.raise_signal(signal.SIGUSR1)

@@ -1,4 +1,4 @@
-"""The compiling process, with a backend that sleeps, crashes and eats memory on demand."""
+"""The compiling process, with a backend that sleeps, crashes and allocates memory on demand."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ Spawn = Callable[[], "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """``start(**fields)``: a compiling process with the fake backend."""
+    """Return ``start(**fields)``, which starts a compiling process with the fake backend."""
     file = tmp_path / "fake_grammar.py"
     file.write_text(textwrap.dedent(BACKEND))
     started: list[GrammarProcess] = []
@@ -134,7 +134,7 @@ def compiled(process: GrammarProcess, source: str) -> bytes:
 
 
 def pid_of(process: GrammarProcess) -> int:
-    """Asked again where a machine that stood still was too slow for the time limit of the test."""
+    """Return the id of the process; compile again if a slow machine exceeded the time limit of the test."""
     for _ in range(100):
         with contextlib.suppress(ConstraintError):
             return int(compiled(process, "x").rpartition(b"|")[2])
@@ -300,7 +300,7 @@ def test_a_process_that_does_not_compute_has_more_time_by_the_clock() -> None:
 
 
 def test_compiling_that_nobody_waits_for_goes_on_if_it_is_quick(start: Start) -> None:
-    """Ending it would cost more than it takes."""
+    """Ending the process would cost more time than the compilation takes."""
     process = start()
     before = pid_of(process)
     with contextlib.suppress(ConstraintError):

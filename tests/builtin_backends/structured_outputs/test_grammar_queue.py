@@ -14,7 +14,7 @@ from sglang_plug_backends.structured_outputs.grammar_queue import MAX_DELAY, Gra
 
 
 class Clock:
-    """A clock whose time passes when a test says so."""
+    """A clock whose time a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0

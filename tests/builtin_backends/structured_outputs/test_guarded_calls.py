@@ -1,4 +1,4 @@
-"""Calls in threads: results in order, those that take too long are detached, the others are made nevertheless."""
+"""Calls in threads return results in order; calls that take too long are detached, and the others continue."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_more_calls_time_out_than_there_are_threads() -> None:
 
 
 def test_a_run_that_is_detached_makes_no_more_calls() -> None:
-    released, made = threading.Event(), []
+    released, callers = threading.Event(), []
     threads = Threads(0.3)
     last = threading.Event()
 
@@ -68,14 +68,14 @@ def test_a_run_that_is_detached_makes_no_more_calls() -> None:
         return 0
 
     def note() -> int:
-        made.append(threading.current_thread())
+        callers.append(threading.current_thread())
         return 1
 
     assert threads.begin([stuck, note]).results() == [None, 1]
     released.set()
     assert last.wait(240)
     threads.begin([partial(number, 1)]).results()
-    assert len(made) == 1
+    assert len(callers) == 1
 
 
 def test_time_in_the_queue_does_not_count() -> None:
@@ -83,7 +83,7 @@ def test_time_in_the_queue_does_not_count() -> None:
 
     def take_three_seconds() -> bool:
         now[0] += 3.0
-        return pause.wait(0.06)  # somebody looks meanwhile
+        return pause.wait(0.06)  # gives the waiting thread time to check the limit
 
     one_batch = [take_three_seconds, *[lambda: False] * (CALLS_PER_RUN - 1)]
     threads = Threads(5.0, max_threads=1, now=lambda: now[0])

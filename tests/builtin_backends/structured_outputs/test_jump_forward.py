@@ -1,4 +1,4 @@
-"""Forced tokens through a whole engine with the demo model: what comes out is right, and takes fewer steps."""
+"""Forced tokens in a whole engine with the demo model: outputs are valid, and take fewer steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REGEX, JSON = Constraint("regex", PATTERN), Constraint("json_schema", json.dumps
 
 @pytest.fixture(autouse=True)
 def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sequences are admitted without a reserve, so that small pools run out of slots."""
+    """Admit sequences without reserving slots for their growth, so that small pools run out of slots."""
     monkeypatch.setattr(build, "GrowthReserve", lambda: GrowthReserve(0.0, 0.0, 0.0, 0.0))
 
 
@@ -93,7 +93,7 @@ ONE_WAY = (
 
 
 def test_fewer_steps_and_the_same_text(serve: Callable[..., Any]) -> None:
-    """Where the model has a choice, it depends on the tokens before, and these are others."""
+    """Texts without a choice are equal; other texts may differ, because forced text is tokenized differently."""
     benches = {jump: Bench(serve, jump=jump) for jump in (True, False)}
     for constraint in (*ONE_WAY, REGEX, JSON):
         texts, steps = {}, {}
@@ -116,7 +116,7 @@ def check(constraint: Constraint, text: str) -> None:
 
 
 def test_log_probabilities_are_those_of_the_same_tokens_in_a_prompt(serve: Callable[..., Any]) -> None:
-    """Also where the tokens before are cached, in small chunks, and where there is hardly any room."""
+    """The log-probabilities are equal with cached prefixes, in small chunks, and with retractions."""
     bench = Bench(serve, chunked_prefill_size=7, max_total_tokens=80)
     reported = [
         bench.request(constraint, f"{index}{constraint.kind}", logprobs=LogprobOptions(top=2))

@@ -1,4 +1,4 @@
-"""Grammars that begin after a reasoning prefix, in every way of cutting what ends it."""
+"""Grammars that begin after a reasoning prefix, however its end marker is divided into tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sglang_plug import Grammar, ReasoningPrefix, Vocabulary
 from sglang_plug.ops.sampling import mask_bias
 from sglang_plug_backends.structured_outputs.reasoning_prefix import DeferredConstraint, EndMarkers
-from tests.core.written import OneOfTexts
+from tests.core.text_grammar import OneOfTexts
 
 LONGER = [b"</", b"think", b">", b"</think>", b">\n", b">{", b"k>\n\n", b"</think>x", b"a</", b"think>", b"yes", b"<t"]
 PIECES = [b"", b"", *(bytes([octet]) for octet in range(256)), *LONGER, b"", b""]
@@ -22,11 +22,11 @@ VOCABULARY = Vocabulary(PIECES, (EOS,))
 
 
 class Forced(OneOfTexts):
-    """One text, which leaves no choice."""
+    """A grammar that accepts one text, and forces it."""
 
     def forced(self) -> bytes:
         (text,) = self.texts
-        return text[len(self.written) :]
+        return text[len(self.generated) :]
 
 
 def grammar(text: bytes = b"yes", ends: Sequence[bytes] = (b"</think>",), opening: bytes = b"") -> DeferredConstraint:

@@ -1,4 +1,4 @@
-"""Masks that allow what their grammar rejects: outputs are valid, and the same again with the same seed."""
+"""Masks that allow tokens which their grammar rejects: outputs are valid, and reproducible with a seed."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def submit_sampled(engine: Engine, *, constrained: bool = True, plain: bool = Tr
 
 @cache
 def separate() -> dict[str, Output]:
-    """The requests without constraints, and those with them, each one separately."""
+    """Return the outputs of the unconstrained requests, and of the constrained ones when they run one at a time."""
     plain = run(lambda engine: submit_sampled(engine, constrained=False))
     return plain | run(lambda engine: submit_sampled(engine, plain=False), running=1)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_outputs_are_valid_and_the_same_in_a_batch(overlap: bool) -> None:
-    """Steps that overlap are graphs here, too."""
+    """The engine with overlapped steps also uses graphs."""
     engine = Engine(overlap=overlap, graphs=overlap, plugins=PLUGIN)
     submit_sampled(engine)
     outputs = engine.finish()
@@ -95,7 +95,7 @@ GREEDY: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_the_likeliest_of_what_is_accepted_is_taken(overlap: bool) -> None:
-    """As with exact masks: with penalties, which must forget rejected tokens, log-probabilities and forced text."""
+    """Greedy outputs equal those with exact masks, with penalties, log-probabilities and forced text."""
 
     def fill(backend: str) -> Callable[[Engine], None]:
         def submit(engine: Engine) -> None:

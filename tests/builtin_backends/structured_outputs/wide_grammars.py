@@ -12,7 +12,7 @@ from sglang_plug_backends.xgrammar.grammar import XGrammarBackend
 
 
 class WideBackend(XGrammarBackend):
-    """xgrammar, but every mask allows every token of text."""
+    """A backend of xgrammar whose masks allow every text token."""
 
     def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
         make, everything = super().load(constraint, compiled), text_mask(self.vocabulary)
@@ -20,7 +20,7 @@ class WideBackend(XGrammarBackend):
 
 
 class NeverBackend(WideBackend):
-    """The same, and its grammars accept nothing."""
+    """A backend like ``WideBackend``, whose grammars accept no token."""
 
     def load(self, constraint: Constraint, compiled: bytes) -> Callable[[], Grammar]:
         make, everything = XGrammarBackend.load(self, constraint, compiled), text_mask(self.vocabulary)
@@ -46,7 +46,7 @@ class WideGrammar(Grammar):
 
     @property
     def ended(self) -> bool:
-        return False  # as its masks never say that nothing may follow
+        return False  # because its masks always allow further tokens
 
     def forced(self) -> bytes:
         return self.exact.forced()

@@ -1,4 +1,4 @@
-"""Products over all key heads at once equal those of each alone."""
+"""Products of all key heads at once equal the products of each head."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from sglang_plug_backends.torch_native.attention import TorchAttention
 from sglang_plug_backends.torch_native.thresholds import MEASURED, Thresholds
 
 BLOCK_SOFTMAX, JOIN, BATCHED_PRODUCT = "aten::_softmax.out", "aten::lerp.Tensor", "aten::bmm"
-"""Operations of torch that only blocks of queries, parts of a context, and all key heads at once need."""
+"""Operations of torch that only attention in query blocks, joined parts of a context, and all key heads at once use."""
 
 
 class Operations(TorchDispatchMode):

@@ -1,4 +1,4 @@
-"""Attention in blocks equals attention."""
+"""Attention in blocks of queries equals attention of all queries at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that are interpreted, faster than Triton does it."""
+"""Fixtures that make Triton's interpreter faster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="package", autouse=True)
 def faster_interpreter() -> Iterator[None]:
-    """Interpreted kernels call functions without looking through the whole language each time."""
+    """Cache the patched language, so that interpreted kernels do not patch it with each call."""
     pytest.importorskip("triton.runtime.interpreter", reason="Triton is not installed")
     from .interpreter_patches import make_faster
 

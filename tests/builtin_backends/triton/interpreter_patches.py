@@ -1,4 +1,4 @@
-"""Makes Triton's interpreter faster, without a change of what it computes.
+"""Patches that make Triton's interpreter faster without a change of its results.
 
 Nearly all of its time is spent around the computation of numpy:
 
@@ -23,7 +23,7 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 KNOWN_VERSION = "3.9."
-"""The version of Triton whose code the patches of types and shapes stand in for; others keep their own."""
+"""The version of Triton for which the patches of types and shapes were written; other versions keep their own code."""
 
 
 def make_faster(patch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def _is_patched(language: ModuleType) -> bool:
 
 
 class Shape(core.tuple):
-    """A shape that was checked, and what types and values take from it."""
+    """A validated shape, with the values that types and tensors derive from it."""
 
     def __init__(self, sizes: Iterable[int]) -> None:
         super().__init__(sizes)
@@ -80,10 +80,10 @@ class Shape(core.tuple):
 
 
 class Shapes(dict[tuple[Any, ...], Shape]):
-    """The shape of each tuple of sizes; every one is made once, so that equal ones are the same."""
+    """The shapes by their tuples of sizes; each is created once, so that equal shapes are identical."""
 
     def of(self, sizes: Any) -> Shape:
-        """Return a shape, whatever form it has."""
+        """Return a shape, given in any form that Triton accepts."""
         if isinstance(sizes, Shape):
             return sizes
         key = tuple([size.value if isinstance(size, core.constexpr) else size for size in sizes])
@@ -146,7 +146,7 @@ def _numpy_dtype(usual: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _patch_builtin(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
-    """Let a builtin function compute without asking again whether it is called by a kernel."""
+    """Let a builtin function run without checking again whether a kernel calls it."""
     inner, semantic = getattr(member, "__wrapped__", member), interpreter.interpreter_semantic
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Every kernel against its definition, interpreted; and compiled where there is a GPU."""
+"""Every kernel equals its definition, interpreted, and compiled where there is a GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ device = "cpu" if INTERPRETED else "cuda"
 
 
 class RandomTensors:
-    """Numbers that are the same in each test."""
+    """Creates random tensors that are the same in each test."""
 
     def __init__(self) -> None:
         self.generator = torch.Generator().manual_seed(1)
@@ -118,7 +118,7 @@ def test_pool_in_float8(monkeypatch: pytest.MonkeyPatch) -> None:
     randn = RandomTensors()
     monkeypatch.setattr(
         kernels, "writes", lambda dtype, device: True
-    )  # numbers that need no rounding the interpreter can convert
+    )  # the interpreter converts only numbers that need no rounding
     cos, sin, slots = torch.ones(3, 16), torch.zeros(3, 16), torch.tensor([4, 1, 8])
     for kv_dtype, dtype in itertools.product((torch.float8_e4m3fn, torch.float8_e5m2), DTYPES[:2]):
         shape = AttentionShape(heads=4, kv_heads=2, dim=24, layers=1, kv_dtype=kv_dtype)

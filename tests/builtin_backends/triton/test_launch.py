@@ -47,7 +47,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """Clear the cached device properties, before and after."""
+    """Clear the cached device properties before and after the test."""
     launch.can_overlap.cache_clear()
     yield
     launch.can_overlap.cache_clear()
@@ -87,8 +87,8 @@ def test_products_of_one_row_too(launched: dict[str, dict[str, Any]], overlap: b
         return 1.0 if len(timed) == 1 else 0.5
 
     weight = torch.zeros(8, 64, dtype=torch.bfloat16)
-    made = row.RowProducts(kernels.silu_mul, time, overlap=overlap)
-    multiply = made.pack_linear(weight, None)
+    products = row.RowProducts(kernels.silu_mul, time, overlap=overlap)
+    multiply = products.pack_linear(weight, None)
     assert len(timed) == 1 + len(row.TILES)
     check(launched, overlap)  # as they were timed
     launched.clear()
@@ -119,7 +119,7 @@ def test_attention_does_as_its_settings_say(launched: dict[str, dict[str, Any]],
 
 
 def nothing() -> None:
-    """Function that becomes a kernel."""
+    """A function without a body, to be made a kernel."""
 
 
 def check(launched: dict[str, dict[str, Any]], overlap: bool) -> None:

@@ -1,4 +1,4 @@
-"""LoRA products with an adapter per row: interpreted against the definition, and compiled for Hopper."""
+"""Products of LoRA with an adapter for each row, interpreted against the definition, and compiled for Hopper."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ from sglang_plug_backends.triton.matrix_vector import TILES, RowProducts, Tiles
 
 
 class Clock:
-    """Seconds by tiles, ``None`` for the library; missing ones take an hour, errors are raised."""
+    """A clock that returns the configured seconds of a kernel by its tiles, ``None`` for the library; missing ones take
+    an hour."""
 
     def __init__(self, times: Mapping[Tiles | None, float | Exception]) -> None:
         self.times, self.calls = times, 0
@@ -33,7 +34,7 @@ class Clock:
 
 
 class Multiplied(list[Tiles]):
-    """The tiles with which the kernel was called."""
+    """A kernel that records the tiles with which it is called."""
 
     def multiply(
         self, weight: Tensor, bias: Tensor | None, x: Tensor, *, gated: bool, tiles: Tiles, overlap: bool

@@ -39,7 +39,7 @@ def test_interpreted_kernels(kernel: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_compiled_for_hopper(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In the shape of Qwen3-Next, and of a Mamba."""
+    """The shapes are those of Qwen3-Next and of a Mamba model."""
     results = compile_only(monkeypatch, tmp_path, recurrent)
     runs = SequenceSpans.of([2, 3], [1, 1], torch.device("cpu"))
     x = torch.zeros(2, 8192, dtype=dtype)

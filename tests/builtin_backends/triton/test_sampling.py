@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning
 device = "cpu" if INTERPRETED else "cuda"
 
 
-def made() -> Kernels:
+def make_kernels() -> Kernels:
     built = kernels.build()
     assert built.sample_tokens.func is sampling.sample_tokens and built.mask_logits.func is sampling.mask_logits
     return built
@@ -71,7 +71,7 @@ def test_sampled_tokens_in_many_widths_interpreted(width: int, block: int) -> No
 @pytest.mark.slow
 @pytest.mark.interpreted
 def test_frequencies_and_masks_interpreted() -> None:
-    check_sampling(made(), device=device, width=70, draws=8)
+    check_sampling(make_kernels(), device=device, width=70, draws=8)
 
 
 @pytest.mark.interpreted
@@ -84,7 +84,7 @@ def test_rows_that_are_not_finite_end_interpreted() -> None:
 class TestCompiled:
     @pytest.mark.parametrize(("width", "draws"), [(70, 1000), (5000, 4000)])
     def test_frequencies_and_masks(self, width: int, draws: int) -> None:
-        check_sampling(made(), device=device, width=width, draws=draws)
+        check_sampling(make_kernels(), device=device, width=width, draws=draws)
 
     def test_sampled_tokens(self) -> None:
         check_exact(width=32000, block=2048, some=50, every=1)

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sglang_plug import BuildEnv, Checkpoint, Model
 from sglang_plug_backends.weights.dummy import RandomNumbers, load_dummy
 
-CHECKPOINT = Checkpoint(source="x", path=None, config=None)  # type: ignore[arg-type]  # never looked at
+CHECKPOINT = Checkpoint(source="x", path=None, config=None)  # type: ignore[arg-type]  # the loader ignores it
 
 
 class Toy(Model):
@@ -27,7 +27,7 @@ class Toy(Model):
 
 
 class CopiedToMeta(TorchDispatchMode):
-    """Notes the sizes of the host's tensors that are copied to the meta device."""
+    """Records the sizes of host tensors that are copied to the meta device."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from torch import Tensor
 from sglang_plug import Checkpoint, ConfigError, Model, Plugins, WeightError
 from sglang_plug_backends.weights.safetensors import load_safetensors
 
-MODEL: Model = SimpleNamespace()  # type: ignore[assignment]  # the loader never looks at the model
+MODEL: Model = SimpleNamespace()  # type: ignore[assignment]  # the loader ignores the model
 A, B, C = torch.arange(6.0).reshape(2, 3), torch.ones(4, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.int64)
 
 
@@ -63,7 +63,7 @@ def test_consolidated_file_alone_is_read(tmp_path: Path) -> None:
 
 
 def replace_file(path: Path, **tensors: Tensor) -> None:
-    """Put another file in the place of one, which keeps its content for those that have opened it."""
+    """Replace a file; readers that have it open keep the old content."""
     path.unlink()
     save_file(tensors, path)
 

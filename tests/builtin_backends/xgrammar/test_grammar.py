@@ -50,7 +50,7 @@ EXAMPLES = {
     "choice": ('["a"]', "a"),
     "structural_tag": ('{"structures": [{"begin": "<f>", "schema": {}, "end": "</f>"}], "triggers": ["<f>"]}', ""),
 }
-"""Kind of constraint -> a source, and the shortest output."""
+"""A source for each kind of constraint, and its shortest output."""
 
 
 @pytest.mark.parametrize("kind", CONSTRAINT_KINDS)
@@ -171,7 +171,7 @@ def test_outputs_of_one_grammar_are_independent(backend: Any) -> None:
 
 
 def test_ids_without_text_are_never_allowed() -> None:
-    """Special tokens, and the ids that a model has beyond its tokenizer's."""
+    """Special tokens are never allowed, and neither are the ids that a model has beyond its tokenizer's."""
     vocabulary = Vocabulary([b"a", b"", b"b", *[b""] * 90], (1,))
     backend = XGrammarBackend(vocabulary, XGrammarSettings())
     for kind, source in (

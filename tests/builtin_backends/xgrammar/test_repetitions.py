@@ -1,4 +1,4 @@
-"""Repetitions as right recursion: the same language, and masks that are precomputed."""
+"""Repetitions rewritten as right recursion accept the same language, and their masks can be precomputed."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_long_repetitions_are_parts_and_the_language_stays(minimum: int, more: i
 @settings(max_examples=300, deadline=None)
 @given(root=TREES)
 def test_rewritten_grammars_can_be_read_by_xgrammar(root: Node) -> None:
-    """A repetition of a repetition is one in parentheses."""
+    """A repetition of a repetition is written in parentheses."""
     source = rules_to_ebnf({"other": Text("ab"), "root": root})
     for written in (source, with_recursion(source)):
         xgrammar.Grammar.from_ebnf(written)

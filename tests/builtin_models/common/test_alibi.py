@@ -1,4 +1,4 @@
-"""Biases in key dimensions equal biases added to the logits."""
+"""ALiBi biases in dimensions of the keys equal biases that are added to the logits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def surroundings(kv_dtype: torch.dtype | None = None) -> BuildEnv:
 
 
 def written_out(heads: int) -> Tensor:
-    """Return the series of the paper for powers of two."""
+    """Return the slopes of the paper for powers of two, computed from the formula."""
     return torch.tensor([2 ** (-8 * (head + 1) / heads) for head in range(heads)])
 
 
@@ -31,7 +31,7 @@ def test_slopes_are_the_papers() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_far_positions_keep_their_differences_in_every_dtype(dtype: torch.dtype) -> None:
-    """Biases at large positions, where steps of bfloat16 exceed a hundred, keep their differences."""
+    """Differences of biases stay exact at large positions, where bfloat16 numbers are more than a hundred apart."""
     positions = torch.arange(FAR, FAR + 40)
     result = Alibi(slopes(12))(positions, dtype)
     assert result.dtype == dtype

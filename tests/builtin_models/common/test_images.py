@@ -36,7 +36,7 @@ def test_every_format_becomes_rgb(form: str, mode: str) -> None:
 
 
 def transparent() -> dict[str, bytes]:
-    """Return images of one colour that is (partly) transparent."""
+    """Return images of one colour that are partly or fully transparent."""
     palette = Image.new("P", (4, 4), 1)
     palette.putpalette([9, 8, 7] * 256)
     return {
@@ -90,7 +90,7 @@ def test_the_way_up_is_the_files(way: int) -> None:
 
 
 def bomb(width: int, height: int) -> bytes:
-    """Return a PNG whose header promises more than is there."""
+    """Return a PNG file whose header claims a larger image than the file contains."""
     whole = bytearray(file_of(Image.new("RGB", (1, 1))))
     whole[16:24] = width.to_bytes(4, "big") + height.to_bytes(4, "big")
     whole[29:33] = zlib.crc32(whole[12:29]).to_bytes(4, "big")
@@ -128,7 +128,7 @@ def test_a_decompression_bomb_next_to_an_image(kind: bytes) -> None:
 
 @pytest.mark.parametrize("size", [(1, 201), (2010, 10)])
 def test_one_side_is_not_much_longer_than_the_other(size: tuple[int, int]) -> None:
-    """A processor that brings the shorter one to some length would make a huge image of it."""
+    """A processor that scales the shorter side to a fixed length would create a huge image."""
     with pytest.raises(MediaError, match=f"{size[0]} x {size[1]} pixels; its aspect ratio is at most 200"):
         open_image(file_of(Image.new("L", size)), LIMITS)
     assert open_image(file_of(Image.new("L", (1, 200))), LIMITS).size == (1, 200)

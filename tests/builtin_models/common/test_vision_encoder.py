@@ -1,4 +1,4 @@
-"""Vision-language families: text and images like transformers, checkpoint names of every version, bad checkpoints."""
+"""Vision-language families: outputs equal transformers', checkpoints of all versions load, and bad ones are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def reference(family: str) -> Any:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_text_against_transformers(family: str) -> None:
-    tolerance = 1e-3 if family.startswith("qwen3.5") else 1e-4  # what comes of states is normalised
+    # outputs of recurrent states are normalised, which amplifies rounding
+    tolerance = 1e-3 if family.startswith("qwen3.5") else 1e-4
     check_model(FAMILIES[family].architecture, config(family), tolerance=tolerance)
 
 
@@ -51,7 +52,7 @@ def mrope_hub_names(name: str) -> str:
 
 
 def vision_encoder_hub_names(name: str) -> str:
-    """Return names of the first version, with a part in the vision encoder's that later ones omit."""
+    """Return checkpoint names of the first version, whose vision encoder has a name part that later versions omit."""
     name = name.replace("model.language_model.", "language_model.model.").replace("lm_head.", "language_model.lm_head.")
     prefix = "vision_tower." if any(item in name for item in FLAT) else TOWER
     return (
@@ -73,9 +74,9 @@ FLAT = (
 )
 """Name parts in vision encoders that never had an enclosing part."""
 NAMED = ("idefics3", "smolvlm")
-"""Families whose images have tokens between tiles."""
+"""Families with tokens between the tiles of an image."""
 ROW_BY_ROW, IN_TILES = ("mistral3", "ministral3"), ("llava-next", "llava-onevision")
-"""Families whose images have tokens that end rows, and those with a size besides pixels."""
+"""Families whose images have tokens that end rows, and families whose images have a size besides pixels."""
 ON_THE_HUB: dict[str, Callable[[str], str]] = {
     "qwen2-vl": mrope_hub_names,
     "qwen2.5-vl": mrope_hub_names,
@@ -87,7 +88,7 @@ ON_THE_HUB: dict[str, Callable[[str], str]] = {
     "ministral3": vision_encoder_hub_names,
     "internvl": vision_encoder_hub_names,
 }
-"""Checkpoint names that differ from those of the current transformers; others have transformers' names."""
+"""Checkpoint names on the Hub that differ from those of the current transformers."""
 UPRIGHT = (".experts.gate_up_proj", ".experts.down_proj")
 
 
@@ -193,7 +194,8 @@ def test_a_head_of_its_own_or_the_embeddings(family: str) -> None:
     if theirs.config.tie_word_embeddings:
         del weights["lm_head.weight"]
         torch.testing.assert_close(head_of(family, weights), theirs.get_input_embeddings().weight)
-    if not theirs.config.tie_word_embeddings or family in ROW_BY_ROW:  # published ones only seem to be tied
+    # published checkpoints have both matrices although they declare them tied
+    if not theirs.config.tie_word_embeddings or family in ROW_BY_ROW:
         weights["lm_head.weight"] = torch.randn(96, 64)
         torch.testing.assert_close(head_of(family, weights), weights["lm_head.weight"])
 

@@ -1,4 +1,4 @@
-"""DeepSeek's latent attention and grouped experts equal transformers."""
+"""DeepSeek's multi-head latent attention and grouped experts equal transformers."""
 
 from __future__ import annotations
 

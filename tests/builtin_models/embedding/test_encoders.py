@@ -1,4 +1,4 @@
-"""Errors for unusable checkpoints, and the names of older checkpoints."""
+"""Encoders refuse unusable checkpoints, and read the tensor names of older checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts with images are tokenized like transformers' processor tokenizes their text."""
+"""Prompts with images are tokenized as by transformers' processor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a checkpoint without weights, whose tokenizer has one token for several newlines, as Gemma's."""
+    """Return a checkpoint without weights, whose tokenizer has a token for several newlines, as Gemma's has."""
     path = tmp_path_factory.mktemp("gemma3")
     names = {"boi_token": IMAGE, "eoi_token": START, "image_token": SOFT}
     tokenizer = AutoTokenizer.from_pretrained(demo(), extra_special_tokens=names)
@@ -58,7 +58,7 @@ def test_against_transformers(folder: Path, text: str) -> None:
 
 
 def test_newlines_of_text_without_images_stay_as_they_are(folder: Path) -> None:
-    """However the caller cut them."""
+    """The newlines stay the same however the caller divides the text."""
     first, second = (AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids(run) for run in RUNS[:2])
     processor: GemmaProcessor = load_processor(MediaSource(path=folder))
     assert processor.prompt([5, first, first, second, 6, first], []).tokens == [5, first, first, second, 6, first]

@@ -1,4 +1,4 @@
-"""Prompts of Idefics 3: tiles and their names, as transformers writes them."""
+"""Prompts of Idefics 3 contain tiles and their names, as transformers' do."""
 
 from __future__ import annotations
 

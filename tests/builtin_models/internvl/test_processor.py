@@ -1,4 +1,4 @@
-"""Prompts of InternVL: tiles, and the tokens around an image."""
+"""Prompts of InternVL: the tiles of images, and the tokens around an image."""
 
 from __future__ import annotations
 

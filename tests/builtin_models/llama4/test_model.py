@@ -1,4 +1,4 @@
-"""Llama 4 equals transformers, within one chunk and across several."""
+"""Llama 4 equals transformers, within one attention chunk and across several."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
 WITHOUT_REFERENCE = (
     {"llama 4 with images, text"} if Version(transformers.__version__) >= Version("5.24") else frozenset[str]()
 )
-"""Cases whose class in transformers raises an ``AttributeError``."""
+"""Test cases whose class in transformers raises an ``AttributeError``."""
 
 
 @pytest.mark.parametrize("case", sorted(CASES))

@@ -1,4 +1,4 @@
-"""LLaVA: every decoder, and related vision encoders and layers."""
+"""LLaVA equals transformers with several decoders, vision encoders and choices of layers."""
 
 from __future__ import annotations
 

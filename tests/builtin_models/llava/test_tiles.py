@@ -1,4 +1,4 @@
-"""Tokens and tiles of images of any resolution, as in transformers; prompts with one image and several."""
+"""Tokens and tiles of images of any resolution, in prompts with one image and with several, equal transformers'."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def config(family: str) -> Any:
 
 
 class WithoutVideos(LlavaOnevisionProcessor):
-    """Transformers' processor without videos, which need torchvision."""
+    """Transformers' processor without its video processor, which needs torchvision."""
 
     def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        """Allow that there is no video processor."""
+        """Skip the check, which would refuse the missing video processor."""
         return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)
 
 
 def transformers_processor(family: str) -> Any:
-    """Transformers' processor, with a tokenizer that knows the token of images only."""
+    """Return transformers' processor, with a tokenizer that knows only the image token."""
     vision, images = config(family).vision_config, FAMILIES[family].images()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(WordLevel({"<image>": 0, "<video>": 1}, unk_token="<video>")),
@@ -85,7 +85,7 @@ def processor(path: Path, family: str) -> TilesProcessor:
 
 @pytest.mark.parametrize(("family", "tiles"), [("llava-next", [4, 3]), ("llava-onevision", [1, 1])])
 def test_prompts_with_several_images(tmp_path: Path, family: str, tiles: list[int]) -> None:
-    """LLaVA-OneVision has tiles only where there is one image, as in its training."""
+    """LLaVA-OneVision uses tiles only for prompts with one image, as in its training."""
     llava_processor = processor(tmp_path, family)
     prompt = llava_processor.prompt([90, 5], [png(64, 24)])
     two = llava_processor.prompt([90, 5, 90], [png(64, 24), png(24, 70)])

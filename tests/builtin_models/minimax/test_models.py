@@ -50,7 +50,7 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
 
 
 def reference(config: PretrainedConfig) -> nn.Module:
-    """Return transformers' model, which stores decay rates like weights: they keep their values."""
+    """Return transformers' model; its decay rates, which it stores like weights, keep their values."""
     model = MiniMaxForCausalLM(config)
     for module in model.modules():
         for name in set(COMPUTED).intersection(dict(module.named_buffers(recurse=False))):

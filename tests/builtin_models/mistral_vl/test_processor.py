@@ -1,4 +1,4 @@
-"""Images of any size, encoded row by row."""
+"""Images of any size are divided into rows of patches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def checkpoint(path: Path, *more: str) -> Path:
 
 @pytest.mark.parametrize("size", [(64, 24), (30, 70), (8, 8), (200, 9), (65, 65)])
 def test_rows_and_columns(tmp_path: Path, size: tuple[int, int]) -> None:
-    """The counts equal transformers'; each row ends with a separate token."""
+    """The numbers of rows and columns equal transformers'; a separate token ends each row."""
     path = checkpoint(tmp_path)
     (path / "processor_config.json").write_text(json.dumps(NAMES))
     tokenizer = AutoTokenizer.from_pretrained(path)

@@ -37,7 +37,7 @@ def test_against_transformers(case: str) -> None:
 
 
 def test_alibi_bias_max_of_the_checkpoint_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transformers reads ``alibi_bias_max`` from the configuration, but does not pass it to the function."""
+    """Transformers reads ``alibi_bias_max`` from the configuration, but does not use it."""
 
     def steep(self: Any, heads: int, length: int, alibi_bias_max: int = 8, device: Any = None) -> Tensor:
         return build_mpt_alibi_tensor(heads, length, 4, device)

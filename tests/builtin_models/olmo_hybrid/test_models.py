@@ -52,14 +52,15 @@ def test_against_transformers(case: str) -> None:
 
 
 class Saved(torch.nn.Module):
-    """transformers' model with the weights as ``save_pretrained`` writes them: convolutions in three equal pieces."""
+    """transformers' model with the weights as ``save_pretrained`` writes them: each convolution in three equal
+    parts."""
 
     def __init__(self, model: OlmoHybridForCausalLM) -> None:
         super().__init__()
         self.model = model
 
     def state_dict(self, *arguments: Any, **options: Any) -> dict[str, torch.Tensor]:
-        """Return the weights as in a file."""
+        """Return the weights as they are stored in a file."""
         saved: dict[str, torch.Tensor] = {}
         for name, tensor in self.model.state_dict().items():
             before, conv1d, after = name.partition("conv1d")

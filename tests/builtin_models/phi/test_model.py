@@ -42,7 +42,7 @@ CASES: dict[str, tuple[str, PretrainedConfig]] = {
     ),
     "phi4-mini, partial_rotary_factor=0.75": ("Phi3ForCausalLM", Phi3Config(**SHAPE, partial_rotary_factor=0.75)),
     "longrope within the original length": ("Phi3ForCausalLM", longrope(SHORT, LONG, 256)),
-    # transformers changes its mind with each prompt's length; with one list it cannot
+    # transformers chooses the factors by each prompt's length, unless both lists are equal
     "longrope beyond the original length": ("Phi3ForCausalLM", longrope(LONG, LONG, 64)),
     "longrope, attention_factor=1.4": ("Phi3ForCausalLM", longrope(LONG, LONG, 64, attention_factor=1.4)),
 }

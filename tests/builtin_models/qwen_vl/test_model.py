@@ -1,4 +1,4 @@
-"""Qwen's vision-language models: positions and angles."""
+"""Qwen's vision-language models: M-RoPE position ids and angles."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_angles_against_transformers(config: Any, ours: type[MRope], theirs: typ
 
 
 def test_the_family_decides_how_rows_take_turns() -> None:
-    """Like transformers, the model ignores ``mrope_interleaved``."""
+    """The model ignores ``mrope_interleaved``, as transformers does."""
     backend = TorchAttention(Qwen3VL.attention_shape(DEEP), torch.device("cpu"), None)
     deep = Qwen3VL(DEEP, BuildEnv(attention=backend))
     assert type(deep.model.rope) is InterleavedMRope
@@ -125,7 +125,7 @@ def test_sections_that_do_not_fit_are_refused() -> None:
 
 @pytest.mark.parametrize(("width", "matrix"), [(16, "gate_up_proj"), (32, "down_proj")])
 def test_square_matrices_of_experts_are_refused(width: int, matrix: str) -> None:
-    """Checkpoints store the matrices in either layout, and a square one does not show which."""
+    """Checkpoints store experts' matrices in either layout, which cannot be recognised for square matrices."""
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": width}
     vision = {**VISION, "out_hidden_size": 32}
     config = Qwen3VLMoeConfig(text_config={**TEXT, "head_dim": 8, **experts}, vision_config=vision, **IDS)

@@ -1,4 +1,4 @@
-"""Segments of a pair of texts."""
+"""Segment ids of pairs of texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transformers' code with this engine's attention gives transformers' logits, or is refused."""
+"""Transformers' model code with this engine's attention gives transformers' logits, or is refused."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_random_weights_will_do() -> None:
 
 
 class Forgetful(AttentionBackend):
-    """Attention only to the tokens of this step."""
+    """Attention that ignores the KV cache, and attends only to the tokens of this step."""
 
     def __init__(self, inner: AttentionBackend) -> None:
         super().__init__(inner.shape, inner.device)
@@ -190,7 +190,7 @@ def test_logits_that_are_off_are_not_served() -> None:
 
 
 class Smoothed(nn.Module):
-    """Mixing of each token with the previous one, as a convolution over a row does."""
+    """A layer that mixes each token with the previous row of the batch, as a convolution would."""
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()

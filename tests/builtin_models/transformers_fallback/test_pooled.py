@@ -1,4 +1,4 @@
-"""Encoders and scoring heads through transformers: a batch gives the results of each text alone."""
+"""Encoders and scoring heads of transformers give the same results in a batch as for single texts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ HEADS = {
     ),
 }
 TYPED = {"electra"}
-"""Heads that use the segment of each token in a pair."""
+"""Families whose heads use the segment of each token in a pair of texts."""
 
 
 def reference(architecture: str, config: PretrainedConfig) -> Any:
@@ -98,7 +98,7 @@ def served(kind: type[TransformersEncoder], config: PretrainedConfig, stored: di
 
 @torch.inference_mode()
 def pooled(model: Model) -> Tensor:
-    """Return the result of a batch of all texts."""
+    """Return the results of all texts in one batch."""
     tokens = torch.tensor([token for text in TEXTS for token in text])
     lengths = [len(text) for text in TEXTS]
     batch = make_batch([list(range(length)) for length in lengths], lengths, tokens=tokens, kv=None, device=CPU)
@@ -150,7 +150,7 @@ def test_scores(name: str) -> None:
 
 
 def test_positions_that_are_left() -> None:
-    """Test models that count from the padding token's position, that begin at 0, and that have no table."""
+    """The models count positions from the padding token's id or from 0, or have no position embeddings."""
     lengths = {
         name: TransformersEncoder.context_length(prepared(*BODIES[name][1:]))
         for name in ("mpnet", "distilbert", "modernbert")

@@ -1,4 +1,4 @@
-"""The results of tracing without weights, and the refused models."""
+"""Tracing of transformers' models without weights, and the models that are refused."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[PretrainedConfig, str]] = {
         "2 layers make 1 attention calls",
     ),
 }
-if Version(transformers.__version__) < Version("5.24"):  # later ones have no table
+if Version(transformers.__version__) < Version("5.24"):  # later versions have no table of positions
     REFUSED["a table of attentions"] = (
         config("GPTJForCausalLM", vocab_size=96, n_embd=32, n_layer=2, n_head=4, rotary_dim=4),
         r"cannot be replaced \(KeyError",

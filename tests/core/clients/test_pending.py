@@ -69,7 +69,7 @@ async def test_cancelling_a_waiting_reader_aborts() -> None:
 
 
 async def left(pending: InFlightRequests, *outputs: Output) -> None:
-    """Submit a request, dispatch ``outputs`` to it, and leave after the first."""
+    """Submit a request, dispatch ``outputs`` to it, and close its stream after the first output."""
     stream = pending.submit(REQUEST)
     first = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
@@ -129,7 +129,7 @@ async def test_an_id_that_looks_like_one_that_was_made_is_another_request() -> N
 
 
 async def test_a_cancellation_is_seen_though_the_engine_is_gone() -> None:
-    """Whoever cancels a request waits for its end; an error instead of it would be taken for the request's own."""
+    """A request is waited for after its cancellation; an error raised instead would be taken for the request's own."""
 
     def send(message: ToEngine) -> None:
         if isinstance(message, Abort):
@@ -155,7 +155,7 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_behind() -> None:
         raise EngineError("the engine process is gone")
 
     pending.send = send
-    for _ in range(2):  # the second is not called a duplicate
+    for _ in range(2):  # the second one is not rejected as a duplicate
         with pytest.raises(EngineError, match="is gone"):
             await anext(pending.submit(REQUEST))
 
@@ -238,7 +238,7 @@ async def test_a_request_whose_reader_falls_behind_is_paused_until_it_has_caught
     await asyncio.sleep(0)
     pending.dispatch(StepOutputs([Output(id="a", tokens=(5,))]))
     await first
-    for _ in range(3 * MAX_UNREAD_TOKENS):  # nobody takes them
+    for _ in range(3 * MAX_UNREAD_TOKENS):  # nobody reads them
         pending.dispatch(StepOutputs([Output(id="a", tokens=(6,))]))
     assert sent[1:] == [Pause(("a",))]
     assert len((await anext(stream)).tokens) == 3 * MAX_UNREAD_TOKENS

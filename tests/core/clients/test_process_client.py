@@ -1,4 +1,4 @@
-"""The engine in a process of its own."""
+"""The client of an engine in a process of its own."""
 
 from __future__ import annotations
 
@@ -148,7 +148,8 @@ def test_a_heartbeat_is_expected_from_the_first_one_on(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_lets_no_python_run_is_ended(tiny_model: Callable[..., Any], serve: Callable[..., Any]) -> None:
-    """A process stopped by SIGSTOP does not touch its heartbeat file, like one whose Python code is blocked."""
+    """A process stopped by SIGSTOP does not touch its heartbeat file, just like a process whose Python code is
+    blocked."""
     engine = serve(
         config(tiny_model("llama-3.2-1b").path, schedule=ScheduleOptions(watchdog_timeout=2.0)), ProcessClient
     )
@@ -161,7 +162,8 @@ def test_an_engine_that_lets_no_python_run_is_ended(tiny_model: Callable[..., An
 
 
 async def longest_heartbeat_gap(client: ProcessClient, pid: int) -> tuple[float, str]:
-    """Wait for the end of an engine; return the longest time without a heartbeat, in seconds, and why it failed."""
+    """Wait for the end of an engine; return the longest time without a heartbeat in seconds, and the reason of its
+    failure."""
     failing, longest = asyncio.ensure_future(client.wait_failed()), 0.0
     while not failing.done() or not is_gone(pid):
         longest = max(longest, client.heartbeat_age)

@@ -1,4 +1,4 @@
-"""An engine that is reached over TCP: its clients, strangers, and what happens when either side is gone."""
+"""Engines that are reached over TCP: admitted and rejected clients, and the loss of either side."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ async def test_the_loss_of_the_server_is_the_failure_of_the_engine() -> None:
 
 
 async def test_strangers_get_nothing() -> None:
-    """Neither a client whose key was not admitted, nor one without encryption, nor one that knows another server."""
+    """A client is rejected if its key was not admitted, if it knows another server's key, or if it does not encrypt."""
     async with serving() as server, connected(server) as friend:
 
         async def not_introduced(key: bytes) -> EngineAddress:

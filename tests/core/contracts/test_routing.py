@@ -1,4 +1,4 @@
-"""Digests of prefixes."""
+"""Digests of prompt prefixes for routing policies."""
 
 from __future__ import annotations
 

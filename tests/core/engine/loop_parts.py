@@ -1,4 +1,4 @@
-"""A loop for tests, with a function instead of a device."""
+"""Parts of an engine loop for tests, with a function in place of a device."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sglang_plug.testing.scheduler_parts import NO_EXTENSIONS
 
 
 def update_nothing(source: str, revision: str | None) -> None:
-    """Keep the weights."""
+    """Leave the weights as they are."""
 
 
 def no_message(error: Exception) -> None:
-    """Take no error for one that says that memory did not suffice."""
+    """Return ``None``, so that no error is taken for an out-of-memory error."""
 
 
 def build_pipeline(
     scheduler: Scheduler, device: Any, *, overlap: bool, extensions: ExtensionPoints = NO_EXTENSIONS
 ) -> Pipeline:
-    """Build a pipeline without other ranks; ``device`` has the methods of a runner that it calls."""
+    """Build a pipeline without worker ranks; ``device`` has the methods of a runner that the pipeline calls."""
     return Pipeline(
         scheduler,
         device,
@@ -50,7 +50,7 @@ def build_loop(
     update_weights: Callable[[str, str | None], None] = update_nothing,
     extensions: ExtensionPoints = NO_EXTENSIONS,
 ) -> EngineLoop:
-    """Build a loop without the parts that a test does not name; see ``EngineLoop``."""
+    """Build an engine loop, with defaults for the parts that a test does not set; see ``EngineLoop``."""
     return EngineLoop(
         build_pipeline(scheduler, device, overlap=overlap, extensions=extensions),
         inbox,

@@ -1,4 +1,4 @@
-"""The loop with a function instead of a device."""
+"""The engine loop with a function in place of the device."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from sglang_plug_backends.eviction.policies import LeastRecentlyUsed
 from sglang_plug_backends.prefix_cache.radix import RadixCache
 from sglang_plug_backends.schedule.deadlines import Deadlines
 from sglang_plug_backends.schedule.policies import FirstCome
-from tests.core.engine.execution.pipeline_bench import Box
+from tests.core.engine.execution.pipeline_bench import QueuedInbox
 from tests.core.engine.loop_parts import build_loop
 
 
 class Device:
-    """Always token 5; raises as often as told."""
+    """A simulated device that always samples token 5, and that fails in the next ``failures`` steps."""
 
     model: Any = None
 
@@ -62,7 +62,7 @@ class Device:
 
 
 class Bench:
-    """A loop with everything a test looks at."""
+    """An engine loop with a simulated device, its inbox and the messages that it sent."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Bench:
         max_queued: int = 1,
         **info: Any,
     ) -> None:
-        self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
+        self.inbox, self.device, self.sent = QueuedInbox(), Device(), list[FromEngine]()
         cache = RadixCache(1, LeastRecentlyUsed(), lambda: 0.0)
         points = extension_points(extensions or {}, {"constraint": "nobody serves it"})
         preemption = Preemption(extension=points.planning.preemption)
@@ -88,7 +88,7 @@ class Bench:
         self.loop = build_loop(
             self.scheduler,
             self.device,
-            self.box,
+            self.inbox,
             self.sent.append,
             info=info,
             max_queued=max_queued,
@@ -106,7 +106,7 @@ class Bench:
 
     def submit(self, id: str, tokens: Iterable[int] = (1, 2, 3), **request: Any) -> None:
         params = SamplingParams(**{"max_new_tokens": 3, **request.pop("params", {})})
-        self.box.messages.append(Submit(Request(id=id, tokens=tuple(tokens), params=params, **request)))
+        self.inbox.messages.append(Submit(Request(id=id, tokens=tuple(tokens), params=params, **request)))
 
     def run(self) -> None:
         self.loop.step()
@@ -114,7 +114,7 @@ class Bench:
             self.loop.step()
 
     def stats(self) -> StepStats:
-        """The statistics of the last step."""
+        """Return the statistics of the last step."""
         return [message.stats for message in self.sent if isinstance(message, StepOutputs) and message.stats][-1]
 
     def tokens(self, id: str) -> list[int]:
@@ -208,7 +208,7 @@ def test_abort_is_answered_and_frees_the_slots(make: Make) -> None:
     bench = make()
     bench.submit("a", tokens=[1] * 40)
     bench.loop.step()
-    bench.box.messages.append(Abort(("a", "unknown")))
+    bench.inbox.messages.append(Abort(("a", "unknown")))
     bench.run()
     assert bench.end("a")[0] == "abort"
     assert bench.scheduler.accounts()["running"] == 0
@@ -217,9 +217,9 @@ def test_abort_is_answered_and_frees_the_slots(make: Make) -> None:
 def test_control_calls(make: Make) -> None:
     bench = make()
     bench.submit("a")
-    bench.box.messages += [Control(1, "flush_cache", {}), Control(2, "nonsense", {}), Control(3, "check", {"x": 1})]
+    bench.inbox.messages += [Control(1, "flush_cache", {}), Control(2, "nonsense", {}), Control(3, "check", {"x": 1})]
     bench.run()
-    bench.box.messages += [Control(4, "flush_cache", {}), Control(5, "info", {})]
+    bench.inbox.messages += [Control(4, "flush_cache", {}), Control(5, "info", {})]
     bench.run()
     replies = {message.number: message for message in bench.sent if isinstance(message, Reply)}
     assert replies[1].value["success"] is False and replies[4].value["success"] is True
@@ -231,7 +231,7 @@ def test_close_ends_the_loop(make: Make) -> None:
     faulty = Faulty()
     bench = make(extensions={"faulty": faulty})
     bench.submit("running")
-    bench.box.messages.append(Close())
+    bench.inbox.messages.append(Close())
     bench.loop.run()
     assert len(bench.tokens("running")) <= 1, "no step is planned after the one under way"
     assert faulty.closed == 1
@@ -256,7 +256,7 @@ def test_weights_are_replaced_between_requests_only(make: Make) -> None:
 
 
 class Knotted:
-    """A model that refers to itself."""
+    """A model with a reference cycle."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -265,7 +265,7 @@ class Knotted:
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.usefixtures("nothing_frozen")
 def test_a_replaced_model_is_freed_though_the_collector_was_told_to_look_no_more(make: Make, frozen: bool) -> None:
-    """As the engine's process does once all is loaded."""
+    """The model is freed even if ``gc.freeze`` was called, as the engine's process does after loading."""
     bench, model = make(), Knotted()
     old, bench.device.model = weakref.ref(model), model
     del model
@@ -286,7 +286,7 @@ def test_weights_that_cannot_be_loaded_leave_the_old_ones(make: Make) -> None:
 
 
 class Controlled(StepExtension, ServicePhase):
-    """Has the control calls that a function returns."""
+    """A step extension whose control calls come from a function."""
 
     def __init__(self, calls: Callable[[], Any]) -> None:
         self._calls = calls
@@ -383,7 +383,7 @@ def test_a_request_whose_deadline_passes_in_the_queue_is_refused(make: Make) -> 
 
 
 class TenTokensPerSecond(Deadlines):
-    """Believes that each step computes ten tokens of prompts in a second."""
+    """Deadlines that measure a rate of ten prompt tokens per second."""
 
     def step_done(self, stats: StepStats) -> None:
         super().step_done(replace(stats, prefill_tokens=10, cached_tokens=0, seconds=1.0))
@@ -408,7 +408,7 @@ def test_an_aborted_request_is_not_refused_later(make: Make) -> None:
     for id in ("first", "second", "third"):
         bench.submit(id, deadline=150.0, params={"max_new_tokens": 40})
     bench.loop.step()
-    bench.box.messages.append(Abort(("third",)))
+    bench.inbox.messages.append(Abort(("third",)))
     bench.loop.step()
     bench.submit("third", params={"max_new_tokens": 2})
     bench.loop.step()
@@ -418,7 +418,7 @@ def test_an_aborted_request_is_not_refused_later(make: Make) -> None:
 
 
 class Housekeeping(StepExtension, ServicePhase):
-    """Counts its calls."""
+    """A step extension that counts the calls of ``between_steps``."""
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout, self.calls = timeout, 0
@@ -433,13 +433,13 @@ class Housekeeping(StepExtension, ServicePhase):
 def test_extensions_act_before_each_step_and_while_the_engine_is_idle() -> None:
     extensions = {str(timeout): Housekeeping(timeout) for timeout in (None, 9.0, 7.0)}
     bench = Bench(extensions=extensions)
-    timeouts, take = [], bench.box.take
+    timeouts, take = [], bench.inbox.take
 
     def noted(wait: bool, timeout: float | None = None) -> Any:
         timeouts.append(timeout if wait else None)
         return take(wait, timeout)
 
-    bench.box.take = noted  # type: ignore[method-assign]
+    bench.inbox.take = noted  # type: ignore[method-assign]
     bench.loop.step()
     assert timeouts == [7.0]
     bench.submit("a", params={"max_new_tokens": 4})
@@ -455,7 +455,7 @@ def test_an_engine_without_such_extensions_waits_for_messages() -> None:
 
 
 class Faulty(StepExtension, AdmissionPhase, HoldPhase, QueuePhase):
-    """Fails in the method that a request names as its caller, and counts the open requests."""
+    """A step extension that fails in the method named by a request's caller, and counts the open requests."""
 
     def __init__(self) -> None:
         self.open = self.closed = 0
@@ -483,7 +483,7 @@ class Faulty(StepExtension, AdmissionPhase, HoldPhase, QueuePhase):
 
 
 class Answers(StepExtension, ServicePhase):
-    """Has control calls, of which two return what no message can contain."""
+    """A step extension with three control calls, of which two return values that no message can contain."""
 
     def controls(self) -> Mapping[str, Callable[..., Any]]:
         return {"path": lambda: {"folder": Path("/tmp")}, "number": lambda: 2**70, "text": lambda: "ok"}
@@ -506,7 +506,7 @@ def test_an_extension_that_fails_to_admit_a_request_ends_that_request_only(metho
 def test_a_result_of_a_control_call_that_cannot_be_sent_is_an_error_of_the_call(name: str, message: str) -> None:
     bench = Bench(extensions={"answers": Answers()})
     for call in (name, "text"):
-        bench.box.messages.append(Control(1, call, {}))
+        bench.inbox.messages.append(Control(1, call, {}))
     bench.loop.step()
     failed, fine = [reply for reply in bench.sent if isinstance(reply, Reply)]
     assert failed.status == 500 and message in str(failed.error)

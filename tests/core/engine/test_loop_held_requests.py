@@ -1,4 +1,4 @@
-"""The loop while a step extension holds requests, and then says where their outputs end."""
+"""The loop with step extensions that hold requests, and that decide where outputs end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.core.engine.loop_parts import build_loop
 
 
 class Gate(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase):
-    """Holds requests with constraints until it is opened; the source is the number of tokens of their outputs.
+    """Holds requests with constraints while it is closed; a constraint's source is the number of output tokens.
 
     After a comma come tokens with which the output begins.
     """
@@ -83,7 +83,7 @@ class Gate(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase):
 
 
 class Device:
-    """Samples token 5, about which extensions decide."""
+    """A simulated device that samples token 5, after which extensions may end the output."""
 
     def __init__(self, extensions: ExtensionPoints) -> None:
         self._extensions = extensions

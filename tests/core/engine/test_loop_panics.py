@@ -1,4 +1,4 @@
-"""A panic, a ``BaseException`` of a library, ends the requests that it concerns, and not the engine."""
+"""A panic, a ``BaseException`` of a native library, ends the requests that it concerns, and not the engine."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.core.engine.test_loop import Bench
 
 
 class Panic(BaseException):
-    """As pyo3's ``PanicException``."""
+    """A stand-in for pyo3's ``PanicException``."""
 
 
 class Panicking(StepExtension, AdmissionPhase, HoldPhase, QueuePhase, PlanningPhase, ServicePhase, MetricsPhase):
-    """Panics in one method, while a test says so."""
+    """A step extension that panics in one method while ``method`` is set."""
 
     def __init__(self, method: str) -> None:
         self.method: str | None = method
@@ -102,7 +102,7 @@ def test_a_panic_that_concerns_no_request_is_logged(method: str, caplog: pytest.
 
 def test_a_panic_of_a_control_call_is_its_answer() -> None:
     bench = Bench(extensions={"panicking": Panicking("call")})
-    bench.box.messages.append(Control(1, "call", {}))
+    bench.inbox.messages.append(Control(1, "call", {}))
     bench.loop.step()
     (reply,) = (message for message in bench.sent if isinstance(message, Reply))
     assert reply.status == 500 and "a panic in call" in (reply.error or "")

@@ -23,7 +23,7 @@ from tests.core.engine.test_loop import Bench
 
 
 class LongestQueue(StepExtension, AdmissionPhase, QueuePhase):
-    """Refuses a request if more prompt tokens are before it than allowed, and ends those that are named."""
+    """Refuses a request if too many prompt tokens wait before it, and ends the requests that a test names."""
 
     def __init__(self, max_tokens: int = 100) -> None:
         self.max_tokens = max_tokens
@@ -72,15 +72,15 @@ def test_only_those_that_wait_are_ended(bench: Bench, queue: LongestQueue) -> No
     for id in ("third", "fourth", "paused"):
         bench.submit(id)
     bench.loop.step()
-    bench.box.messages.append(Pause(("paused",)))
-    bench.box.messages.append(Abort(("fourth",)))
+    bench.inbox.messages.append(Pause(("paused",)))
+    bench.inbox.messages.append(Abort(("fourth",)))
     bench.loop.step()
     queue.unwanted = queue.open
     bench.run()
     assert bench.end("third") == bench.end("paused") == ("error", 503, "closing")
     assert bench.end("fourth")[0] == "abort" and bench.end("first")[0] == bench.end("second")[0] == "length"
     assert sorted(queue.finished_ids) == ["first", "fourth", "paused", "second", "third"]
-    bench.box.messages.append(Resume(("paused",)))
+    bench.inbox.messages.append(Resume(("paused",)))
     bench.loop.step()
     assert not bench.loop.busy
 
@@ -88,7 +88,7 @@ def test_only_those_that_wait_are_ended(bench: Bench, queue: LongestQueue) -> No
 def test_a_new_request_with_the_id_of_one_that_is_over_is_not_ended(bench: Bench, queue: LongestQueue) -> None:
     bench.submit("third")
     bench.loop.step()
-    bench.box.messages.append(Abort(("third",)))
+    bench.inbox.messages.append(Abort(("third",)))
     bench.loop.step()
     bench.run()
     queue.unwanted = [*queue.open]
@@ -98,7 +98,7 @@ def test_a_new_request_with_the_id_of_one_that_is_over_is_not_ended(bench: Bench
 
 
 class RefusesOnce(StepExtension, AdmissionPhase, HoldPhase):
-    """Refuses the first request, in the method that it is told."""
+    """A step extension that refuses the first request, in the given method."""
 
     def __init__(self, method: str) -> None:
         self.method = method
@@ -117,7 +117,7 @@ class RefusesOnce(StepExtension, AdmissionPhase, HoldPhase):
 
 
 class EndsWaiting(StepExtension, AdmissionPhase, QueuePhase):
-    """Names the first sequence that it has admitted before each step."""
+    """A step extension that ends the first admitted sequence before each step, if it still waits."""
 
     def __init__(self) -> None:
         self.admitted: list[SequenceView] = []
@@ -140,7 +140,7 @@ def test_a_new_request_with_the_id_of_one_that_was_refused_is_not_ended(method: 
 
 
 class Reorders(StepExtension, PlanningPhase):
-    """Returns what a test tells it to, instead of the waiting sequences."""
+    """A step extension that returns the result of ``change`` instead of the waiting sequences."""
 
     def __init__(self, change: Callable[[list[SequenceView]], Any]) -> None:
         self.change = change

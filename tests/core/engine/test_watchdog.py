@@ -1,4 +1,4 @@
-"""The watchdog, and step extensions in its thread."""
+"""The watchdog, and the step extensions that it calls in its thread."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from sglang_plug.layers.activation import ACTIVATIONS
 
 
 class Nowhere(AttentionBackend):
-    """Lets layers be built; nothing can be attended to."""
+    """An attention backend with which layers can be built but not run."""
 
     def plan(self, batch: ForwardBatch) -> None:
         raise AssertionError("not meant to run")

@@ -1,4 +1,4 @@
-"""Matrices and their shards."""
+"""Linear layers and their tensor-parallel shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experts: where checkpoint tensors go, and that none may be missing."""
+"""Layers of experts: the mapping of checkpoint tensors, of which none may be missing."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Ungated(Model):
 
 
 def test_experts_without_gates() -> None:
-    """In both layouts, and their product."""
+    """Experts without gates are loaded from both layouts, and their product equals the definition."""
     draw = torch.Generator().manual_seed(1)
     up, down = torch.randn(COUNT, WIDTH, HIDDEN, generator=draw), torch.randn(COUNT, HIDDEN, WIDTH, generator=draw)
     fused, each = Ungated(), Ungated()

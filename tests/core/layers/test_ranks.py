@@ -1,4 +1,4 @@
-"""Products of ranks with their parts of a matrix sum up, or concatenate, to the product with the whole."""
+"""The results of tensor-parallel ranks, summed or concatenated, equal the result of the whole layer."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ HIDDEN, WIDTH, TOKENS = 12, 24, 5
 
 
 class CapturedCollectives(Collectives):
-    """The collectives of a rank that computes alone; its tensors are kept for the test to combine."""
+    """Collectives of a rank that computes alone; they keep its tensors for the test to combine."""
 
     def all_reduce(self, x: Tensor) -> Tensor:
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
-        return x.repeat(1, self.size)  # every rank's columns are there; those of this rank are true
+        return x.repeat(1, self.size)  # all ranks' columns are present, but only this rank's are right
 
     def broadcast(self, x: Tensor) -> None: ...
 
 
 class Reduced(CapturedCollectives):
-    """The collectives of a rank that computes alone, with a sum over all ranks that the test knows."""
+    """Collectives of a rank that computes alone; the test supplies the sum over all ranks."""
 
     def __init__(self, rank: int, size: int, total: Tensor) -> None:
         super().__init__(rank, size)
@@ -62,7 +62,8 @@ def env(rank: int = 0, size: int = 1) -> BuildEnv:
 
 @torch.no_grad()
 def filled(build: Callable[[BuildEnv], nn.Module], tensors: dict[str, Tensor], size: int) -> list[nn.Module]:
-    """A rank's layer each, with the parts of ``tensors`` (by shard) that are its own."""
+    """Return a layer for each rank, loaded with that rank's shards of ``tensors``, whose keys may end in a shard's
+    name."""
     layers = []
     for rank in range(size):
         layer: Any = build(env(rank, size))
@@ -143,7 +144,7 @@ def test_a_column_and_a_row(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_norm_over_all_heads(size: int, wide: bool) -> None:
-    """The ranks' sums of squares add up; heads that several ranks have count once."""
+    """The ranks' sums of squares are added; heads that several ranks have count once."""
     heads, dim = 4, 6
     weight, x = random_tensor(heads * dim), random_tensor(TOKENS, heads * dim, seed=2)
     whole = RMSNorm(heads * dim, 1e-5, env(), wide=wide)
@@ -167,7 +168,7 @@ def test_a_norm_over_all_heads(size: int, wide: bool) -> None:
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_head_gathers_all_tokens(size: int, tied: bool, bias: bool) -> None:
-    """Their number need not be a multiple of the ranks'."""
+    """The size of the vocabulary need not be a multiple of the number of ranks."""
     vocabulary = 16
     weight, offset, x = (
         random_tensor(vocabulary, HIDDEN),

@@ -1,4 +1,4 @@
-"""RankComponents of recurrent layers: how convolutions are loaded, and what norms gate by."""
+"""Parts of recurrent layers: the loading of convolutions, and gated norms."""
 
 from __future__ import annotations
 

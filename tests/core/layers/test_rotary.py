@@ -1,4 +1,4 @@
-"""Every kind of rotary embedding gives transformers' angles."""
+"""Every kind of rotary embedding gives the angles of transformers."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ LONGROPE: dict[str, Any] = {
 @pytest.mark.parametrize("more", [{}, {"factor": 8.0}, {"attention_factor": 1.25}], ids=["stated", "factor", "given"])
 @pytest.mark.parametrize(("last", "served"), [(63, 64), (64, 512), (511, None)])
 def test_longrope_within_and_beyond_the_original_length(more: dict[str, Any], last: int, served: int | None) -> None:
-    """Transformers looks at the longest position of a batch, we at the longest that will be served."""
+    """Transformers switches by the longest position of a batch, this engine by the longest context that is served."""
     config = Phi3Config(
         hidden_size=64,
         num_attention_heads=4,

@@ -1,4 +1,5 @@
-"""On a CPU nothing is copied; what is different where a device computes asynchronously is in ``tests/fake_cuda``."""
+"""Copies between host and device, of which a CPU needs none; ``tests/fake_cuda`` tests them on an asynchronous
+device."""
 
 from __future__ import annotations
 

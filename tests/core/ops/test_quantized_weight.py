@@ -1,4 +1,4 @@
-"""A matrix in codes, and what it stands for."""
+"""Quantized weights, and the matrices that they stand for."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 class Case:
-    """One of the functions, what it is given for ``length`` tokens, and what a sequence's state is like."""
+    """A recurrent function, its inputs for ``length`` tokens, and the shape of a sequence's state."""
 
     def __init__(self, scan: Scan, inputs: Callable[[int], list[Tensor]], shape: tuple[int, ...]) -> None:
         self.scan, self.inputs, self.shape = scan, inputs, shape
@@ -39,7 +39,7 @@ def attended(length: int) -> list[Tensor]:
 
 
 def each_channel(length: int) -> list[Tensor]:
-    """Return inputs with a decay of each channel of the keys, some of which forget at once."""
+    """Return inputs with a decay for each channel of the keys, some of which decay to zero at once."""
     return [*attended(length)[:3], -(3 * numbers(length, HEADS, DIM, seed=4)).exp()]
 
 
@@ -78,7 +78,7 @@ every_case = pytest.mark.parametrize("name", CASES)
 
 
 def one_by_one(name: str, inputs: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Compute the definition in float64, and the state at the end."""
+    """Compute the definition token by token in float64; return the outputs and the final state."""
     length, state = len(inputs[0]), CASES[name].states(1)[0].double()
     actual = []
     for t in range(length):
@@ -120,7 +120,8 @@ def test_each_token_as_the_definition_says(name: str, length: int) -> None:
     steps=st.lists(st.lists(st.sampled_from([0, 1, 1, 2, 5, 70]), min_size=3, max_size=3), min_size=1, max_size=4),
 )
 def test_sequences_may_be_cut_anywhere_and_computed_together(name: str, steps: list[list[int]]) -> None:
-    """``steps``: how many tokens each of three sequences computes in each step."""
+    """Sequences may be divided anywhere and computed in one batch; ``steps`` are the numbers of tokens by step and
+    sequence."""
     case, rows = CASES[name], [4, 2, 3]
     lengths = [sum(step[index] for step in steps) for index in range(3)]
     inputs = [[part.roll(index, 0) for part in case.inputs(max(1, length))] for index, length in enumerate(lengths)]
@@ -145,7 +146,7 @@ def test_sequences_may_be_cut_anywhere_and_computed_together(name: str, steps: l
 
 
 def is_wide(name: str, part: Tensor) -> bool:
-    """Return True for inputs that are float32 whatever the dtype of weights: steps, rates and decays."""
+    """Return True for inputs that are float32 whatever the weights' dtype is: time steps, rates and decays."""
     return bool((part <= 0).all()) or (part.dim() == 2 and name != "convolution")
 
 

@@ -1,4 +1,4 @@
-"""Errors of components carry their names."""
+"""Errors of components carry the names of the component and its plugin."""
 
 from __future__ import annotations
 
@@ -177,7 +177,11 @@ class Broken:
     def static() -> None: ...
 
 
-@pytest.mark.parametrize("made", [True, False])
-def test_methods_that_cannot_be_called_as_the_contract_says(made: bool) -> None:
-    assert list(signature_problems(Kept() if made else Kept, Stated)) == []
-    assert [name for name, _ in signature_problems(Broken() if made else Broken, Stated)] == ["plain", "open", "static"]
+@pytest.mark.parametrize("is_instance", [True, False])
+def test_methods_that_cannot_be_called_as_the_contract_says(is_instance: bool) -> None:
+    assert list(signature_problems(Kept() if is_instance else Kept, Stated)) == []
+    assert [name for name, _ in signature_problems(Broken() if is_instance else Broken, Stated)] == [
+        "plain",
+        "open",
+        "static",
+    ]

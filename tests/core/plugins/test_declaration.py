@@ -1,4 +1,4 @@
-"""Mistakes in a declaring module: each is a sentence that says what to write instead."""
+"""Errors about mistakes in a declaring module say what to write instead."""
 
 from __future__ import annotations
 

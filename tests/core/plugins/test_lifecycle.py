@@ -1,4 +1,4 @@
-"""Components are started in order, stopped once and backwards, and what fails is attributed."""
+"""Components are started in order and stopped once in reverse order, and their failures are attributed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INFO = {"version": "0"}
 
 
 class Resource:
-    """Writes down what is called."""
+    """A component that records its calls."""
 
     def __init__(self, name: str, calls: list[Any], *, start: Any = None, stop: Any = None) -> None:
         self.name, self.calls, self._start, self._stop = name, calls, start, stop
@@ -62,7 +62,7 @@ def lifecycle() -> ComponentLifecycle:
 
 @pytest.fixture(params=["thread", "loop"])
 def run(request: pytest.FixtureRequest, lifecycle: ComponentLifecycle) -> Any:
-    """``run("start" or "stop")``, in a process without an event loop and in one with it."""
+    """Return ``run("start" or "stop")``, for a process without an event loop and for one with it."""
 
     def call(name: str) -> None:
         arguments = (INFO,) if name == "start" else ()
@@ -126,7 +126,7 @@ def test_stopping_does_not_wait_for_ever(
         go_on.set()
     assert [call[1] for call in calls[5:]] == ["e", "d", "c", "b", "a"]
     assert [record.getMessage().split()[0] for record in caplog.records] == ["d", "c", "b"]
-    assert seconds < TOTAL_STOP_SECONDS + STOP_SECONDS  # three hanging ones would take longer one after the other
+    assert seconds < TOTAL_STOP_SECONDS + STOP_SECONDS  # three hanging components would take longer one after the other
 
 
 def test_async_methods_are_awaited_in_a_loop(lifecycle: ComponentLifecycle, calls: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Less likely ways in which a plugin is broken: none may take the program hostage or hide who did it."""
+"""Uncommon failures of plugins neither block the program nor hide which plugin failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laws of the plugin system, each through real entry points."""
+"""The rules of the plugin system, tested through real entry points."""
 
 from __future__ import annotations
 
@@ -186,7 +186,8 @@ class TestClash:
         assert plugins.get("eviction", "lru").plugin.distribution == owner
 
     def test_preferring_somebody_who_does_not_declare_it_is_an_error(self) -> None:
-        """The error comes even if the name is not used: the preference would have no effect, unnoticed."""
+        """The error is raised even if the name is not used, because the preference would otherwise have no effect
+        unnoticed."""
         with pytest.raises(PluginError, match="--prefer eviction:lru=sglang-plg: .* did you mean 'sglang-plug'?"):
             discover(prefer={"eviction:lru": "sglang-plg"})
 
@@ -312,7 +313,7 @@ def test_settings_reach_the_component_they_are_meant_for(install: Install) -> No
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_settings_pass_over_namesakes_without_any(install: Install, apart: bool) -> None:
-    """Kernels and attention of one author are often called alike, be they of one plugin or of two."""
+    """Kernels and attention of one author often have the same name, in one plugin or in two."""
     schedule = """
     @hookimpl
     def register_schedule_policies():

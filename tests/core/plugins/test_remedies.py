@@ -1,4 +1,4 @@
-"""A component that lacks a library says which extra installs it."""
+"""The error for a component that lacks a library names the extra that installs it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Unread(list[int]):
 
 
 def test_lists_of_numbers_are_not_searched_for_unknown_fields() -> None:
-    """They may have millions of entries."""
+    """Lists of numbers are not searched, because they may have millions of entries."""
     values = {"numbers": Unread([1, 2]), "lists": [Unread([3])], "objects": [{"number": 4}]}
     assert ComponentRequestFields.convert(Fields, values) == Fields([1, 2], [[3]], [Inner(4)])
 

@@ -1,4 +1,4 @@
-"""Unmet requirements are named, with the installed version if it is too old."""
+"""Errors name unmet requirements, with the installed version if it is too old."""
 
 from __future__ import annotations
 

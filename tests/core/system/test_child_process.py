@@ -1,4 +1,4 @@
-"""Children take no code from the working directory, and leave signals to their parent."""
+"""Child processes import nothing from the working directory, and leave signals to their parent."""
 
 from __future__ import annotations
 

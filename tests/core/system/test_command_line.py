@@ -1,4 +1,4 @@
-"""Parsers raise instead of leaving the program, also those of subcommands."""
+"""Parsers, also those of subcommands, raise errors instead of exiting."""
 
 from __future__ import annotations
 

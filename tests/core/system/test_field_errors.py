@@ -1,4 +1,4 @@
-"""Errors of msgspec in plain words, with the path."""
+"""Errors of msgspec in plain words, with the path of the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hints of errors name few names, the nearest ones."""
+"""Hints in errors name only a few names, the most similar ones."""
 
 from __future__ import annotations
 

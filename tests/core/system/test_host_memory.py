@@ -1,4 +1,4 @@
-"""What may yet be taken of the system's memory, as the system and a container's limit say."""
+"""The available memory of the host, within the limit of a container."""
 
 from __future__ import annotations
 

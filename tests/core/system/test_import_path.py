@@ -1,4 +1,4 @@
-"""The working directory is not searched for modules unless somebody names it."""
+"""The working directory is not on the import path unless the user adds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Temporary folders: short enough for sockets, nobody else's, and removed although their owner was killed."""
+"""Temporary folders have short paths, are private, and are removed even if their process was killed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ except ConfigError as error:
 
 @contextmanager
 def folder_made_with(temporary: Path) -> Iterator[Path]:
-    """A private folder of another process whose temporary folder is ``temporary``; it has closed it at the end."""
+    """Return a private folder that another process, whose temporary folder is ``temporary``, created and closed."""
     command, environment = [sys.executable, "-c", PRIVATE], {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -53,7 +53,7 @@ def folder_made_with(temporary: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def owner(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that has made a folder in ``tmp_path``, and waits."""
+    """Start another process that creates a folder in ``tmp_path`` and waits."""
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:

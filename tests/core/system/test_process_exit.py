@@ -1,4 +1,4 @@
-"""A process ends in order, but is not taken apart."""
+"""A process exits after its cleanup, but without the interpreter's finalisation."""
 
 from __future__ import annotations
 
@@ -52,4 +52,4 @@ def test_a_thread_that_never_ends_is_no_reason_to_stay() -> None:
     command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 1
-    assert "in wait" in done.stderr  # the stacks tell who it is
+    assert "in wait" in done.stderr  # the stack traces show the thread

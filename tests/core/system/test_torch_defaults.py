@@ -1,4 +1,4 @@
-"""The default dtype is put back as it was, however many threads change it."""
+"""The default dtype is restored, however many threads change it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_contexts_may_be_nested_in_a_thread() -> None:
 
 
 def test_threads_that_change_it_at_once_leave_it_as_it_was() -> None:
-    """Two ranks in threads of one process load new weights at the same time."""
+    """The threads are two ranks of one process that load new weights at the same time."""
     before = torch.get_default_dtype()
     entered, dtypes = threading.Event(), list[torch.dtype]()
     leave = threading.Event()
@@ -42,7 +42,7 @@ def test_threads_that_change_it_at_once_leave_it_as_it_was() -> None:
     thread = threading.Thread(target=other)
     with default_dtype(torch.bfloat16):
         thread.start()
-        entered.wait(0.3)  # without a lock it enters here, and remembers bfloat16 as what to put back
+        entered.wait(0.3)  # without a lock, the other thread enters here and would later restore bfloat16
         assert torch.get_default_dtype() == torch.bfloat16
     assert entered.wait(LONG)
     leave.set()

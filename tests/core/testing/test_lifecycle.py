@@ -1,4 +1,4 @@
-"""The conformance test of ``on_start`` and ``on_stop`` notices what is not released."""
+"""The conformance test of ``on_start`` and ``on_stop`` finds resources that are not released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conformance test of step extensions names reports that operators cannot be shown, and what else is shared."""
+"""The conformance test of step extensions finds invalid metrics and information, and changes of shared objects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOO_LONG = Request(id="100", tokens=(1,) * 31)
 
 
 class Counts(StepExtension, AdmissionPhase, ServicePhase, MetricsPhase):
-    """Counts requests, and refuses long prompts."""
+    """A correct extension, which counts requests and refuses long prompts."""
 
     def __init__(self) -> None:
         self.count = 0

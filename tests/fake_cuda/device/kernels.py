@@ -1,4 +1,4 @@
-"""Launches of Triton's kernels on the fake device: arguments are checked, and the kernels interpreted."""
+"""Launches of Triton's kernels on the fake device: arguments are checked, and kernels are interpreted."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ STRIDED = {
 }
 """Arguments with stride parameters; all others must be contiguous."""
 CHEAP = ("mask_kernel", "draw_kernel")
-"""Cheap kernels that always run, because disallowed tokens would appear without them."""
+"""Fast kernels that always run, because disallowed tokens would be sampled without them."""
 WIDEST_GRID = (2**31 - 1, 65535, 65535)
 
 
 class Launcher:
-    """Launcher of a kernel, called as ``kernel[grid](...)``."""
+    """A stand-in for a kernel, called as ``kernel[grid](...)``."""
 
     def __init__(self, kernel: Any, execute: bool) -> None:
         self.kernel, self.execute = kernel, execute
@@ -59,7 +59,7 @@ class Launcher:
         return queue
 
     def check(self, name: str, value: Any) -> None:
-        """Check that an argument is a tensor on the device or a number."""
+        """Check that an argument is a number or a tensor on the device."""
         where = f"{self.name}({name})"
         if not isinstance(value, Tensor):
             assert isinstance(value, (int, float, str)), f"{where} is a {type(value).__name__}"
@@ -72,11 +72,11 @@ class Launcher:
 
 
 def record_kernels(monkeypatch: pytest.MonkeyPatch, *, idle: bool = False) -> None:
-    """Launch Triton's kernels on the fake device; ``idle`` ones do nothing, except for ``CHEAP``."""
+    """Launch Triton's kernels on the fake device; with ``idle``, only the kernels in ``CHEAP`` do something."""
     for module in MODULES:
         for name, kernel in list(vars(module).items()):
             if name.endswith("_kernel"):
                 monkeypatch.setattr(module, name, Launcher(kernel, not idle or name in CHEAP))
         if hasattr(module, "INTERPRETED"):
             monkeypatch.setattr(module, "INTERPRETED", False)
-    monkeypatch.setattr(row, "WORTH", 1.0)  # of kernel and library, which are equally fast here, take the kernel
+    monkeypatch.setattr(row, "WORTH", 1.0)  # choose the kernel although the library is equally fast here

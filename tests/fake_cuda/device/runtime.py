@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 
 class Functions(TorchFunctionMode):
-    """Functions that torch runs on a device before dispatch: lists to tensors, pinning, addresses."""
+    """A mode for torch functions that use a device before dispatch: tensors from lists, pinning, and addresses."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -72,7 +72,7 @@ LISTS = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
 class Event:
-    """Event after the work that was queued when it was recorded."""
+    """A CUDA event after the work that was queued when it was recorded."""
 
     def __init__(self, **options: Any) -> None:
         self._behind = 0
@@ -86,7 +86,7 @@ class Event:
         clock.settle(self._behind)
 
     def elapsed_time(self, other: Event) -> float:
-        """Return the milliseconds between two events; all work takes equally long."""
+        """Return the milliseconds between two events, which are always equal."""
         return 1.0
 
     def query(self) -> bool:
@@ -95,13 +95,13 @@ class Event:
 
 
 class Graph:
-    """Graph that repeats its captured operations on the same tensors."""
+    """A CUDA graph that repeats its captured operations on the same tensors."""
 
     def __init__(self) -> None:
         self.work: list[Callable[[], None]] = []
 
     def replay(self) -> None:
-        """Queue a replay."""
+        """Queue a replay of the captured operations."""
         clock.executed["graph"] += 1
         for item in self.work:
             item()
@@ -109,7 +109,7 @@ class Graph:
 
 @contextmanager
 def capturing(graph: Graph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global") -> Iterator[None]:
-    """Implement ``torch.cuda.graph``: record the operations; synchronisation is an error."""
+    """Implement ``torch.cuda.graph``: record operations, and raise an error on synchronisation."""
     clock.finish()
     clock.tape = graph.work
     try:
@@ -155,7 +155,7 @@ RUNTIME: dict[str, Any] = {
 
 
 def guard_device() -> None:
-    """Let torch's own code switch to CUDA in a CPU-only build: nothing happens, as for ``meta``.
+    """Let torch switch to CUDA in a build for CPUs, without any effect, as it does for ``meta``.
 
     This does what ``torch._C._ensureCUDADeviceGuardSet`` does in a CUDA build.
     """
@@ -168,7 +168,7 @@ def guard_device() -> None:
 
 
 META = 14
-"""Number of ``meta`` among torch's device types."""
+"""The number of ``meta`` among torch's device types."""
 
 
 @contextmanager
@@ -179,15 +179,16 @@ def fake_device(monkeypatch: pytest.MonkeyPatch, *, fresh: float = torch.nan) ->
     with monkeypatch.context() as patch, Functions(), Operators():
         for name, value in RUNTIME.items():
             patch.setattr(torch.cuda, name, value)
-        patch.setattr(gc, "collect", lambda *generation: 0)  # nothing here depends on it, and it takes most of a start
-        patch.setattr(torch.__future__, "_swap_module_params_on_conversion", True)  # their class changes
+        # no test depends on collections, which take most of an engine's start
+        patch.setattr(gc, "collect", lambda *generation: 0)
+        patch.setattr(torch.__future__, "_swap_module_params_on_conversion", True)  # parameters change their class
         yield
     clock.finish()
 
 
 @contextmanager
 def without_synchronization() -> Iterator[None]:
-    """Raise on synchronisation with the device while the context is open."""
+    """Raise an error on synchronisation with the device while the context is open."""
     clock.strict, before = True, clock.strict
     try:
         yield

@@ -1,4 +1,4 @@
-"""A fake ``cuda`` device in the host's memory: values are right, and synchronisation is detected.
+"""A fake ``cuda`` device in host memory, with correct values, which detects synchronisation.
 
 Operations are computed at once, by the CPU. What the device would do later is done later: a copy to the host arrives
 when an event behind it is waited for, and a copy to the device must find its source unchanged until then.
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 CUDA = torch.device("cuda", 0)
 POISON = 0x7F
-"""Byte that fills host memory until a copy from the device has arrived."""
+"""The byte that fills host memory until a copy from the device has arrived."""
 FREE = frozenset({"aten.detach", "aten.view", "aten._unsafe_view", "aten.alias", "aten.slice", "aten.select"})
 FREE |= {"aten.unsqueeze", "aten.squeeze", "aten.expand", "aten.transpose", "aten.t", "aten.permute", "aten.split"}
 FREE |= {"aten.split_with_sizes", "aten.unbind", "aten.as_strided", "aten.empty", "aten.empty_like", "aten.new_empty"}
@@ -27,12 +27,12 @@ FREE |= {"aten.empty_strided", "aten.new_empty_strided", "aten.view_as"}
 
 
 class SynchronizationError(AssertionError):
-    """The host would wait for the device, or the device for the host."""
+    """Raised where the host would wait for the device, or the device for the host."""
 
 
 @dataclass
 class Clock:
-    """State of the device: pending work and a log of executed operations."""
+    """The state of the device: its pending work, and a log of executed operations."""
 
     strict: bool = False
     """True if synchronisation is an error."""
@@ -41,18 +41,18 @@ class Clock:
     waits: list[str] = field(default_factory=list)
     """Operations that synchronised while that was allowed."""
     fresh: float = torch.nan
-    """Content of memory before its first write."""
+    """The content of memory before its first write."""
     queue: list[tuple[Tensor, Tensor, bool]] = field(default_factory=list)
-    """Pending copies: host destination, values, and whether they are under way."""
+    """Pending copies: destination on the host, values, and whether the copy has started."""
     done: int = 0
-    """Number of finished copies before those."""
+    """Number of copies that had finished before those in the queue."""
     tape: list[Callable[[], None]] | None = None
-    """Operations of the graph that is being captured."""
+    """The operations of the graph that is being captured."""
     pins: dict[int, Tensor] = field(default_factory=dict)
-    """Pinned memory by its address."""
+    """Pinned tensors by their addresses."""
 
     def wait(self, why: str) -> None:
-        """Record that the host waits."""
+        """Record an operation that waits, which raises an error if ``strict``."""
         if self.strict or self.tape is not None:
             raise SynchronizationError(why)
         self.waits.append(why)
@@ -69,7 +69,7 @@ class Clock:
 
     @torch.inference_mode()
     def settle(self, count: int) -> None:
-        """Finish the first ``count`` copies that were ever queued."""
+        """Finish the first ``count`` copies of all that were ever queued."""
         ready = self.queue[: max(0, count - self.done)]
         del self.queue[: len(ready)]
         self.done += len(ready)
@@ -80,7 +80,7 @@ class Clock:
                 assert _same_bytes(host, values), "the host wrote to memory that the device was still to read"
 
     def launches(self) -> Counter[str]:
-        """Return the executed operations without pure views."""
+        """Return the executed operations, without those that only create views."""
         return Counter({name: count for name, count in self.executed.items() if name not in FREE})
 
     def pin(self, tensor: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class Clock:
         return tensor
 
     def is_pinned(self, tensor: Tensor) -> bool:
-        """Return True if its memory is pinned or empty."""
+        """Return True if the tensor's memory is pinned or empty."""
         return tensor.numel() == 0 or tensor.untyped_storage().data_ptr() in self.pins
 
 
@@ -99,11 +99,11 @@ def _same_bytes(tensor: Tensor, other: Tensor) -> bool:
 
 
 clock = Clock()
-"""Clock of the only device."""
+"""The state of the only device."""
 
 
 class DeviceTensor(Tensor):
-    """A tensor on the device. ``inner`` has its values."""
+    """A tensor on the device, whose values are in ``inner``."""
 
     inner: Tensor
 
@@ -139,7 +139,7 @@ def is_cuda(device: Any) -> bool:
 
 
 class Operators(TorchDispatchMode):
-    """Dispatch mode for tensors that are created on the device or copied to it."""
+    """A dispatch mode for tensors that are created on the device or copied to it."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -152,9 +152,9 @@ class Operators(TorchDispatchMode):
 
 
 def execute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run ``func`` on the device; raises if the real one would fail or synchronise."""
+    """Run ``func`` on the device; raise an error if a real device would fail or synchronise."""
     if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
-        with Operators():  # what it makes on the device from nothing
+        with Operators():  # for the tensors that ``func`` creates on the device
             return func.decompose(*args, **kwargs)
     name = str(func).rpartition(".")[0]
     clock.executed[name] += 1
@@ -205,7 +205,7 @@ def _inner(tree: Any) -> Any:
 
 
 def _recorded(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run ``func`` on the host's tensors and record it for the graph that is being captured."""
+    """Run ``func`` on the values, and record it for the graph that is being captured."""
     result = func(*args, **kwargs)
     if clock.tape is None or str(func).rpartition(".")[0] in FREE:
         return result
@@ -223,7 +223,7 @@ def _recorded(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _check_devices(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> None:
-    """Raise for host tensors except scalars, because the device cannot read them."""
+    """Raise an error for host tensors other than scalars, because the device cannot read them."""
     hosts = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.device.type == "cpu"]
     if not hosts:
         return
@@ -234,7 +234,7 @@ def _check_devices(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> N
 
 
 def _check_values(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> None:
-    """Raise for operations whose host part needs the device's values."""
+    """Raise an error for operations that need the device's values on the host."""
     if name.startswith("aten.index"):
         indices = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else []
         if any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices):
@@ -259,7 +259,7 @@ def _to_copy(func: Any, x: Tensor, **options: Any) -> Tensor:
     if target.type == "cuda":
         return on_device(_recorded(func, (x.inner,), options))
     assert clock.tape is None, "a copy to the host cannot be captured"
-    # torch itself takes pinned memory for what is queued
+    # torch itself keeps queued values in pinned memory
     held = func(x.inner, **options)
     if not queued:
         clock.wait("a copy from the device to the host")

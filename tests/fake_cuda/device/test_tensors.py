@@ -1,4 +1,4 @@
-"""The fake device: values are right, and synchronisation or mixed devices are detected."""
+"""The fake device computes correct values, and detects synchronisation and mixed devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plugin with models that remember which images they encoded."""
+"""A plugin with models that record which images they encode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fake_cuda.device.tensors import DeviceTensor
 
 
 class CountedImages:
-    """The first base class of a model that remembers its calls for images."""
+    """A base class that records the calls of ``encode_images``."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -23,7 +23,7 @@ class CountedImages:
         """The tokens of each call, and whether all results are on the device."""
 
     def encode_images(self, media: Sequence[Media]) -> Sequence[Tensor]:
-        """Encode the images, and remember the call."""
+        """Encode images, and record the call."""
         states: Sequence[Tensor] = super().encode_images(media)  # type: ignore[misc]
         on_device = all(isinstance(state, DeviceTensor) for state in states)
         self.encoded.append((sum(image.count for image in media), on_device))
@@ -31,15 +31,15 @@ class CountedImages:
 
 
 class CountedGemma3(CountedImages, Gemma3VL):
-    """Gemma 3."""
+    """Gemma 3 that records its encoded images."""
 
 
 class CountedMistral3(CountedImages, Mistral3):
-    """Mistral Small 3."""
+    """Mistral Small 3 that records its encoded images."""
 
 
 class CountedQwen3VL(CountedImages, Qwen3VL):
-    """Qwen3-VL."""
+    """Qwen3-VL that records its encoded images."""
 
 
 @hookimpl

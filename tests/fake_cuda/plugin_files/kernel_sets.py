@@ -24,12 +24,13 @@ def register_kernels() -> Iterator[KernelSpec]:
 
 
 def only_adapters() -> Kernels:
-    """Build kernels of which only those of adapters are Triton's; the others need not be interpreted."""
+    """Build a kernel set in which only the kernels for adapters are Triton's, because the other ones need not be
+    interpreted."""
     return Kernels(name="only-adapters", add_low_rank=add_low_rank)
 
 
 def without_capture() -> Kernels:
-    """Build Triton's kernels with adapters that no graph can contain."""
+    """Build Triton's kernels with kernels for adapters that cannot be captured in graphs."""
     return replace(build(), name="without-capture", add_low_rank=_uncaptured)
 
 

@@ -1,4 +1,4 @@
-"""A plugin with a Llama whose output depends on the lengths of sequences, which the host knows."""
+"""A plugin with a Llama whose forward pass reads the lengths of sequences on the host."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def register_models() -> Iterator[ModelSpec]:
 
 
 class LookingLlama(Llama):
-    """Llama that looks at the lengths of sequences."""
+    """A Llama that reads the lengths of sequences in Python."""
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Return the hidden states, changed if a sequence is very long."""
+        """Return the hidden states, changed if a sequence is longer than a limit."""
         return super().forward(batch) * (1 + (max(batch.kv_lens) > 1 << 20))

@@ -29,7 +29,7 @@ class BlockLocation:
 
     segment: Segment
     offset: int
-    """Of the header."""
+    """Position of the block's header in the file."""
     length: int
     """Bytes of the content."""
 

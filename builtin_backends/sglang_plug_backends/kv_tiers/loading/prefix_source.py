@@ -75,7 +75,7 @@ class LoadedPrefix:
     state_tier: str = ""
     bytes: int = 0
     lower: Sequence[KVBlock] = ()
-    """What came from another tier than the fastest."""
+    """Blocks that came from another tier than the fastest."""
 
 
 NOTHING = LoadedPrefix()

@@ -108,9 +108,9 @@ class ExecutionPhase:
     """The forward pass of a step. An extension has this phase or ``RankPhase``, as both follow commands of rank 0."""
 
     memory_name: str = "executor"
-    """What the executor's memory is for, as messages and the account of memory name it."""
+    """The purpose of the executor's memory, as messages and the report of memory use name it."""
     memory_advice: str = ""
-    """What a user can do if the memory does not suffice, to continue a sentence."""
+    """Advice to the user if the memory does not suffice, as the continuation of a sentence."""
 
     def executor(self, context: ExecutionContext) -> StepExecutor | None:
         """Return the executor of a KV pool; ``None`` if there is none for this backend.

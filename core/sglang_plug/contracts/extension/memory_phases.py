@@ -87,10 +87,10 @@ class MemoryRequest:
     """Memory that an extension takes in addition to the KV pool."""
 
     name: str
-    """What it is for, as messages and the account of memory name it, such as ``recurrent states``."""
+    """The purpose of the memory, as messages and the report of memory use name it, such as ``recurrent states``."""
     bytes: int
     advice: str
-    """What a user can do if it does not fit, to continue a sentence."""
+    """Advice to the user if the memory does not suffice, as the continuation of a sentence."""
     count: int = 0
     """Number of units, which only the extension interprets."""
     on_host: bool = False

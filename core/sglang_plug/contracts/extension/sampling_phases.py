@@ -121,7 +121,7 @@ class BlockingRequest:
 
     id: str
     description: str
-    """What the step waits for, for the log."""
+    """The work for which the step waits, as a phrase for the log."""
     message: str
     """The error for the caller."""
     status: int = 400

@@ -60,7 +60,7 @@ class ForwardPhase:
         """Queue work before the forward pass of ``chunks``, which may be the replay of a graph."""
 
     def after_forward(self, chunks: Sequence[ChunkView]) -> None:
-        """Queue work after it."""
+        """Queue work after the forward pass of ``chunks``."""
 
 
 class StaticInputPhase:
@@ -85,7 +85,7 @@ class GraphPhase:
     """
 
     graph_label: str = ""
-    """What such steps have, as the log says it: "Steps with <label> run without graphs"."""
+    """The noun for the extension's part in the log message "Steps with <label> run without graphs"."""
 
     @property
     def graph_version(self) -> int:

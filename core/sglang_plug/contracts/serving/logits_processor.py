@@ -52,7 +52,7 @@ class ProcessorRequest:
     constrained: bool
     """True if a grammar decides which tokens may come, stop tokens included."""
     reasoning: ReasoningBlock | None = None
-    """Where the output reasons; ``None`` if reasoning is not separated from the answer."""
+    """The marks of the reasoning in the output; ``None`` if reasoning is not separated from the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +60,12 @@ class LogitsRow:
     """One row of a batch. A sequence with speculative drafts has several."""
 
     state: Any
-    """What ``prepare`` returned for the request."""
+    """The request's state, as ``prepare`` returned it."""
     tokens: Sequence[int]
     """The prompt and the output so far. It grows later: copy what is needed. A token that only the device knows yet
     is not among them, it comes by ``LogitsBatch.append``."""
     prompt_len: int
-    """How many of ``tokens`` are the prompt."""
+    """Number of prompt tokens in ``tokens``."""
 
 
 class LogitsBatch(ABC):

@@ -90,7 +90,7 @@ class RequestEvent:
     request: str = ""
     """The caller's id of the request that this is one sequence of; empty: ``id``."""
     deadline: DeadlineOutcome = ""
-    """What became of the request's deadline; empty if it had none, or if its client disconnected before it."""
+    """Outcome of the request's deadline; empty if it had none, or if its client disconnected before it."""
 
 
 class Observer:

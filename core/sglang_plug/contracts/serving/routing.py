@@ -21,7 +21,7 @@ class ReplicaLoad(Protocol):
 
     @property
     def replica(self) -> int:
-        """Its number, which ``RoutingPolicy.choose`` returns."""
+        """The replica's number, which ``RoutingPolicy.choose`` returns."""
 
     @property
     def requests(self) -> int:

@@ -74,7 +74,7 @@ class ReasoningMarks:
     opened: str = ""
     """The marker that began the reasoning, if the prompt ends with it."""
     block: ReasoningBlockMarks | None = None
-    """Where reasoning itself begins and ends; ``None``: at ``opening`` and ``ends``, once."""
+    """The markers of each block of reasoning; ``None``: there is one block, between ``opening`` and one of ``ends``."""
 
 
 @dataclass(frozen=True, slots=True)

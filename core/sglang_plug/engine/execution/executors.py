@@ -30,7 +30,7 @@ class StepExecutors:
     """The executors for one KV pool, in the order of the extensions; construct it with ``of``."""
 
     by_name: Mapping[str, StepExecutor] = field(default_factory=dict)
-    """By the name of the extension."""
+    """The executors by the names of their extensions."""
     decodes: tuple[Decode, ...] = ()
     """The methods ``decode`` that executors override."""
     hiddens: tuple[Hidden, ...] = ()

@@ -28,7 +28,8 @@ class Choice:
     component: Component
     reason: str
     note: str = ""
-    """What its refusals end with: the components that were asked first, and did not recognise what it refuses."""
+    """Text to append to the component's refusals: it names the components that were asked before and did not recognise
+    the checkpoint."""
 
     def describe(self) -> dict[str, str]:
         """Return a description for ``/server_info`` and the log."""

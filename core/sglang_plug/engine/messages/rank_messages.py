@@ -84,7 +84,7 @@ class Step(msgspec.Struct, tag="step", frozen=True):
     tokens: bytes | None
     """The tokens of all sequences; ``None``: they follow from the device."""
     extensions: dict[str, ExtensionStep] = {}
-    """What step extensions have to know about the step, by name."""
+    """Data of the step for step extensions, by name."""
 
 
 class Head(msgspec.Struct, tag="head", frozen=True):

@@ -28,9 +28,9 @@ class LoadedProcessor:
     component: Component
     processor: LogitsProcessor
     rank: int
-    """Its position in the order in which processors run."""
+    """The processor's position in the order in which processors run."""
     fields: ComponentRequestFields | None
-    """Its request fields, if it declares any."""
+    """The processor's request fields, if it declares any."""
     sampling_params: tuple[str, ...] = ()
     """The parameters that every server knows and that it applies."""
 

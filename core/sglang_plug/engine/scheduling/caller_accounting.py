@@ -36,7 +36,7 @@ class CallerAccounting:
         self._weights = dict(weights or {})
         self._open = Counter[str]()
         self._queued = Counter[str]()
-        """Open requests of each caller, and those of them that wait for their first admission."""
+        """The number of open requests of each caller, and the number of those that wait for their first admission."""
         self._drained = set[str]()
         """Callers whose last waiting request is admitted by the step that is planned."""
         self._in_step = False

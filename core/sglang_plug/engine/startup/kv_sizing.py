@@ -49,7 +49,7 @@ class Capacity:
     slots: int
     """Number of slots of the KV pool."""
     requests: Requests = ()
-    """What step extensions take in addition."""
+    """Memory that step extensions take in addition."""
 
 
 def pool_capacity(

@@ -16,7 +16,7 @@ ROUNDS = 3
 VALUES = 60
 """Values are multiples below this number, so that sums of several ranks are exact in the dtype."""
 SCALES = {torch.float32: 4097, torch.int64: 4097}
-"""What they are multiples of; 1 for dtypes that have fewer digits."""
+"""Factors of the values by dtype, which make them use more digits; 1 for other dtypes, which have too few."""
 
 
 def check_collectives(collectives: Collectives, device: torch.device) -> None:

@@ -106,7 +106,7 @@ class _Example:
     fields: dict[str, Any] | None
     """The body, if it is a JSON object."""
     change: str = ""
-    """What is strange about the body."""
+    """The unusual part of the body, as failure messages name it."""
 
     @classmethod
     def of(cls, request: Request) -> _Example:

@@ -30,7 +30,7 @@ NOT_HERE = {"-O3", "-shared", "-fno-exceptions", "-fno-rtti"}
 
 
 def main() -> int:
-    """Build and run; return the exit status of the checks."""
+    """Build and run the checks; return their exit status."""
     missing = lacking(Path("/proc/cpuinfo"))
     if missing:
         print(f"sanitize: skipped, the CPU lacks {', '.join(missing)}")
@@ -43,7 +43,7 @@ def main() -> int:
         if program is None:
             return 1
         options = {"ASAN_OPTIONS": "detect_stack_use_after_return=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
-        # idle threads that spin would take the cores from those that work
+        # spinning idle threads would take the cores from working threads
         environment = {**options, **os.environ, "OMP_WAIT_POLICY": "passive"}
         return subprocess.run([program], env=environment, timeout=TIMEOUT, check=False).returncode
 
@@ -77,7 +77,7 @@ def run(command: list[str]) -> bool:
 
 
 def lacking(cpuinfo: Path) -> list[str]:
-    """Return the instructions that the CPU lacks."""
+    """Return the required instructions that the CPU lacks."""
     try:
         text = cpuinfo.read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Sets of characters keep the laws of sets, and contain no surrogates."""
+"""Character sets satisfy the laws of set algebra, and contain no surrogates."""
 
 from __future__ import annotations
 

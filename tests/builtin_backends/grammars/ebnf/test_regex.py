@@ -14,7 +14,7 @@ from sglang_plug_backends.grammars.refusal import Refusal
 
 POINTS = [chr(index) for index in [*range(0x180), 0x2028, 0x3000, 0xFEFF, 0xD7FF, 0xE000, 0x1F600]]
 UNWRITTEN = {"outlines": "\0"}
-"""Characters that a backend never writes."""
+"""Characters that a backend never generates."""
 ONE_CHARACTER = [
     "a", ".", "[abc]", "[^abc]", r"[\^a]", "[a^]", "[a-]", "[-a]", r"[a\-z]", r"[a\]]", r"\.", r"\\", r"[\\]", r"\/",
     r"\-",

@@ -35,7 +35,7 @@ def test_the_reverse_of_the_reverse_is_the_same(uses: dict[str, set[str]]) -> No
 
 @given(USES)
 def test_a_value_settles_where_all_that_depends_on_it_has_seen_it(uses: dict[str, set[str]]) -> None:
-    """Steps to a rule that uses none: a number that falls, through loops too."""
+    """The computed values are the distances to a rule without uses, which decrease along loops too."""
 
     def value(name: str, values: Mapping[str, int]) -> int:
         return min((values[used] + 1 for used in uses[name]), default=0)

@@ -1,4 +1,4 @@
-"""Numbers within bounds: none outside, and all inside up to a number of digits."""
+"""Grammars of bounded numbers match no number outside the bounds, and all inside up to a number of digits."""
 
 from __future__ import annotations
 

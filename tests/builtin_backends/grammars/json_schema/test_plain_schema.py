@@ -1,4 +1,4 @@
-"""Annotations change nothing, OpenAPI's ``nullable`` and ``discriminator`` mean what OpenAPI says, with any backend."""
+"""Annotations change no schema, and OpenAPI's ``nullable`` and ``discriminator`` work with any backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to the files of a disk store."""
+"""The files of a disk store: writing, eviction, reopening and damage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(path: Path) -> Iterator[Open]:
-    """``opened(**settings)``: a store, closed after the test."""
+    """Return ``opened(**settings)``, which opens a store that is closed after the test."""
     stores: list[DiskStore] = []
 
     def make(**settings: Any) -> DiskStore:
@@ -47,7 +47,7 @@ def block(number: int, size: int = 1000) -> KVBlock:
 
 
 def loaded(store: DiskStore, *blocks: KVBlock) -> list[bool]:
-    """Which of ``blocks`` are returned; none is returned wrongly."""
+    """Return which of ``blocks`` the store has; assert that their content is right."""
     results = store.load([block.key for block in blocks], time.monotonic() + 60)
     for block, result in zip(blocks, results, strict=True):
         assert isinstance(result, KVStoreError) or result == block.data

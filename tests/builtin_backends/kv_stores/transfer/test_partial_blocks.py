@@ -1,4 +1,4 @@
-"""Blocks are put together of their parts, and only of all of them."""
+"""Blocks are assembled from their parts, and only when all parts have arrived."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZE = 100
 def part(
     start: int, end: int, *, key: bytes = b"a", size: int = SIZE, content: bytes = bytes(range(SIZE))
 ) -> KVBlockPart:
-    """Bytes ``start`` to ``end`` of a block."""
+    """Return the bytes from ``start`` to ``end`` of a block."""
     return KVBlockPart(key, start, size, memoryview(content[start:end]))
 
 

@@ -1,4 +1,4 @@
-"""Stores that send blocks to each other: only whole blocks, and only from those with the secret."""
+"""Stores that send blocks to each other accept only whole blocks, and only from senders with the secret."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Open = Callable[..., TransferStore]
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Open]:
-    """``opened(secret, **settings)``: a store, closed after the test."""
+    """Return ``opened(secret, **settings)``, which opens a store that is closed after the test."""
     stores: list[TransferStore] = []
 
     def make(secret: str = SECRET, **settings: Any) -> TransferStore:
@@ -46,18 +46,18 @@ def opened(tmp_path: Path) -> Iterator[Open]:
 
 
 def block(number: int, size: int = 1000) -> KVBlock:
-    """A block like no other."""
+    """Return a block with a key and content that depend on ``number``."""
     key = blake2b(number.to_bytes(4, "big"), digest_size=32).digest()
     return KVBlock(key, memoryview(random.Random(number).randbytes(size)))
 
 
 def keys_of(blocks: list[KVBlock]) -> list[bytes]:
-    """The keys of blocks."""
+    """Return the keys of blocks."""
     return [item.key for item in blocks]
 
 
 def until(holds: Callable[[], Any]) -> None:
-    """Wait for something."""
+    """Wait until ``holds()`` is true."""
     deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline
@@ -65,7 +65,7 @@ def until(holds: Callable[[], Any]) -> None:
 
 
 def has_exactly(store: TransferStore, blocks: list[KVBlock]) -> bool:
-    """Report whether a store has these blocks, as they were stored, and no other."""
+    """Report whether a store has exactly these blocks, with their content."""
     results = store.load(keys_of(blocks), time.monotonic() + 60)
     return store.stats().blocks == len(blocks) and all(
         isinstance(result, memoryview) and result == item.data for item, result in zip(blocks, results, strict=True)
@@ -101,7 +101,7 @@ def test_blocks_that_the_receiver_has_or_the_sender_lacks_are_skipped(opened: Op
 
 
 def parts_of(blocks: list[KVBlock], layer: int, layers: int = 4) -> list[KVBlockPart]:
-    """One layer of blocks."""
+    """Return the parts of blocks that belong to one layer."""
     parts = []
     for item in blocks:
         step = item.data.nbytes // layers
@@ -229,7 +229,7 @@ def test_a_store_with_another_secret_can_neither_send_nor_ask(opened: Open) -> N
 
 
 def raw_socket(address: str, *, keys: CurveKeys | None) -> zmq.Socket[bytes]:
-    """A socket that is connected to a store: with keys of its own, or without encryption."""
+    """Open a socket that is connected to a store, with keys of its own or without encryption."""
     socket = zmq.Context.instance().socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
     if keys is not None:
@@ -256,7 +256,7 @@ def test_a_client_without_encryption_is_not_heard(opened: Open) -> None:
 def test_a_client_that_knows_only_the_public_key_is_refused(opened: Open) -> None:
     decode = opened()
     with raw_socket(decode.address, keys=CurveKeys(*zmq.curve_keypair())) as socket:
-        with suppress(zmq.Again):  # the connection may have been refused by now, and would never take it
+        with suppress(zmq.Again):  # the connection may have been refused already, and would block the message for ever
             socket.send_multipart([LACKS, b"1", block(1).key], flags=zmq.NOBLOCK)
         assert not socket.poll(300)
 

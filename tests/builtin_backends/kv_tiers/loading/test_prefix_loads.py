@@ -1,4 +1,5 @@
-"""Loads wait for memory, are decided by measured rates, and do not wait for a stuck store."""
+"""Loads of prefixes wait for memory, are started if measured rates make them faster, and do not wait for a stuck
+store."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def until(holds: Callable[[], Any]) -> None:
 
 
 class Clock:
-    """The time, which tests let pass."""
+    """A clock whose time a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -80,13 +81,13 @@ def tier(store: Gated, clock: Clock) -> Tier:
 def loads(store: Gated, tier: Tier, prefill: PrefillRate, clock: Clock) -> Iterator[PrefixLoads]:
     options: dict[str, Any] = {"max_bytes": 4 * LAYOUT.bytes, "max_seconds": 60.0, "always": False, "clock": clock}
     source = PrefixSource(Tiers([tier]), LAYOUT, StateLayout.of((), LAYOUT.tokens), torch.device("cpu"))
-    yield (made := PrefixLoads(source, prefill, promote=lambda blocks: None, **options))
+    yield (prefix_loads := PrefixLoads(source, prefill, promote=lambda blocks: None, **options))
     store.gate.set()
-    made.close(60)
+    prefix_loads.close(60)
 
 
 def submitted(loads: PrefixLoads, keys: Sequence[bytes]) -> PrefixLoad:
-    """A load that is worthwhile."""
+    """Submit a load, which must be worthwhile."""
     load = loads.submit(MissingPrefix(keys, 0))
     assert load is not None
     return load
@@ -129,7 +130,7 @@ def test_a_load_that_is_slower_than_computing_is_left_out(
 def test_a_load_is_measured_again_later_without_holding_a_request(
     loads: PrefixLoads, store: Gated, tier: Tier, prefill: PrefillRate, clock: Clock
 ) -> None:
-    tier.load_rate.observe(LAYOUT.bytes, 20.0, clock.now)  # a network that was gone for a while
+    tier.load_rate.observe(LAYOUT.bytes, 20.0, clock.now)  # the network was interrupted for a while
     prefill.seconds_per_token = 1.0
     clock.now += TRIAL_SECONDS - 1
     assert loads.submit(MissingPrefix(KEYS[:2], 0)) is None and loads.idle

@@ -1,4 +1,4 @@
-"""Which part of a prefix is loaded: as far as blocks are present, and up to a state to continue from."""
+"""The part of a prefix that is loaded: the blocks that are present, up to a state to continue from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCKS = [bytes([number]) * 32 for number in range(8)]
 
 
 class Owner(StoredStatePhase):
-    """States of two tensors, of which the second one is not aligned."""
+    """A phase with states of two tensors, of which the second one is not aligned."""
 
     def stored_tensors(self, multiple: int) -> Sequence[StateShape]:
         return [StateShape(shape=(3,), dtype=torch.uint8), StateShape(shape=(2, 2), dtype=torch.float32)]
@@ -91,7 +91,7 @@ def test_a_state_is_loaded_behind_blocks_that_are_in_the_pool(tiers: Tiers, slow
 
 
 class Damaging(HostStore):
-    """Loses a block when it is loaded."""
+    """A host store that loses a block when blocks are loaded."""
 
     lost = b""
 

@@ -1,4 +1,4 @@
-"""During a step that sequences wait for, a limited number of bytes is loaded."""
+"""The number of bytes loaded during a step is limited while other sequences wait for the step."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def stopped_clock() -> Callable[[], float]:
 
 
 def test_before_the_first_step_nothing_is_waited_for() -> None:
-    now = [-1.0]  # at a time at which a step that had ended at 0 would be waited for
+    now = [-1.0]  # at this time, a step that ended at 0 would be waited for
     quota = StepQuota(10, clock=lambda: now[0], changed=NobodyWaits())
     for _ in range(5):
         quota.take(8)
@@ -123,7 +123,7 @@ def test_the_next_step_is_waited_for_until_the_engine_counts_as_idle() -> None:
     now = [100.0]
 
     class Passing(threading.Condition):
-        """Waiting takes all the time that it may take, but no real time."""
+        """A condition whose waits always time out, and advance only the simulated time."""
 
         def wait(self, timeout: float | None = None) -> bool:
             assert timeout is not None and now[0] < 100.0 + IDLE_SECONDS

@@ -1,4 +1,4 @@
-"""The end of the thread that loads tensors of other extensions."""
+"""The end of the thread that loads tensors for other extensions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tier learns about the rate of its store."""
+"""The measured transfer rate of a tier's store."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_store_that_fails_late_is_slow(tier: Tier, store: Crawling) -> None:
     tier.load(KEYS, store.now + 5, BLOCK)
     assert tier.load_seconds(BLOCK) == pytest.approx(7)
     assert store.now + 1 < 107 + RETRY_SECONDS
-    tier.load(KEYS, store.now, BLOCK)  # it is left alone, which says nothing
+    tier.load(KEYS, store.now, BLOCK)  # the store is not asked so soon after a failure, so no rate is measured
     assert tier.load_seconds(BLOCK) == pytest.approx(7)
 
 

@@ -1,4 +1,4 @@
-"""Which blocks are stored again, in stores that cannot be asked without waiting."""
+"""Blocks that are stored again, because their store cannot be asked for them without waiting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NONE, ALL = [False] * len(KEYS), [True] * len(KEYS)
 
 
 class Clock:
-    """The time, which tests let pass."""
+    """A clock whose time a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -28,7 +28,7 @@ class Clock:
 
 
 class Remote(HostStore):
-    """A store that has to be waited for, which can fail and be late."""
+    """A store with slow lookups, which a test can delay or let fail."""
 
     index_in_memory = False
     verifies = True

@@ -1,4 +1,4 @@
-"""Transfers between engines whose store fails: no method raises."""
+"""Failures of a store during transfers between engines raise no errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Panic(BaseException):
 
 
 class Failing(HostStore, KVTransferStore):
-    """A store that cannot transfer anything."""
+    """A store whose transfers all fail."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(HostSettings())

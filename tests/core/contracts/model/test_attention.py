@@ -1,4 +1,4 @@
-"""Optional capabilities of attention backends: fused rotation and storing, and weights of attention."""
+"""Optional capabilities of attention backends: fused RoPE and KV store, and attention weights (log-sum-exp)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FAMILIES = {
 
 
 class Fused:
-    """A kernel set that counts how often it rotates and stores at once."""
+    """A kernel set that counts the calls of its fused function for RoPE and the KV store."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -64,7 +64,7 @@ class Fused:
 
 
 class Plain(AttentionBackend):
-    """Written before backends could leave storing to others."""
+    """A backend that implements ``plan`` and ``run`` only, and none of the optional methods."""
 
     def __init__(self, shape: AttentionShape, device: torch.device, settings: Any = None) -> None:
         super().__init__(shape, device, settings)
@@ -78,7 +78,7 @@ class Plain(AttentionBackend):
 
 
 class Negated(TorchAttention):
-    """A subclass that changes ``run`` alone."""
+    """A subclass that overrides ``run`` alone."""
 
     def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         return -super().run(layer, q, k, v, batch)
@@ -154,7 +154,7 @@ def test_a_sink_takes_its_share() -> None:
 
 @pytest.mark.parametrize("backend", [Plain, Negated])
 def test_a_backend_that_does_not_weigh_is_refused_where_sinks_are(backend: type[AttentionBackend]) -> None:
-    """A subclass that replaces ``run`` has not what its base class had."""
+    """A subclass that overrides ``run`` loses the attention weights of its base class."""
     Attention(BuildEnv(attention=backend(SHAPE, CPU)), 0, scale=1.0)
     with pytest.raises(ConfigError, match=f"attention sinks, which {backend.__name__} does not do; use --attention"):
         Attention(BuildEnv(attention=backend(replace(SHAPE, sinks=True), CPU)), 0, scale=1.0)
@@ -166,13 +166,13 @@ def test_a_backend_that_does_not_weigh_is_refused_where_sinks_are(backend: type[
 def test_tokens_of_an_image_attend_to_each_other(
     window: int | None, attention: type[AttentionBackend], fused: bool
 ) -> None:
-    """Compare with a mask over all tokens, whatever the backend does."""
+    """The results equal masked attention over all tokens, whatever the backend supports."""
     generator = torch.Generator().manual_seed(1)
     backend, kernels = attention(SHAPE, CPU), Fused().kernels if fused else Kernels()
     layer = Attention(BuildEnv(attention=backend, kernels=kernels), 1, scale=0.3, window=window)
     contexts, counts = [[5, 3, 8, 1, 2, 9, 4], [6, 7, 10]], [5, 3]
     kv = KVPool.of(SHAPE, slots=11, dtype=torch.float32, device=CPU)
-    before = torch.randn(2, 2, 2, 16, generator=generator)  # keys and values of what is in the pool already
+    before = torch.randn(2, 2, 2, 16, generator=generator)  # keys and values of tokens that are in the pool already
     kv.store(1, before[0], before[1], torch.tensor([5, 3]))
     batch = make_batch(contexts, counts, kv=kv, device=CPU)
     images = (

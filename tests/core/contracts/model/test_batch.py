@@ -1,4 +1,4 @@
-"""The KV pool: what a model's geometry takes, and where values are that are a part of the keys."""
+"""The KV pool: its size for a model's geometry, and values that are a part of the keys."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_float8_cannot_hold_is_clamped(dtype: torch.dtype) -> None:
 
 
 def test_a_number_that_is_none_stays_none() -> None:
-    """A row whose keys are broken must not be served as if they were not."""
+    """NaN stays NaN in FP8, so that a row with broken keys is noticed and not served."""
     assert narrowed(torch.tensor([torch.nan]), torch.float8_e4m3fn, 1.0).float().isnan().all()
 
 

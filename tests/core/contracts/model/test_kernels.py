@@ -16,8 +16,8 @@ HIDDEN, WIDTH = 8, 6
 def token_by_token(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
     rows = []
     for token, chosen, factors in zip(x, experts.tolist(), weights, strict=True):
-        made = [down[expert] @ silu_mul((gate_up[expert] @ token)[None])[0] for expert in chosen]
-        rows.append(sum((value * factor for value, factor in zip(made, factors, strict=True)), torch.zeros(HIDDEN)))
+        outputs = [down[expert] @ silu_mul((gate_up[expert] @ token)[None])[0] for expert in chosen]
+        rows.append(sum((value * factor for value, factor in zip(outputs, factors, strict=True)), torch.zeros(HIDDEN)))
     return torch.stack(rows)
 
 
@@ -56,7 +56,7 @@ def test_moe_does_not_touch_experts_that_nobody_chose() -> None:
 
 
 def test_moe_adds_in_float32() -> None:
-    """In bfloat16, 256 + 1 - 256 is 0 from the left."""
+    """Experts are summed in float32: in bfloat16, 256 + 1 - 256 would be 0."""
     x = torch.ones(1, 1, dtype=torch.bfloat16)
     gate_up = torch.full((3, 2, 1), 30.0, dtype=torch.bfloat16)
     down = torch.full((3, 1, 1), 1 / 900, dtype=torch.bfloat16)

@@ -11,7 +11,7 @@ from sglang_plug.config import ConfigError
 
 
 class Joined(nn.Module):
-    """Two matrices in one."""
+    """A layer whose weight combines two matrices of the checkpoint."""
 
     shards = ("left", "right")
 

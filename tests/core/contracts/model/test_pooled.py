@@ -1,4 +1,4 @@
-"""Hidden states to one vector for each prompt."""
+"""Pooling reduces the hidden states of each prompt to one vector."""
 
 from __future__ import annotations
 

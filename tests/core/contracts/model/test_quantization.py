@@ -1,4 +1,4 @@
-"""The matrices that a quantization is asked about, and the layers that use its schemes."""
+"""The matrices for which a quantization is asked, and the layers that use its schemes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sglang_plug.layers import Embedding, Experts, Linear, MergedColumnParallelL
 
 
 class Small(Model):
-    """One of each layer that has a matrix."""
+    """A model with one layer of each kind that has a matrix."""
 
     packed: ClassVar[Mapping[str, tuple[str, str | None]]] = {
         "q": ("qkv", "q"),
@@ -44,7 +44,8 @@ class Small(Model):
 
 
 class Halves:
-    """Keeps half of every number, in two tensors: ``halves`` ``[in, out]`` and ``twos``, one for every two rows."""
+    """A scheme that stores half of every number, in two tensors: ``halves`` ``[in, out]`` and ``twos``, one for every
+    two rows."""
 
     def __init__(self, *roles: str, stored: bool = False) -> None:
         self.roles, self.stored = roles, stored
@@ -69,7 +70,7 @@ class Halves:
         return lambda x: x @ halves * twos + (0 if bias is None else bias)
 
 
-def model(halves: Halves, **options: bool) -> Small:
+def small_model(halves: Halves, **options: bool) -> Small:
     return Small(BuildEnv(attention=Mock(), quantization=Quantization(name="halves", scheme=halves)), **options)
 
 
@@ -92,7 +93,7 @@ def weights() -> dict[str, Tensor]:
 
 def test_every_matrix_is_asked_about() -> None:
     halves = Halves("linear")
-    model(halves).quantize()
+    small_model(halves).quantize()
     matrices = {
         matrix.name: (matrix.role, matrix.size_in, matrix.size_out, tuple(matrix.checkpoint_names))
         for matrix in halves.matrices
@@ -111,10 +112,10 @@ def test_every_matrix_is_asked_about() -> None:
 
 def test_the_names_of_other_checkpoints_are_told() -> None:
     halves = Halves("linear")
-    made = model(halves)
-    made.packed = {**Small.packed, "layer": ("block", None)}  # type: ignore[misc]
-    made.prefixes = {"whole.block.": "block."}  # type: ignore[misc]
-    made.quantize()
+    model = small_model(halves)
+    model.packed = {**Small.packed, "layer": ("block", None)}  # type: ignore[misc]
+    model.prefixes = {"whole.block.": "block."}  # type: ignore[misc]
+    model.quantize()
     names = {name: matrix.names_of(name) for matrix in halves.matrices for name in matrix.checkpoint_names}
     assert names["block.q"] == ("block.q", "layer.q", "whole.block.q")
     assert names["block.out"] == (
@@ -128,21 +129,21 @@ def test_the_names_of_other_checkpoints_are_told() -> None:
 
 def test_ordinary_weights_are_converted_after_loading() -> None:
     checkpoint = weights()
-    made = model(Halves("linear"))
-    assert made.block["out"].weight.is_meta  # no memory until it is known what is to be loaded
-    made.quantize()
-    made.load_weights(checkpoint.items())
-    made.prepare()
-    assert sorted(dict(made.named_parameters())) == [
+    model = small_model(Halves("linear"))
+    assert model.block["out"].weight.is_meta  # allocated only when the tensors of the scheme are known
+    model.quantize()
+    model.load_weights(checkpoint.items())
+    model.prepare()
+    assert sorted(dict(model.named_parameters())) == [
         "block.experts.down_proj.weight",
         "block.experts.gate_up_proj.weight",
         "embed.weight",
     ]
-    check(made, checkpoint)
+    check(model, checkpoint)
 
 
 class Live(TorchDispatchMode):
-    """Counts the bytes of the tensors that operations made and that are still there."""
+    """Counts the bytes of the tensors that operations created and that are still alive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,15 +172,15 @@ class Live(TorchDispatchMode):
 
 
 class Stack(Model):
-    """Many equal matrices."""
+    """A model of many equal matrices."""
 
     def __init__(self, env: BuildEnv, *, count: int, bias: bool = False) -> None:
         super().__init__(SimpleNamespace(), env)
         self.layers = nn.ModuleList(Linear(256, 256, env, bias=bias) for _ in range(count))
 
 
-def in_bytes(matrix: Matrix) -> LinearScheme:
-    """A byte for each number."""
+def int8_scheme(matrix: Matrix) -> LinearScheme:
+    """Return a scheme that stores each number as int8."""
 
     def pack(held: Mapping[str, Tensor], bias: Tensor | None) -> Any:
         small = held["weight"].to(torch.int8)
@@ -192,21 +193,21 @@ def in_bytes(matrix: Matrix) -> LinearScheme:
 def test_peak_of_loading(quantized: bool) -> None:
     count, matrix = 16, 256 * 256 * 4
     checkpoint = {f"layers.{index}.weight": torch.randint(-3, 4, (256, 256)).float() for index in range(count)}
-    quantization = Quantization(name="bytes", scheme=in_bytes) if quantized else None
+    quantization = Quantization(name="bytes", scheme=int8_scheme) if quantized else None
     with Live() as live:
-        made = Stack(BuildEnv(attention=Mock(), quantization=quantization), count=count)
-        made.quantize()
-        made.load_weights(checkpoint.items())
-        made.prepare()
+        model = Stack(BuildEnv(attention=Mock(), quantization=quantization), count=count)
+        model.quantize()
+        model.load_weights(checkpoint.items())
+        model.prepare()
     kept = count * matrix // (4 if quantized else 1)
     assert live.peak < kept + 2 * matrix
     x = torch.randn(2, 256)
-    torch.testing.assert_close(made.layers[3](x), x @ checkpoint["layers.3.weight"].T)
+    torch.testing.assert_close(model.layers[3](x), x @ checkpoint["layers.3.weight"].T)
 
 
 def test_a_layer_is_packed_with_its_last_tensor() -> None:
-    made = model(Halves("linear"))
-    made.quantize()
+    model = small_model(Halves("linear"))
+    model.quantize()
     checkpoint = weights()
     late = ["block.k.bias", "block.old.weight"]
     order = [name for name in checkpoint if name not in late] + late
@@ -214,32 +215,32 @@ def test_a_layer_is_packed_with_its_last_tensor() -> None:
 
     def stream() -> Iterator[tuple[str, Tensor]]:
         for name in order:
-            packed.append(made.block["qkv"].weight is None)
+            packed.append(model.block["qkv"].weight is None)
             yield name, checkpoint[name]
 
-    made.load_weights(stream())
+    model.load_weights(stream())
     assert packed == [False] * (len(order) - 1) + [True]
-    assert made.block["out"].weight is None
-    made.prepare()
-    check(made, checkpoint)
+    assert model.block["out"].weight is None
+    model.prepare()
+    check(model, checkpoint)
 
 
 def test_a_tensor_that_comes_again_after_packing_is_refused() -> None:
-    made = model(Halves("linear"))
-    made.quantize()
+    model = small_model(Halves("linear"))
+    model.quantize()
     checkpoint = list(weights().items())
     again = next(item for item in checkpoint if item[0] == "block.old.weight")
     with pytest.raises(WeightError, match="'block.old.weight' twice: 'block.out.weight' is already loaded"):
-        made.load_weights([*checkpoint, again])
+        model.load_weights([*checkpoint, again])
 
 
 def test_converted_weights_that_are_missing_are_named() -> None:
     checkpoint = weights()
     del checkpoint["block.k.weight"]
-    made = model(Halves("linear"))
-    made.quantize()
+    model = small_model(Halves("linear"))
+    model.quantize()
     with pytest.raises(WeightError, match=r"1 parameters unfilled, first 'block.qkv.weight' \('k' is missing\)"):
-        made.load_weights(checkpoint.items())
+        model.load_weights(checkpoint.items())
 
 
 def test_stored_tensors_are_loaded_part_by_part() -> None:
@@ -248,13 +249,13 @@ def test_stored_tensors_are_loaded_part_by_part() -> None:
     for name in ("q", "k", "old"):
         held[f"block.{name}.halves"] = held.pop(f"block.{name}.weight").T.to(torch.int8)
         held[f"block.{name}.twos"] = torch.ones(1)
-    made = model(Halves("linear", stored=True))
-    made.quantize()
-    assert made.block["qkv"].weight is None
-    made.load_weights(held.items())
-    assert made.block["qkv"].twos.tolist() == [1, 1, 1]
-    made.prepare()
-    check(made, checkpoint)
+    model = small_model(Halves("linear", stored=True))
+    model.quantize()
+    assert model.block["qkv"].weight is None
+    model.load_weights(held.items())
+    assert model.block["qkv"].twos.tolist() == [1, 1, 1]
+    model.prepare()
+    check(model, checkpoint)
 
 
 def test_a_tensor_of_each_part() -> None:
@@ -265,11 +266,11 @@ def test_a_tensor_of_each_part() -> None:
         return LinearScheme(pack=Mock(), stored={"own": StoredTensor(shape=shape, dtype=torch.int32, axis=None)})
 
     def loaded(checkpoint: Mapping[str, Tensor]) -> list[list[int]]:
-        made = MergedColumnParallelLinear(8, {"q": 4, "k": 2}, BuildEnv(attention=Mock()))
-        made.quantize_weights("qk", ("q", "k"), Quantization(name="own", scheme=scheme))
+        layer = MergedColumnParallelLinear(8, {"q": 4, "k": 2}, BuildEnv(attention=Mock()))
+        layer.quantize_weights("qk", ("q", "k"), Quantization(name="own", scheme=scheme))
         for shard, tensor in checkpoint.items():
-            made.load_shard(made.own, tensor, shard or None)
-        return made.own.tolist()  # type: ignore[no-any-return]
+            layer.load_shard(layer.own, tensor, shard or None)
+        return layer.own.tolist()  # type: ignore[no-any-return]
 
     first, second = torch.tensor([1, 2, 3]), torch.tensor([4, 5, 6])
     assert loaded({"k": second, "q": first}) == [[1, 2, 3], [4, 5, 6]]
@@ -280,8 +281,8 @@ def test_a_tensor_of_each_part() -> None:
 
 def test_an_unexpected_tensor_is_refused() -> None:
     checkpoint = {**weights(), "block.old.extra": torch.zeros(2)}
-    made = model(Halves("linear"))
-    made.env = BuildEnv(
+    model = small_model(Halves("linear"))
+    model.env = BuildEnv(
         attention=Mock(),
         quantization=Quantization(
             name="halves",
@@ -289,16 +290,16 @@ def test_an_unexpected_tensor_is_refused() -> None:
             is_ignored=lambda name, tensor: "extra" in name and not tensor.any(),
         ),
     )
-    made.quantize()
-    made.load_weights(checkpoint.items())
-    made = model(Halves("linear"))
-    made.quantize()
+    model.quantize()
+    model.load_weights(checkpoint.items())
+    model = small_model(Halves("linear"))
+    model.quantize()
     with pytest.raises(WeightError, match="no 'block.out.extra'"):
-        made.load_weights(checkpoint.items())
+        model.load_weights(checkpoint.items())
 
 
-def turned_back(matrix: Matrix) -> LinearScheme | None:
-    """Return a scheme of experts with integers and a factor for each row."""
+def scheme_of_experts(matrix: Matrix) -> LinearScheme | None:
+    """Return a scheme for experts with int8 weights and a factor for each row; ``None`` for other matrices."""
     if matrix.role != "experts":
         return None
     return LinearScheme(
@@ -311,8 +312,8 @@ def turned_back(matrix: Matrix) -> LinearScheme | None:
     )
 
 
-def with_experts_in_whole_numbers(kernels: Kernels = TORCH) -> tuple[Small, dict[str, Tensor], dict[str, Tensor]]:
-    """A model that has asked, a checkpoint, and what it stands for."""
+def quantized_expert_model(kernels: Kernels = TORCH) -> tuple[Small, dict[str, Tensor], dict[str, Tensor]]:
+    """Return a model with quantized experts, a checkpoint of it, and the weights that the checkpoint stands for."""
     plain = weights()
     held = {name: tensor for name, tensor in plain.items() if ".experts." not in name}
     for expert in range(3):
@@ -321,20 +322,20 @@ def with_experts_in_whole_numbers(kernels: Kernels = TORCH) -> tuple[Small, dict
         for part, tensor in parts.items():
             held[f"block.experts.{expert}.{part}.weight"] = tensor.to(torch.int8)
             held[f"block.experts.{expert}.{part}.factor"] = torch.full((1 if expert else len(tensor),), 2.0)
-    quantization = Quantization(name="whole", scheme=turned_back)
-    made = Small(BuildEnv(attention=Mock(), kernels=kernels, quantization=quantization))
-    made.quantize()
-    return made, held, plain
+    quantization = Quantization(name="whole", scheme=scheme_of_experts)
+    model = Small(BuildEnv(attention=Mock(), kernels=kernels, quantization=quantization))
+    model.quantize()
+    return model, held, plain
 
 
 OWN_MOE = dataclasses.replace(TORCH, moe=lambda *checkpoint: moe(*checkpoint))
 
 
 def test_experts_that_are_multiplied_one_by_one_stay_quantized() -> None:
-    made, held, plain = with_experts_in_whole_numbers()
-    made.load_weights(reversed(held.items()))
-    made.prepare()
-    experts = made.block["experts"]
+    model, held, plain = quantized_expert_model()
+    model.load_weights(reversed(held.items()))
+    model.prepare()
+    experts = model.block["experts"]
     assert list(experts.named_parameters()) == [] and len(experts.gate_up_proj.products) == 6
     x, chosen, factors = torch.randn(5, 8), torch.tensor([[0, 2], [1, 0], [2, 1], [0, 1], [2, 0]]), torch.rand(5, 2)
     weights = [2 * plain[f"block.experts.{name}_proj"] for name in ("gate_up", "down")]
@@ -343,11 +344,11 @@ def test_experts_that_are_multiplied_one_by_one_stay_quantized() -> None:
 
 
 def test_experts_are_turned_back_as_they_are_loaded(caplog: pytest.LogCaptureFixture) -> None:
-    made, held, plain = with_experts_in_whole_numbers(OWN_MOE)
-    made.load_weights(reversed(held.items()))
-    made.prepare()
+    model, held, plain = quantized_expert_model(OWN_MOE)
+    model.load_weights(reversed(held.items()))
+    model.prepare()
     assert caplog.text.count("dequantized to the model's dtype, which takes 0.0 GiB") == 1
-    experts = made.block["experts"]
+    experts = model.block["experts"]
     assert torch.equal(experts.gate_up_proj.weight, 2 * plain["block.experts.gate_up_proj"])
     assert torch.equal(experts.down_proj.weight, 2 * plain["block.experts.down_proj"])
     assert [name for name, _ in experts.named_parameters()] == ["gate_up_proj.weight", "down_proj.weight"]
@@ -369,36 +370,36 @@ def test_experts_are_turned_back_as_they_are_loaded(caplog: pytest.LogCaptureFix
 )
 @pytest.mark.parametrize("kernels", [TORCH, OWN_MOE], ids=["one by one", "together"])
 def test_experts_that_do_not_fit(kernels: Kernels, name: str, tensor: Tensor | None, message: str) -> None:
-    made, held, _ = with_experts_in_whole_numbers(kernels)
+    model, held, _ = quantized_expert_model(kernels)
     if tensor is None:
         del held[name]
     else:
         held[name] = tensor
     with pytest.raises(WeightError, match=message):
-        made.load_weights(held.items())
+        model.load_weights(held.items())
 
 
-def check(made: Small, checkpoint: Mapping[str, Tensor]) -> None:
+def check(model: Small, checkpoint: Mapping[str, Tensor]) -> None:
     x = torch.randn(3, 8)
-    q, k = made.block["qkv"].split(x)
+    q, k = model.block["qkv"].split(x)
     torch.testing.assert_close(q, x @ checkpoint["block.q.weight"].T + checkpoint["block.q.bias"])
     torch.testing.assert_close(k, x @ checkpoint["block.k.weight"].T + checkpoint["block.k.bias"])
-    torch.testing.assert_close(made.block["out"](x[:, :6]), x[:, :6] @ checkpoint["block.old.weight"].T)
-    torch.testing.assert_close(made.head_(x), x @ checkpoint["head_.weight"].T)
+    torch.testing.assert_close(model.block["out"](x[:, :6]), x[:, :6] @ checkpoint["block.old.weight"].T)
+    torch.testing.assert_close(model.head_(x), x @ checkpoint["head_.weight"].T)
 
 
 def test_a_tied_head_is_converted_and_the_embedding_stays() -> None:
     halves = Halves("head")
-    made = model(halves, tied=True)
-    made.quantize()
+    model = small_model(halves, tied=True)
+    model.quantize()
     head = next(matrix for matrix in halves.matrices if matrix.role == "head")
     assert head.unquantized and (head.size_in, head.size_out) == (8, 10)
     checkpoint = weights()
-    made.load_weights((name, tensor) for name, tensor in checkpoint.items() if name != "head_.weight")
-    made.prepare()
+    model.load_weights((name, tensor) for name, tensor in checkpoint.items() if name != "head_.weight")
+    model.prepare()
     x = torch.randn(2, 8)
-    torch.testing.assert_close(made.head_(x), x @ checkpoint["embed.weight"].T)
-    assert torch.equal(made.embed.weight, checkpoint["embed.weight"])
+    torch.testing.assert_close(model.head_(x), x @ checkpoint["embed.weight"].T)
+    assert torch.equal(model.embed.weight, checkpoint["embed.weight"])
 
 
 @pytest.mark.parametrize(
@@ -411,7 +412,7 @@ def test_a_tied_head_is_converted_and_the_embedding_stays() -> None:
 )
 def test_schemes_that_cannot_be(halves: Halves, options: dict[str, bool], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        model(halves, **options).quantize()
+        small_model(halves, **options).quantize()
 
 
 @pytest.mark.parametrize(
@@ -425,10 +426,10 @@ def test_schemes_that_cannot_be(halves: Halves, options: dict[str, bool], messag
     ],
 )
 def test_tensors_that_do_not_fit(change: dict[str, Tensor], message: str) -> None:
-    made = model(Halves("linear", stored=True))
-    made.quantize()
+    model = small_model(Halves("linear", stored=True))
+    model.quantize()
     with pytest.raises(WeightError, match=message):
-        made.load_weights(change.items())
+        model.load_weights(change.items())
 
 
 def test_where_parts_lie() -> None:
@@ -460,7 +461,7 @@ def test_what_a_checkpoint_says_of_itself() -> None:
 
 
 class Mixed:
-    """Keeps each part in a format of its own: the first in bytes, the second in 16 bits with a scale of each row."""
+    """A scheme that stores the first part of a matrix in int8, and the second in 16 bits with a scale for each row."""
 
     def __call__(self, matrix: Matrix) -> LinearScheme | None:
         if len(matrix.parts) != 2:
@@ -484,7 +485,7 @@ class Mixed:
 
 
 def mixed_checkpoint() -> tuple[dict[str, Tensor], Tensor]:
-    """A checkpoint, and the combined matrix that it stands for."""
+    """Return a checkpoint, and the combined matrix that it stands for."""
     held = weights()
     plain = torch.cat([held["block.q.weight"], held["block.k.weight"] * 3])
     held["block.q.weight"] = held["block.q.weight"].to(torch.int8)
@@ -494,18 +495,18 @@ def mixed_checkpoint() -> tuple[dict[str, Tensor], Tensor]:
 
 
 def mixed_model() -> Small:
-    made = Small(BuildEnv(attention=Mock(), quantization=Quantization(name="mixed", scheme=Mixed())))
-    made.quantize()
-    return made
+    model = Small(BuildEnv(attention=Mock(), quantization=Quantization(name="mixed", scheme=Mixed())))
+    model.quantize()
+    return model
 
 
 def test_parts_of_a_matrix_may_be_stored_in_different_ways() -> None:
-    made, (held, plain) = mixed_model(), mixed_checkpoint()
-    made.load_weights(reversed(held.items()))
-    made.prepare()
+    model, (held, plain) = mixed_model(), mixed_checkpoint()
+    model.load_weights(reversed(held.items()))
+    model.prepare()
     x = torch.randn(5, 8)
     bias = torch.cat([held["block.q.bias"], held["block.k.bias"]])
-    torch.testing.assert_close(made.block["qkv"](x), x @ plain.T + bias)
+    torch.testing.assert_close(model.block["qkv"](x), x @ plain.T + bias)
 
 
 @pytest.mark.parametrize(
@@ -530,9 +531,9 @@ def test_as_many_tensors_as_parts_are_needed() -> None:
         part = StoredTensor(shape=(matrix.size_out, matrix.size_in), dtype=torch.int8)
         return LinearScheme(pack=Mock(), stored={"weight": StoredTensor.of_parts([part])})
 
-    made = Small(BuildEnv(attention=Mock(), quantization=Quantization(name="single", scheme=scheme)))
+    model = Small(BuildEnv(attention=Mock(), quantization=Quantization(name="single", scheme=scheme)))
     with pytest.raises(ConfigError, match="'single' has 1 tensors for 'block.qkv', which has 2 parts"):
-        made.quantize()
+        model.quantize()
 
 
 def test_parts_begin_at_aligned_addresses() -> None:

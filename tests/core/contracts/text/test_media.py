@@ -1,4 +1,4 @@
-"""Digests and keys of media."""
+"""Digests and cache keys of media."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_neighbours_of_one_kind_become_one() -> None:
 
 
 class Plain(OutputParser):
-    """Everything is text."""
+    """A parser that returns the whole output as text."""
 
     def feed(self, text: str) -> list[Event]:
         return [Text(text)]

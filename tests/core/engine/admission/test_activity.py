@@ -1,4 +1,4 @@
-"""The engine's activity, with a function instead of a device."""
+"""The engine's activity, with a function in place of the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requests that are accepted and not finished, and the checks before one more is."""
+"""The unfinished requests of an engine, and the checks before a further request is accepted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_counts_are_those_of_the_open_requests(steps: list[tuple[str, str]]) -> 
             requests.end(id)
             del callers[id]
         else:
-            requests.end(id)  # is not there
+            requests.end(id)  # has ended already
             requests.add(Sequence.of(request(id, caller=caller), 100))
             callers[id] = caller
         assert {id for id in "abcdef" if id in requests} == callers.keys()
@@ -98,7 +98,7 @@ def test_an_id_may_be_open_once() -> None:
 @pytest.mark.parametrize(("held", "is_full"), [(0, False), (1, False), (2, True)])
 def test_the_queue_is_full_when_all_places_are_taken(held: int, is_full: bool) -> None:
     scheduler, checks = make(max_running=2), RequestChecks(INFO, longest=100, max_queued=3)
-    for id in "abc":  # two will run, one waits; two more places
+    for id in "abc":  # two will run and one waits; two more may wait
         submit(scheduler, id, [1, 2])
     scheduler.plan()
     if not is_full:
@@ -110,7 +110,7 @@ def test_the_queue_is_full_when_all_places_are_taken(held: int, is_full: bool) -
 
 
 class CountingCache(RadixCache):
-    """Counts how often a prefix is looked up."""
+    """A prefix cache that counts its lookups."""
 
     lookups = 0
 

@@ -1,4 +1,4 @@
-"""Engines with and without overlapped steps, which get the same requests."""
+"""Pairs of engines, with and without overlapped steps, that serve the same requests."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SCHEMA = """{"type": "object", "required": ["name", "age"], "additionalPropertie
 
 @cache
 def _tokenizer(path: Path) -> Tokenizer:
-    """One for all engines: to load it takes longer than some tests."""
+    """Load a tokenizer once for all engines, because loading takes longer than some tests."""
     return load_tokenizer(TokenizerSource(path=path))
 
 
 class Engine:
-    """An engine whose steps the test takes; graphs where the machine has them."""
+    """An engine whose steps the test runs; with graphs where the machine supports them."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Engine:
         self.tokenizer = _tokenizer(Path(self.loop.info["checkpoint_path"]))
 
     def take(self, wait: bool, timeout: float | None = None) -> Iterable[ToEngine]:
-        """The engine's inbox."""
+        """Return the messages of the engine's inbox."""
         taken, self.messages = self.messages, []
         return taken
 
@@ -98,7 +98,7 @@ class Engine:
         try:
             while self.messages or self.loop.busy:
                 self.step()
-                if self.loop.scheduler.accounts()["running"] == 0:  # grammars are compiled by other threads
+                if self.loop.scheduler.accounts()["running"] == 0:  # gives the threads that compile grammars time
                     time.sleep(0.001)
         finally:
             self.loop.close()
@@ -117,8 +117,8 @@ class Engine:
         self.loop.runner.launch = watched  # type: ignore[method-assign]
 
 
-def both(fill: Callable[[Engine], None], **options: Any) -> tuple[Engine, Engine]:
-    """The same requests with and without; the outputs have been compared, log-probabilities up to rounding."""
+def compare_with_overlap(fill: Callable[[Engine], None], **options: Any) -> tuple[Engine, Engine]:
+    """Serve the same requests without and with overlap; assert equal outputs, with log-probabilities up to rounding."""
     engines = Engine(overlap=False, **options), Engine(overlap=True, **options)
     for engine in engines:
         fill(engine)

@@ -1,4 +1,5 @@
-"""A pipeline whose device is played: each slot remembers what it was written with, each token what it follows."""
+"""A pipeline with a simulated device: slots remember the tokens written to them, and tokens depend on all before
+them."""
 
 from __future__ import annotations
 
@@ -21,14 +22,15 @@ from sglang_plug_backends.recurrent_state.state_rows import held_state
 from sglang_plug_backends.recurrent_state.state_steps import StateSteps
 from sglang_plug_backends.schedule.policies import FirstCome
 from tests.core.engine.loop_parts import build_loop
-from tests.core.engine.scheduling.scheduler_bench import STOP, PlayedStates, next_token, with_states
+from tests.core.engine.scheduling.scheduler_bench import STOP, SimulatedStates, next_token, with_states
 from tests.core.engine.scheduling.scheduler_bench import sampled as drafted
 
 WIDTH = 400
 
 
 def constrained(tokens: tuple[int, ...], limit: int) -> StepResult:
-    """A model under a grammar: some tokens end the output, after some others must follow."""
+    """Return the result of a simulated model under a grammar, which ends outputs at some tokens and forces tokens after
+    others."""
     token = next_token(tokens)
     if token % 11 == 0:
         return StepResult(token, finish=Finish("stop", matched=token))
@@ -37,14 +39,14 @@ def constrained(tokens: tuple[int, ...], limit: int) -> StepResult:
 
 
 class Device:
-    """Computes in the order of launches, from what it was given then; the host sees tokens when it reads results.
+    """A simulated device that computes steps in launch order; the host learns tokens only when it reads results.
 
     Keeps what each slot was written with, so that a wrong or lost slot shows.
     """
 
     def __init__(self) -> None:
         self.slots: dict[int, tuple[int, ...]] = {}
-        self.states = PlayedStates()
+        self.states = SimulatedStates()
         self.steps = StateSteps(self.states)  # type: ignore[arg-type]
         self.log: list[str] = []
         self.launched_ids: list[list[str]] = []
@@ -84,7 +86,8 @@ class Device:
         return self._sample(number, chunks, tokens, complete)
 
     def _write(self, chunk: ScheduledChunk, known: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
-        """What the step does to slots; the tokens of the sequence as the device knows them."""
+        """Write the chunk's tokens to its slots, and check those before it; return the sequence's tokens as the device
+        knows them."""
         sequence = chunk.sequence
         tokens = known[id(sequence)] if chunk.pending_on_device else tuple(sequence.tokens)
         start, end, written = chunk.start, chunk.draft_end, tokens + chunk.drafts
@@ -128,8 +131,8 @@ class Device:
         return LaunchedStep([chunk.sequence for chunk in chunks if id(chunk.sequence) in tokens_of], None, results)
 
 
-class Box:
-    """An inbox that a test fills; asking it to wait when it is empty is an error."""
+class QueuedInbox:
+    """An inbox that a test fills; waiting for messages while it is empty is an error."""
 
     def __init__(self) -> None:
         self.messages: list[ToEngine] = []
@@ -141,7 +144,7 @@ class Box:
 
 
 class Bench:
-    """A loop with everything a test looks at."""
+    """A loop with a simulated device, its inbox and the messages that it sent."""
 
     def __init__(
         self,
@@ -153,7 +156,7 @@ class Bench:
         policy: Any = FirstCome,
         **options: Any,
     ) -> None:
-        self.box, self.device, self.sent = Box(), Device(), list[FromEngine]()
+        self.inbox, self.device, self.sent = QueuedInbox(), Device(), list[FromEngine]()
         clock = itertools.count()
         options = with_states(options, page_size)
         self.scheduler = build_scheduler(
@@ -167,7 +170,7 @@ class Bench:
         self.loop = build_loop(
             self.scheduler,
             self.device,
-            self.box,
+            self.inbox,
             self.sent.append,
             info={"vocab_size": 1000, "context_length": WIDTH, "tasks": ["generate"]},
             max_queued=1000,
@@ -175,7 +178,7 @@ class Bench:
         )
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence for the scheduler; those in ``constrained`` wait for the token before."""
+        """Queue a sequence for the scheduler; mark the ones in ``constrained``, which wait for the token before."""
         if sequence.request.id in self.constrained:
             sequence.sampling.constrained = True
         Scheduler.add(self.scheduler, sequence)
@@ -184,7 +187,7 @@ class Bench:
         if constrained:
             self.constrained.add(id)
         params = SamplingParams(max_new_tokens=count, stop_token_ids=request.pop("stops", ()))
-        self.box.messages.append(Submit(Request(id=id, tokens=tuple(tokens), params=params, **request)))
+        self.inbox.messages.append(Submit(Request(id=id, tokens=tuple(tokens), params=params, **request)))
 
     def step(self) -> None:
         self.loop.step()
@@ -193,7 +196,7 @@ class Bench:
         assert len(set(free)) == len(free), "a slot was freed twice"
 
     def finish(self, steps: int = 3000) -> None:
-        while self.box.messages or self.scheduler.busy:
+        while self.inbox.messages or self.scheduler.busy:
             self.step()
             steps -= 1
             assert steps, "no end"
@@ -221,7 +224,7 @@ def expected(tokens: list[int], limit: int, stops: Iterable[int] = ()) -> list[i
 
 
 def follow(tokens: list[int], limit: int) -> list[StepResult]:
-    """What is sampled for a constrained output of at most ``limit`` tokens, step by step."""
+    """Return the results for a constrained output of at most ``limit`` tokens, step by step."""
     results: list[StepResult] = []
     known = tuple(tokens)
     while len(known) < len(tokens) + limit and not (results and results[-1].finish):
@@ -236,7 +239,7 @@ def under_grammar(tokens: list[int], limit: int) -> list[int]:
 
 
 def prompt_that_stops(after: int) -> list[int]:
-    """A prompt whose output has its first stop token at the end of ``after`` tokens."""
+    """Return a prompt whose output has its first stop token as the last of ``after`` tokens."""
     return next(
         [number, 3]
         for number in range(1000)

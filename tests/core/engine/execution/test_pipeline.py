@@ -1,4 +1,4 @@
-"""Steps that are launched while the one before is on the device: their order, and that nothing else shows."""
+"""Steps that are launched while the previous one is on the device: their order, and outputs as without overlap."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_abort_while_a_step_is_on_the_device() -> None:
     bench.submit("b", [3, 4], 8)
     bench.step()
     bench.step()
-    bench.box.messages.append(Abort(("a",)))
+    bench.inbox.messages.append(Abort(("a",)))
     bench.finish()
     assert bench.tokens("a") == expected([1, 2], 2) and bench.end("a").reason == "abort"
     assert bench.tokens("b") == expected([3, 4], 8)
@@ -83,7 +83,7 @@ def test_an_abort_of_the_only_request_leaves_nothing_behind() -> None:
     bench = Bench()
     bench.submit("a", [1, 2], 30)
     bench.step()
-    bench.box.messages.append(Abort(("a",)))
+    bench.inbox.messages.append(Abort(("a",)))
     bench.step()
     assert not bench.loop.pipeline.in_flight and not bench.scheduler.busy
     bench.submit("a", [1, 2], 3)
@@ -95,7 +95,7 @@ def test_an_arrival_does_not_wait_for_a_step_that_an_abort_left_alone() -> None:
     bench = Bench()
     bench.submit("a", [1, 2], 30)
     bench.step()
-    bench.box.messages.append(Abort(("a",)))
+    bench.inbox.messages.append(Abort(("a",)))
     bench.submit("b", [3, 4], 3)
     bench.finish()
     assert bench.device.log[:5] == ["launch 1", "launch 2", "results 1", "launch 3", "launch 4"]
@@ -120,7 +120,7 @@ def test_an_arrival_is_computed_in_the_step_after_the_one_on_the_device(drained:
     bench.submit("a", [1, 2], 30)
     bench.step()
     if drained:
-        bench.box.messages.append(Control(1, "check", {}))
+        bench.inbox.messages.append(Control(1, "check", {}))
     bench.step()
     launches = bench.device.launches
     assert bench.loop.pipeline.in_flight
@@ -177,7 +177,7 @@ def test_a_control_call_finds_nothing_on_the_device() -> None:
     bench.submit("a", [1, 2], 30)
     bench.step()
     assert bench.loop.pipeline.in_flight
-    bench.box.messages.append(Control(1, "check", {}))
+    bench.inbox.messages.append(Control(1, "check", {}))
     bench.step()
     assert bench.device.log[:4] == ["launch 1", "launch 2", "results 1", "results 2"]
     (reply,) = [message for message in bench.sent if isinstance(message, Reply)]
@@ -301,11 +301,11 @@ def test_the_watchdog_sees_who_waits_for_results() -> None:
 
 
 def test_slots_that_the_cache_replaces_are_noticed() -> None:
-    """Two prompts too short to wait for each other compute the same pages; one set is given back."""
+    """Two prompts that are too short to wait for each other compute the same pages; one set of pages is freed."""
     bench = Bench()
     bench.submit("a", [1, 2, 3, 4], 6)
     bench.submit("b", [1, 2, 3, 4], 6)
-    bench.box.messages.append(Control(1, "info", {}))
+    bench.inbox.messages.append(Control(1, "info", {}))
     bench.step()
     first, second = bench.scheduler.running
     assert first.slots[:4] == second.slots[:4]

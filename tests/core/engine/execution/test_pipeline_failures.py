@@ -1,4 +1,4 @@
-"""Steps that break, on the device or on the way there, while another one is in flight."""
+"""Steps that fail at their launch or on the device, while another step is in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole engine with the demo model: what a request gets is the same whether steps overlap or not."""
+"""A whole engine with the demo model gives equal outputs with and without overlapped steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sglang_plug.engine.messages.api_messages import Abort
 from sglang_plug.engine.startup import build
 from sglang_plug.engine.watchdog import Heartbeat
 
-from .overlap_bench import QUESTIONS, SCHEMA, Engine, both, numbers, without_numbers
+from .overlap_bench import QUESTIONS, SCHEMA, Engine, compare_with_overlap, numbers, without_numbers
 
 pytestmark = pytest.mark.whole_engine
 
@@ -40,7 +40,7 @@ def test_all_ways_of_sampling(graphs: bool) -> None:
         engine.submit("biased", QUESTIONS[1], logit_bias={50: 4.0}, max_new_tokens=15)
         engine.submit("reported", QUESTIONS[2], logprobs=LogprobOptions(start=2, top=3, ids=(5, 6)))
 
-    engines = both(fill, graphs=graphs)
+    engines = compare_with_overlap(fill, graphs=graphs)
     reasons = {id: output.finish.reason for id, output in engines[0].outputs.items() if output.finish}
     assert reasons["stopped"] == reasons["stopped late"] == "stop"
     assert len(engines[0].outputs["stopped late"].tokens) >= 9 > len(engines[0].outputs["stopped"].tokens)
@@ -48,15 +48,16 @@ def test_all_ways_of_sampling(graphs: bool) -> None:
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_constraints_among_others(graphs: bool) -> None:
-    """Forward passes are launched ahead; what may come is known later, and tokens may have to follow."""
+    """Forward passes are launched before masks and forced tokens are known."""
 
     colours, letters = Constraint("regex", r"(red|green|blue){4}"), Constraint("regex", "[a-z ]{60}")
     schema = Constraint("json_schema", SCHEMA)
 
     def fill(engine: Engine) -> None:
-        for number, constraint in enumerate((colours, letters, schema)):  # compiled, so that nothing waits for that
+        # compiled before, so that no request waits for its grammar
+        for number, constraint in enumerate((colours, letters, schema)):
             engine.submit(f"first {number}", QUESTIONS[0], constraint=constraint, max_new_tokens=1)
-            while len(engine.outputs) <= number:  # one after the other: compiling ends in any order
+            while len(engine.outputs) <= number:  # one after the other, because grammars are compiled in any order
                 engine.step()
         engine.submit("free", QUESTIONS[0], max_new_tokens=60)
         engine.submit("regex", QUESTIONS[1], constraint=colours, max_new_tokens=30)

@@ -1,4 +1,4 @@
-"""Whatever happens to a pipeline, each request gets what it would get alone."""
+"""Each request in random traffic gets the output that it would get alone."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from tests.core.engine.scheduling.scheduler_bench import VOCABULARY
 from .pipeline_bench import Bench, expected, follow, under_grammar
 
 RequestSpec = tuple[list[int], int, tuple[int, ...]]
-"""Prompt, limit and stop tokens."""
+"""The prompt, the maximum number of new tokens, and the stop tokens."""
 
 
 def traffic(bench: Bench, draw: Callable[..., Any]) -> tuple[dict[str, RequestSpec], set[str]]:
-    """Things happen to ``bench``; returns what was asked, and the ids of what was perhaps aborted."""
+    """Submit, abort and fail random requests in ``bench``; return the requests by id, and the ids that may be
+    aborted."""
     requests: dict[str, RequestSpec] = {}
     aborted = set[str]()
     for number in range(draw(st.integers(1, 25))):
@@ -37,15 +38,17 @@ def traffic(bench: Bench, draw: Callable[..., Any]) -> tuple[dict[str, RequestSp
             case "abort" if requests:
                 id = draw(st.sampled_from(sorted(requests)))
                 aborted.add(id)
-                bench.box.messages.append(Abort((id,)))
+                bench.inbox.messages.append(Abort((id,)))
             case "control":
-                bench.box.messages.append(Control(number, draw(st.sampled_from(["check", "info", "flush_cache"])), {}))
+                bench.inbox.messages.append(
+                    Control(number, draw(st.sampled_from(["check", "info", "flush_cache"])), {})
+                )
             case "fail" if requests:
                 id = draw(st.sampled_from(sorted(requests)))
                 bench.device.bad_rows |= {(bench.device.launches + more, id) for more in range(1, 4)}
-            case "step" | "steps" as how if bench.box.messages or bench.scheduler.busy:
+            case "step" | "steps" as how if bench.inbox.messages or bench.scheduler.busy:
                 for _ in range(1 if how == "step" else 6):
-                    if bench.box.messages or bench.scheduler.busy:
+                    if bench.inbox.messages or bench.scheduler.busy:
                         bench.step()
             case _:
                 pass
@@ -53,7 +56,7 @@ def traffic(bench: Bench, draw: Callable[..., Any]) -> tuple[dict[str, RequestSp
 
 
 def check(bench: Bench, id: str, prompt: list[int], limit: int, stops: tuple[int, ...], aborted: bool) -> None:
-    """A request got what it would get alone, or the beginning of that and a reason."""
+    """Check that a request got the output that it would get alone, or a prefix of it with an abort or an error."""
     bound = id in bench.constrained
     whole = under_grammar(prompt, limit) if bound else expected(prompt, limit, stops)
     tokens, end = bench.tokens(id), bench.end(id)
@@ -70,7 +73,8 @@ def check(bench: Bench, id: str, prompt: list[int], limit: int, stops: tuple[int
 @given(st.data())
 @settings(max_examples=120, deadline=None)
 def test_random_traffic(data: st.DataObject) -> None:
-    """Arrivals, aborts, stop tokens, limits, retractions, shared prefixes, control calls, rows that fail."""
+    """The traffic mixes arrivals, aborts, stop tokens, limits, retractions, shared prefixes, control calls and failing
+    rows."""
     draw = data.draw
     overlap = draw(st.sampled_from([True, True, False]))
     bench = Bench(

@@ -1,4 +1,4 @@
-"""Steps that cannot be planned because a step extension fails."""
+"""Steps that cannot be planned because a step extension raises an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.core.engine.test_loop import Bench
 
 
 class Faulty(StepExtension, PlanningPhase, StepBudgetPhase, PreemptionPhase, StatePhase):
-    """Fails in one method, while a test says so."""
+    """A step extension that raises an error in one method while ``fails`` is set."""
 
     def __init__(self, method: str) -> None:
         self.method, self.fails = method, False
@@ -73,7 +73,8 @@ class Faulty(StepExtension, PlanningPhase, StepBudgetPhase, PreemptionPhase, Sta
 
 
 def with_waiting_requests(method: str, *, overlap: bool = True) -> tuple[Bench, Faulty]:
-    """Return a loop in which two sequences run and another arrives; for ``order``, there is room for it."""
+    """Return a loop with two running requests and a waiting one; for ``order`` with one, so that there is room to
+    admit."""
     faulty = Faulty(method)
     bench = Bench(overlap=overlap, extensions={"faulty": faulty}, max_queued=9)
     for id in ("a", "b")[: 1 if method == "order" else 2]:
@@ -109,7 +110,7 @@ def test_a_step_that_cannot_be_planned_ends_the_requests_and_not_the_engine(meth
 
 
 class FailsToAcquire(StepExtension, StatePhase):
-    """Fails for the request ``fails``."""
+    """A step extension that raises an error for the request with the id ``fails``."""
 
     def acquire(self, sequence: SequenceView, start: int, cached: int) -> bool:
         if sequence.request.id == "fails":
@@ -131,13 +132,13 @@ def test_what_was_allocated_for_a_sequence_that_could_not_be_planned_is_freed() 
 
 def test_a_paused_request_continues_after_a_step_that_could_not_be_planned() -> None:
     bench, faulty = with_waiting_requests("plan", overlap=False)
-    bench.box.messages.append(Pause(("a",)))
+    bench.inbox.messages.append(Pause(("a",)))
     bench.loop.step()
     faulty.fails = True
     bench.run()
     faulty.fails = False
     assert bench.end("b")[:2] == ("error", 500)
-    bench.box.messages.append(Resume(("a",)))
+    bench.inbox.messages.append(Resume(("a",)))
     bench.run()
     assert bench.tokens("a") == [5] * 20 and bench.end("a")[0] == "length"
 

@@ -1,4 +1,4 @@
-"""Weight updates: every rank uses the new weights, or none does."""
+"""Weight updates: either every rank uses the new weights, or none does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sglang_plug.engine.execution.weight_update import WeightUpdater
 
 @dataclass
 class Resolved:
-    """The choices that a weight update reads."""
+    """The resolved components that a weight update reads."""
 
     checkpoint: Any
     choices: Any
@@ -26,7 +26,7 @@ class Panic(BaseException):
 
 
 class Components:
-    """A rank whose models are names; stands in for ``RankComponents``."""
+    """A stand-in for ``RankComponents`` whose models are strings."""
 
     def __init__(self, *, reading: BaseException | None = None, installing: BaseException | None = None) -> None:
         self.model, self.used = "old", ["old"]

@@ -1,4 +1,4 @@
-"""Options that no loaded extension serves."""
+"""Options that need a step extension which is not loaded."""
 
 from __future__ import annotations
 

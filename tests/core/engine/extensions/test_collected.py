@@ -1,4 +1,4 @@
-"""Collecting the methods of step extensions: none is forgotten, and none is taken for another."""
+"""Every method of a step extension is collected once, under its own name."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ OBJECTS = (
     StepBudgetPhase,
     StoredStatePhase,
 )
-"""Phases of which the engine calls the extensions themselves, not collected methods."""
+"""Phases whose extensions the engine calls directly, instead of collected methods."""
 
 
 def phase_methods() -> list[str]:
-    """The names of all methods of all phases; a property is none."""
+    """Return the names of all methods of all phases, without properties."""
     methods = (vars(base).items() for base in (StepExtension, *PHASES))
     return [name for members in methods for name, member in members if callable(member) and not name.startswith("_")]
 
 
 def all_phases() -> StepExtension:
-    """An extension that overrides every method of every phase."""
+    """Return an extension that overrides every method of every phase."""
     members = dict[str, Any]()
     for name in phase_methods():
 
@@ -58,7 +58,7 @@ def all_phases() -> StepExtension:
 
 
 def reachable_methods(points: object, extension: StepExtension) -> Iterator[str]:
-    """The names of the methods that the engine can call: collected ones, and those of collected extensions."""
+    """Yield the names of the methods that the engine can call: collected ones, and those of collected extensions."""
     values = [getattr(points, field.name) for field in fields(points)] if is_dataclass(points) else [points]
     for value in values:
         parts = [*value.values()] if isinstance(value, Mapping) else [*value] if isinstance(value, tuple) else [value]

@@ -87,7 +87,7 @@ OWNER = "step-extension 'faulty' from "
 
 @pytest.fixture
 def engine(tiny_model: Callable[..., Any], serve: Callable[..., Any], tmp_path: Path) -> Callable[[str], Any]:
-    """``engine(method)``: an engine with an extension that fails in this method."""
+    """Return ``engine(method)``, which starts an engine with an extension that fails in this method."""
 
     def make(method: str) -> Any:
         plugin = tmp_path / "faulty_plugin.py"
@@ -129,7 +129,7 @@ def test_a_probably_misspelt_name_in_the_order_is_logged_at_the_start(
 
 def test_a_wrong_answer_names_the_extension(engine: Callable[[str], Any]) -> None:
     served = engine("wrong order")
-    for _ in range(2):  # the engine goes on
+    for _ in range(2):  # the engine continues to serve
         with pytest.raises(RequestError, match=rf"{OWNER}.*: order\(\) must return a subset of the 1 given sequences"):
             served.outputs([REQUEST])
 

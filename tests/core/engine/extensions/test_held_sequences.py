@@ -1,4 +1,4 @@
-"""Sequences that several step extensions hold."""
+"""Sequences that several step extensions hold at the same time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sglang_plug.engine.sequences.sequence import Sequence
 
 
 class Holder(StepExtension, AdmissionPhase, HoldPhase):
-    """Holds what it is told to hold."""
+    """A step extension that holds every request, refuses it, or does neither."""
 
     def __init__(self, *, holds: bool = True, refusal: str | None = None) -> None:
         self.holds, self.refusal = holds, refusal
@@ -117,4 +117,4 @@ def test_who_holds_a_request_that_another_refuses_is_told_of_its_end() -> None:
     alone = Holder(refusal="no")
     with pytest.raises(RequestError, match="no"):
         held_by(alone).hold(sequence())
-    assert alone.finished_ids == ["a"]  # it had admitted the request
+    assert alone.finished_ids == ["a"]  # the extension had admitted the request

@@ -80,11 +80,11 @@ def test_a_method_of_a_phase_that_is_not_inherited_is_never_called() -> None:
 
 
 class Budgets(StepExtension, StepBudgetPhase):
-    """Chooses how many prompt tokens a step has."""
+    """A step extension that sets the number of prompt tokens of a step."""
 
 
 class Preemptions(StepExtension, PreemptionPhase):
-    """Preempts sequences."""
+    """A step extension that preempts sequences."""
 
 
 def test_one_extension_at_most_preempts() -> None:
@@ -336,7 +336,7 @@ class Adapted(StepExtension, AdmissionPhase):
 
 
 def salt(caller: str, *extensions: StepExtension) -> str:
-    """The salt of a sequence whose caller gives one."""
+    """Return the salt of a sequence whose caller sets one."""
     sequence = EngineSequence.of(Request(id="one", tokens=(1, 2), salt=caller), 100)
     extension_points({str(number): extension for number, extension in enumerate(extensions)}).requests.admit_sequence(
         sequence

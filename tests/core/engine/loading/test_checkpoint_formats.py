@@ -1,4 +1,4 @@
-"""Choosing the reader and the loader of a checkpoint."""
+"""The choice of a checkpoint's reader and weight loader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device that a model is served on, and the dtype of its weights."""
+"""The choice of the device for a model, and of the dtype of its weights."""
 
 from __future__ import annotations
 

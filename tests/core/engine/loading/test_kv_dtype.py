@@ -1,4 +1,4 @@
-"""Which dtype the KV pool has, who reads it, and what a slot then takes."""
+"""The dtype of the KV pool: its choice, the backends that can read it, and the resulting bytes per slot."""
 
 from __future__ import annotations
 

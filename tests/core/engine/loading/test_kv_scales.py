@@ -1,4 +1,4 @@
-"""Scales of an FP8 KV pool, picked out of a checkpoint's tensors."""
+"""Scales of an FP8 KV pool, separated from the other tensors of a checkpoint."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 
 class Small(Model):
-    """Two blocks that attend once, one that does so twice, one that never does."""
+    """A model with two blocks of one attention layer, one block of two, and one without attention."""
 
     packed = {"alias": ("second", None)}
 
@@ -48,7 +48,8 @@ class Small(Model):
 
 
 def meaning(name: str) -> KVScaleTensor | None:
-    """``LAYER:PARTS``, and a name that could be a weight's too."""
+    """Parse a scale's name, ``LAYER:PARTS``; ``first.own_scale`` is a scale too, although a weight could have that
+    name."""
     layer, colon, parts = name.partition(":")
     if name == "first.own_scale":
         return KVScaleTensor(layer="first", parts=("k",))
@@ -75,7 +76,7 @@ def small() -> Small:
 
 
 def read(*tensors: tuple[str, Any]) -> tuple[KVScaleReader, list[str]]:
-    """The reader, and the names of what it left to the model."""
+    """Read tensors; return the reader, and the names of the tensors that it passed to the model."""
     reader = KVScaleReader(small(), meaning)
     pairs = [(name, value if isinstance(value, Tensor) else torch.tensor(value)) for name, value in tensors]
     return reader, [name for name, _ in reader.weights(iter(pairs))]

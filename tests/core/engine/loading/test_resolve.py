@@ -1,4 +1,4 @@
-"""Which model class serves a checkpoint, and for which tasks."""
+"""The choice of the model class for a checkpoint, and its tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def choose_component(kind, facts):
 
 @pytest.fixture
 def plugins(tmp_path: Path) -> Plugins:
-    """The built-in models, and one of a stranger that serves anything instead of ours."""
+    """The built-in models, and a plugin's generic model that can stand in for any architecture."""
     (tmp_path / "anything.py").write_text(GENERIC)
     return Plugins.discover(
         PluginOptions(files=(str(tmp_path / "anything.py"),), block=("transformers_fallback",), strict=True)

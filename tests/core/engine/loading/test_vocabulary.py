@@ -1,4 +1,4 @@
-"""The vocabulary of the model, as its tokenizer tells it."""
+"""The model's vocabulary, as read from its tokenizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sglang_plug.engine.loading.vocabulary import VocabularyReader, read_vocabul
 
 
 class Letters:
-    """Token ``i`` is a letter, but for the first two."""
+    """A tokenizer in which token ``i`` is a letter, except for the first two tokens."""
 
     vocab_size = 6
     eos_token_ids = (1, 2)
@@ -53,14 +53,14 @@ class Loaded:
         self.loads += 1
         return lambda source: LetterTokenizer()
 
-    lifecycle = SimpleNamespace(add=lambda component, made: None)
+    lifecycle = SimpleNamespace(add=lambda component, instance: None)
 
     def settings_arguments(self) -> tuple[Any, ...]:
         return ()
 
 
 class LetterTokenizer(Letters):
-    """Has every member of the contract."""
+    """A tokenizer with every member of the contract; those besides ``Letters`` do nothing."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments, **options: None

@@ -1,4 +1,4 @@
-"""What is entered of a device's memory, and which errors say that it does not suffice."""
+"""The ledger of device memory, and the recognition of out-of-memory errors."""
 
 from __future__ import annotations
 

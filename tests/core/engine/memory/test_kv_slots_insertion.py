@@ -1,4 +1,4 @@
-"""Keys and values that something else than a step has written are inserted into the prefix cache."""
+"""Keys and values from other sources than a step, such as a KV store, are inserted into the prefix cache."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sequence(length: int, first: int = 0) -> Sequence:
 
 
 class Writer:
-    """Records what it was told to write."""
+    """A write function that records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, int]] = []
@@ -100,7 +100,7 @@ def test_a_cache_that_stores_nothing_keeps_no_slots() -> None:
 
 
 class CacheRecorder(StepExtension, CachePhase):
-    """Notes which slots hold cached tokens."""
+    """A step extension that records which slots hold cached tokens."""
 
     def __init__(self) -> None:
         self.slots: set[int] = set()
@@ -134,7 +134,7 @@ def test_an_extension_can_follow_what_is_cached() -> None:
     assert recorder.restored == [("one", 8), ("one", 16)]
     compare()
     running = sequence(27, 100)
-    assert kv.allocate(running, kv.match(running), 0)  # evicts some of it
+    assert kv.allocate(running, kv.match(running), 0)  # evicts a part of the cached prefix
     compare()
     running.computed = 24
     kv.committed(running, prefilling=True)
@@ -149,7 +149,7 @@ def test_an_extension_can_follow_what_is_cached() -> None:
 
 
 class FailsToForget(StepExtension, CachePhase):
-    """Fails in one method."""
+    """A step extension that raises an error in one method."""
 
     def __init__(self, method: str) -> None:
         self._method = method
@@ -164,7 +164,7 @@ class FailsToForget(StepExtension, CachePhase):
 
 
 class Forgets(StepExtension, CachePhase):
-    """Notes its calls."""
+    """A step extension that records its calls."""
 
     def __init__(self) -> None:
         self.calls = list[str]()
@@ -178,7 +178,7 @@ class Forgets(StepExtension, CachePhase):
 
 @pytest.mark.parametrize("method", ["reset", "forget_stored"])
 def test_all_extensions_forget_prefixes_although_one_fails(method: str) -> None:
-    """Prefixes that one of them kept could be used with other weights."""
+    """If an extension kept its prefixes, they could be used with the new weights."""
     other = Forgets()
     points = extension_points({"faulty": FailsToForget(method), "other": other})
     kv = KVAllocator(SlotPool(32, 4), RadixCache(4, LeastRecentlyUsed(), time.monotonic), points.cache, "the cache")

@@ -1,4 +1,4 @@
-"""A prefix cache that loses slots is named."""
+"""An error names the prefix cache that loses slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of unused slots of a pool on the host goes back to the system."""
+"""The memory of unused slots of a pool on the host is returned to the operating system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sglang_plug.engine.memory.prefix_pool import return_pages
 
 
 def resident(part: torch.Tensor) -> int:
-    """Bytes of the mapping of ``part`` that are in memory."""
+    """Return the number of bytes of the mapping of ``part`` that are in memory."""
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
     for line in lines:
         bounds = line.split()[0].split("-")
@@ -33,5 +33,5 @@ def test_pages_go_back_and_their_neighbours_stay() -> None:
     assert returned > 15_000 * 512
     assert resident(kv.k[0]) <= before - 15_000 * 512
     assert bool((kv.k[0][:101] == 3).all()) and bool((kv.k[0][20_000:] == 3).all())
-    kv.k[0][101:20_000] = 4.0  # it can be written to as before
+    kv.k[0][101:20_000] = 4.0  # the slots can be written as before
     assert float(kv.k[0][10_000, 0, 0]) == 4.0

@@ -1,4 +1,4 @@
-"""The memory that parts of an engine take."""
+"""The number of bytes in the tensors of an engine's parts."""
 
 from __future__ import annotations
 

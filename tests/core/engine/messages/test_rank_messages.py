@@ -1,4 +1,4 @@
-"""What rank 0 tells is what the others compute."""
+"""Worker ranks compute the batches that rank 0 describes in its messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 
 class Line(Collectives):
-    """Two ranks in one thread: what rank 0 broadcasts lies here until the other one comes."""
+    """Collectives of two ranks in one thread; broadcast tensors are stored until the other rank receives them."""
 
     def __init__(self, rank: int, sent: list[Tensor]) -> None:
         super().__init__(rank, 2)
@@ -85,7 +85,7 @@ class Backend:
 
 
 class RankComponents:
-    """What a runner and a worker rank read of their own components."""
+    """A stand-in for the components that a runner and a worker rank read."""
 
     device, page_size = CPU, 1
     kernels, extensions = Kernels(), ForwardPoints()
@@ -96,7 +96,7 @@ class RankComponents:
 
 
 class Bench:
-    """Rank 0's runner, the lines to a worker rank, and this one."""
+    """The runner of rank 0, and a worker rank that receives its messages."""
 
     def __init__(self) -> None:
         self.group = RecordingGroup()
@@ -112,7 +112,7 @@ class Bench:
         device_tokens: DeviceTokens | None = None,
         extensions: Mapping[str, RankStep] = MappingProxyType({}),
     ) -> tuple[Any, Any]:
-        """The batch that rank 0 builds, and that of the other rank."""
+        """Return the batch that rank 0 builds, and the one that the worker rank builds."""
         batch = self.runner.build(chunks, device_tokens)
         self.ranks.step(chunks, batch, known=device_tokens is None, extensions=extensions)
         self.worker_rank.run()
@@ -134,7 +134,7 @@ def sequence(number: int, length: int) -> Sequence:
 
 @given(st.data())
 def test_a_worker_rank_builds_the_same_batches(data: st.DataObject) -> None:
-    """Whatever sequences do: join, leave out a step, are cut, get drafts that fail, are retracted."""
+    """The batches are equal when sequences join, skip a step, are aborted, have rejected drafts or are retracted."""
     bench, fresh = Bench(), iter(range(1, 10**6))
     sequences = [sequence(number, data.draw(st.integers(1, 12))) for number in range(4)]
     for _ in range(data.draw(st.integers(1, 12))):
@@ -149,7 +149,7 @@ def test_a_worker_rank_builds_the_same_batches(data: st.DataObject) -> None:
             count = data.draw(st.integers(1, remaining))
             drafts = tuple(range(data.draw(st.integers(0, 3)))) if count == remaining else ()
             chunk = ScheduledChunk(seq, count, drafts=drafts)
-            del seq.slots[chunk.start :]  # what a draft had that failed
+            del seq.slots[chunk.start :]  # the slots of a rejected draft
             seq.slots.extend(next(fresh) for _ in range(chunk.width))
             chunks.append(chunk)
         if not chunks:

@@ -1,4 +1,4 @@
-"""What is sent about an engine's start and end, whether it serves in a process or in a thread."""
+"""The messages about an engine's start and end, in a process and in a thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Order = list[object]
 
 
 class Engine:
-    """Serves until it is closed at once, or raises ``error`` while it serves."""
+    """An engine that returns at once, or raises ``error`` while it serves."""
 
     info = {"model_path": "demo"}
 

@@ -10,7 +10,7 @@ from sglang_plug.engine.processes.worker import SocketInbox
 
 
 class SilentSocket:
-    """Receives nothing, and notes for how many milliseconds it was waited for."""
+    """A socket that receives nothing, and records the timeouts of its calls in milliseconds."""
 
     def __init__(self) -> None:
         self.waits: list[int] = []

@@ -1,4 +1,4 @@
-"""Sequences that use the built-in logits processors; and sampling at once, by a sampler that knows nothing yet."""
+"""Sequences that use the built-in logits processors, and sampling with a new sampler for each call."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ CPU = torch.device("cpu")
 
 @cache
 def processors(vocabulary: int, device: torch.device = CPU) -> LogitsProcessors:
-    """The logits processors of every plugin that is installed."""
+    """Return the logits processors of every installed plugin."""
     plugins = Plugins.discover()
     return LogitsProcessors.build(plugins, RequestFields.of(plugins), vocabulary, device)
 
 
 def sequence_of(request: Request, vocabulary: int, device: torch.device = CPU) -> Sequence:
-    """A sequence as the engine admits it."""
+    """Return a sequence of a request, admitted as the engine does it."""
     return Sequence.of(request, LONGEST, processors=processors(vocabulary, device).admit(request))
 
 
 def sample(
     logits: Tensor, sequences: Ordered[Sequence], allowed: AllowedTokens | None = None
 ) -> tuple[list[int], list[TokenLogprob | None]]:
-    """A token for each row, and what is reported of it."""
+    """Sample a token for each row; return the tokens and their log-probabilities."""
     return read(Sampler().sample(logits, sequences, allowed))
 
 
 def read(step: LaunchedStep) -> tuple[list[int], list[TokenLogprob | None]]:
-    """Wait for the results of a step: each row's token and its log-probability; a row without a token has an error."""
+    """Return each row's token and log-probability from the results of a step; a row without a token must have an
+    error."""
     results = step.results()
     tokens = [result.token for result in results if result.token is not None]
     assert len(tokens) == len(results)

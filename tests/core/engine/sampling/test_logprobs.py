@@ -1,4 +1,4 @@
-"""Reports of a model's distribution."""
+"""Log-probabilities that requests ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks on logits, of one step extension and of several."""
+"""Token masks on logits, from one step extension and from several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selections of the rows of a batch."""
+"""Selection of the rows of a batch that use a logits processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logits processors in a whole engine: what a request gets does not depend on how its steps are computed."""
+"""Logits processors in a whole engine: outputs do not depend on how the steps are batched."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def request(id: str, prompt: int = 5, constraint: Constraint | None = None, **pa
 
 
 def all_kinds() -> list[Request]:
-    """Requests that use processors together, alone and not at all; each prompt is another one."""
+    """Return requests, each with another prompt, that use several processors, one processor or none."""
     return [
         request("plain", 4),
         request("window", 5, no_repeat_window=4),
@@ -64,7 +64,7 @@ def all_kinds() -> list[Request]:
 
 @pytest.fixture
 def ask(serve: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """``ask(requests, **options of the scheduler)``: serve all at once, or one after the other if ``apart``."""
+    """Return ``ask(requests, **options of the scheduler)``: serve all at once, or one after the other if ``apart``."""
 
     def served_outputs(
         requests: list[Request], *, pool: int = 2048, errors: bool = False, apart: bool = False, **options: Any
@@ -176,7 +176,7 @@ class Refusing(LogitsProcessor):
 def test_a_refusal_of_a_processor_is_about_the_field_that_its_text_begins_with(
     tmp_path: Path, params: dict[str, Any], message: str, field: str
 ) -> None:
-    """Without one, it is about the first field that the request has."""
+    """A refusal that does not begin with a field's name is attributed to the first field that the request sets."""
     (tmp_path / "refusing.py").write_text(REFUSING)
     options = PluginOptions(files=(str(tmp_path / "refusing.py"),), block=("logits-processor:logit-bias",))
     plugins = Plugins.discover(options)
@@ -189,7 +189,7 @@ def test_a_refusal_of_a_processor_is_about_the_field_that_its_text_begins_with(
 
 
 def test_sequences_may_leave_while_their_tokens_are_on_the_device() -> None:
-    """One step ahead, with rows that end: what is sampled is what it would be if each token was known first."""
+    """Rows that end while a further step is launched do not change the tokens of the other rows."""
     plugins = Plugins.discover(PluginOptions(files=(str(FILE),)))
     admit = LogitsProcessors.build(plugins, RequestFields.of(plugins), 300, torch.device("cpu")).admit
 
@@ -262,7 +262,7 @@ def test_processors_are_asked_by_requests_that_set_what_they_declare(
 
 
 def test_processors_know_of_tokens_that_a_grammar_forces(ask: Callable[..., list[Any]]) -> None:
-    """A digit is forbidden where the one before it is the same: after what the grammar forces, too."""
+    """A digit is forbidden after an equal digit, which the processor must also see when the grammar forces it."""
     constraint = Constraint("regex", "(and so it goes on [01])+")
     plain, windowed = (
         ask([request("a", 5, constraint, max_new_tokens=60, **params)])[0] for params in ({}, {"no_repeat_window": 1})
@@ -281,7 +281,7 @@ def test_the_kit_accepts_processors_that_keep_the_contract() -> None:
 
 
 class Wrong(LogitsProcessor):
-    """What a test makes wrong."""
+    """A logits processor whose batch class a test replaces with a wrong one."""
 
     needs_tokens = True
     batch_type: type[LogitsBatch]
@@ -294,7 +294,7 @@ class Wrong(LogitsProcessor):
 
 
 class Right(LogitsBatch):
-    """Subtracts the number of tokens."""
+    """A correct batch, which subtracts the number of tokens from the logits."""
 
     def __init__(self, rows: list[LogitsRow], device: Any) -> None:
         self.counts = torch.tensor([float(len(row.tokens)) for row in rows]).to(device, non_blocking=True)
@@ -332,7 +332,7 @@ class Reads(Right):
 
 
 class WrongLater(Wrong):
-    """Is told no tokens, and stops to work in the fourth step of a batch."""
+    """A processor that does not ask for tokens, for batches that become wrong in the fourth step."""
 
     needs_tokens = False
 
@@ -361,7 +361,7 @@ class Regroups(Right):
 
 
 class KeepsTheRows(Right):
-    """Reads the tokens of the rows later, when they have grown."""
+    """A batch that reads the tokens of its rows too late, when further tokens have been appended."""
 
     def __init__(self, rows: list[LogitsRow], device: Any) -> None:
         super().__init__(rows, device)
@@ -402,7 +402,7 @@ def test_the_kit_refuses_a_batch_that_stops_to_work() -> None:
 
 
 class OneStepForAll(Right):
-    """Takes the rows of a sequence with drafts for one."""
+    """A batch that gives all rows of a sequence with drafts the same step number."""
 
     def apply(self, logits: Any, generated: Any) -> Any:
         return logits - float(min(generated))

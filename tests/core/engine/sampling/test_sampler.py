@@ -205,7 +205,8 @@ def test_sampling_ahead_is_like_sampling_when_its_tokens_are_known() -> None:
     sampler, results = Sampler(), []
     before = sampler.sample(steps[0].clone(), ahead)
     for logits in steps[1:]:
-        after = sampler.sample(logits.clone(), ahead, ahead=[1] * len(ahead))  # before anybody reads the last one
+        # before the results of the last step are read
+        after = sampler.sample(logits.clone(), ahead, ahead=[1] * len(ahead))
         results.append(read(before))
         for sequence, token in zip(ahead, results[-1][0], strict=True):
             sequence.tokens.append(token)

@@ -1,4 +1,4 @@
-"""Sampling on a device that computes asynchronously: nothing is read from it, and no copy to it is waited for.
+"""Sampling on an asynchronous device neither reads from the device nor waits for copies to it.
 
 The device is ``meta``, whose tensors have no values to read.
 """
@@ -47,7 +47,7 @@ def draw(sampler: Sampler, sequences: list[Sequence], allowed: AllowedTokens | N
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_waits(kind: str) -> None:
     sampler, whole = Sampler(), [sequence(**KINDS[kind]) for _ in range(3)]
-    for _ in range(2):  # prepared, and as it was prepared
+    for _ in range(2):  # the first call prepares the step, the second one reuses it
         draw(sampler, whole)
     draw(sampler, [sequence(**KINDS[kind]), sequence(temperature=0.0), sequence(), *whole])
 

@@ -1,4 +1,4 @@
-"""A scheduler driven by a function instead of a model: the next token depends on all tokens before it."""
+"""A scheduler with a function in place of the model: the next token depends on all tokens before it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ STOP, VOCABULARY = 7, 50
 
 
 def next_token(tokens: Iterable[int]) -> int:
-    """A model: deterministic, and different after different histories."""
+    """Return the next token of a deterministic model, which depends on all earlier tokens."""
     return hash(tuple(tokens)) % VOCABULARY
 
 
 def sampled(tokens: tuple[int, ...], drafts: tuple[int, ...] = ()) -> StepResult:
-    """What the model finds after ``tokens``, and after each draft that is what it found."""
+    """Return the model's token after ``tokens``, and the tokens after each accepted draft."""
     first = next_token(tokens)
     accepted, known = [], (*tokens, first)
     for draft in drafts:
@@ -45,7 +45,7 @@ def sampled(tokens: tuple[int, ...], drafts: tuple[int, ...] = ()) -> StepResult
 
 
 class Clock:
-    """A clock that a test moves."""
+    """A clock whose time a test sets."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -54,8 +54,9 @@ class Clock:
         return self.seconds
 
 
-class PlayedStates:
-    """A pool whose rows hold the tokens that their states include, so that a wrong or lost state shows."""
+class SimulatedStates:
+    """A simulated state pool whose rows hold the tokens that their states include, so that wrong or lost states are
+    noticed."""
 
     device = torch.device("cpu")
 
@@ -74,11 +75,11 @@ class PlayedStates:
 
 
 class Device:
-    """Keeps what each slot was written with, so that a wrong or lost slot shows."""
+    """A simulated device that records the tokens written to each slot, so that wrong or lost slots are noticed."""
 
     def __init__(self) -> None:
         self.slots: dict[int, tuple[int, ...]] = {}
-        self.states = PlayedStates()
+        self.states = SimulatedStates()
         self.steps = StateSteps(self.states)  # type: ignore[arg-type]
         self.computed = 0
 
@@ -104,7 +105,7 @@ class Device:
 
 
 def with_states(options: dict[str, Any], page_size: int) -> dict[str, Any]:
-    """The options of a scheduler, with recurrent states as an extension if ``states`` tells how many."""
+    """Return the options of a scheduler; ``states``, if given, is the number of recurrent states of an extension."""
     count = options.pop("states", None)
     if count is None:
         return options
@@ -159,5 +160,5 @@ def expected(tokens: list[int], limit: int = 5) -> list[int]:
 
 
 def room(scheduler: Scheduler, tokens: list[int]) -> int:
-    """Maximum number of new tokens that a prompt in a small pool can get."""
+    """Return the number of new tokens that a prompt can get in the scheduler's small pool, at most 5."""
     return min(5, scheduler.pool.capacity - len(tokens))

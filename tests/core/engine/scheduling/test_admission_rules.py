@@ -1,4 +1,4 @@
-"""Reasons to admit a waiting sequence later."""
+"""Reasons to defer the admission of a waiting sequence."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def test_the_reserve_falls_to_its_minimum_and_rises_to_all() -> None:
 
 
 def sequence(tokens: list[int], computed: int = 0, cached: int = 0, node: object = "root") -> Sequence:
-    made = Sequence.of(Request(id="a", tokens=tuple(tokens), params=SamplingParams()), 10_000)
-    made.computed, made.match = computed, Match(slots=range(cached), node=node)
-    return made
+    result = Sequence.of(Request(id="a", tokens=tuple(tokens), params=SamplingParams()), 10_000)
+    result.computed, result.match = computed, Match(slots=range(cached), node=node)
+    return result
 
 
 def test_sequences_that_compute_the_same_prefix_have_the_same_key() -> None:
@@ -53,8 +53,8 @@ def test_sequences_that_compute_the_same_prefix_have_the_same_key() -> None:
 
 def test_the_keys_are_those_of_what_follows_the_cached_prefix() -> None:
     shared = list(range(LONG))
-    here, there = sequence([1, *shared], cached=1), sequence([2, *shared], cached=1)
-    assert len(prefixes_being_computed([here, there])) == 1
+    first, second = sequence([1, *shared], cached=1), sequence([2, *shared], cached=1)
+    assert len(prefixes_being_computed([first, second])) == 1
 
 
 def test_only_long_prefixes_of_prompts_under_way_in_a_cache_count() -> None:

@@ -1,4 +1,4 @@
-"""Callers that share an engine: accounts, the order of running prompts, and preemption."""
+"""Callers that share an engine: their accounts, the order of running prompts, and preemption."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LONG = {"max_new_tokens": 400, "stop_token_ids": ()}
 
 
 class Recorder(FairShare):
-    """Fair sharing that keeps what it was told."""
+    """Fair sharing that records its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Recorder(FairShare):
 
 
 def shared(policy: Any = None, clock: Clock | None = None, **options: Any) -> Scheduler:
-    """Return a scheduler whose policy shares it between callers."""
+    """Return a scheduler whose policy shares the engine between callers."""
     policy = FairShare() if policy is None else policy
     clock = clock or Clock()
     accounting = policy if hasattr(policy, "charge") else None
@@ -219,7 +219,7 @@ def test_an_interactive_request_gets_kv_slots_of_a_heavy_caller() -> None:
 
 
 class OneOfEachCaller(StepExtension, PlanningPhase):
-    """Admits a sequence only while no other one of its caller runs."""
+    """A policy that admits a sequence only while no other sequence of its caller runs."""
 
     def __init__(self) -> None:
         self.calls = 0

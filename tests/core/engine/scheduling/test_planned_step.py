@@ -1,4 +1,4 @@
-"""A step while it is planned: room for prompts, drafts, and chunks that follow those on the device."""
+"""A step during planning: its room for prompts and drafts, and chunks that follow those on the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sglang_plug.engine.sequences.sequence import Sequence
 
 
 class Quadratic:
-    """A budget for products of queries and keys."""
+    """A step budget for the number of query-key products."""
 
     def __init__(self, room: int) -> None:
         self.room = room

@@ -22,7 +22,7 @@ Preempted = tuple[Ordered[SequenceView], Ordered[SequenceView]]
 
 
 class NewestFirst(StepExtension, PreemptionPhase):
-    """Preempts the first running sequence in favour of the last waiting one, when a test says so."""
+    """Preempts the first running sequence in favour of the last waiting one while ``is_due`` is set."""
 
     def __init__(self) -> None:
         self.is_due = False

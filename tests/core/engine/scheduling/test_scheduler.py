@@ -143,7 +143,7 @@ def test_every_policy_serves_everything(policy: type, cache: type) -> None:
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_random_traffic(data: st.DataObject) -> None:
-    """Any mix of arrivals, aborts and sizes: outputs are right, slots add up, and it ends."""
+    """For any mix of arrivals, aborts and sizes, outputs are right, no slot is lost, and all requests finish."""
     draw = data.draw
     page_size = draw(st.sampled_from([1, 2, 4]))
     scheduler = make(
@@ -182,7 +182,7 @@ def test_random_traffic(data: st.DataObject) -> None:
 
 
 class Forcing(Device):
-    """Some tokens come along without being sampled; they are the same that would be sampled, so outputs are as ever."""
+    """A device that forces some tokens, which equal the tokens that it would sample, so that outputs do not change."""
 
     def run(self, chunks: list[ScheduledChunk]) -> list[StepResult]:
         results = super().run(chunks)
@@ -210,7 +210,8 @@ class Forcing(Device):
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_forced_tokens_in_random_traffic(data: st.DataObject) -> None:
-    """Chunks, retractions, shared prefixes: outputs and their log-probabilities are what they would be without."""
+    """Forced tokens change neither outputs nor log-probabilities in chunks, after retractions and with shared
+    prefixes."""
     draw = data.draw
     scheduler = make(
         capacity=draw(st.integers(50, 150)),
@@ -273,18 +274,18 @@ def test_what_predicts_a_forced_token_is_computed_if_its_log_probability_is_want
 def test_the_time_in_the_queue_is_told_when_a_request_begins_and_not_again() -> None:
     scheduler, device, began = make(max_running=1), Device(), time.time()
     submit(scheduler, "a", [1] * 40, arrived=began - 1000.0)
-    submit(scheduler, "b", [2], arrived=began + 1000.0)  # by a clock that was set back since
-    told = []
+    submit(scheduler, "b", [2], arrived=began + 1000.0)  # the clock was set back since its arrival
+    queue_seconds = []
     while scheduler.busy:
         step(scheduler, device)
-        told.append(scheduler.counters.queue_seconds)
-    first = told[0]
+        queue_seconds.append(scheduler.counters.queue_seconds)
+    first = queue_seconds[0]
     assert len(first) == 1 and 1000.0 <= first[0] <= 1000.0 + time.time() - began
-    assert [times for times in told if times] == [first, [0.0]]
+    assert [times for times in queue_seconds if times] == [first, [0.0]]
 
 
 def submit_images(scheduler: Scheduler, id: str, tokens: list[int], *images: range, **options: Any) -> Sequence:
-    """A request whose images must not be cut."""
+    """Submit a request with images that must not be divided between steps; return its sequence."""
     submit(scheduler, id, tokens, **options)
     sequence = scheduler.waiting[-1]
     sequence.layout = MediaLayout(list(tokens), whole=images)
@@ -337,7 +338,7 @@ def test_one_image_longer_than_a_step_makes_room_for_itself() -> None:
 
 
 def finish_unbounded(scheduler: Scheduler, device: Device) -> dict[str, list[int]]:
-    """As ``finish``, where steps may be longer than a chunk."""
+    """Do the same as ``finish``, for steps that may exceed the chunk size."""
     tokens: dict[str, list[int]] = {}
     while scheduler.busy:
         chunks = scheduler.plan()
@@ -360,7 +361,7 @@ def test_a_request_that_waits_for_long_hits_its_prefix_once() -> None:
 
 
 def test_forced_tokens_from_the_prefix_cache_are_no_cached_prompt_tokens() -> None:
-    """An extension that holds a request may force the beginning of its output before it is queued."""
+    """An extension that holds a request may force the beginning of its output before the request is queued."""
     scheduler, device = make(), Device()
     for id in ("computes", "reuses"):
         sequence = Sequence.of(Request(id=id, tokens=(1, 2, 3), params=SamplingParams(max_new_tokens=9)), 20)

@@ -1,4 +1,4 @@
-"""Requests whose readers do not keep up: nothing is computed of them, they hold no slots, and they lose nothing."""
+"""Paused requests, whose clients read too slowly, are not computed, hold no slots, and lose no output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step extension chooses how many prompt tokens steps have; without one the token budget is the only limit."""
+"""A step extension sets the number of prompt tokens of a step; without one, the token budget is the only limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEW = 3
 
 
 class Budget:
-    """Some prompt tokens, and as many draft tokens."""
+    """A budget of ``FEW`` prompt tokens and as many draft tokens."""
 
     def __init__(self) -> None:
         self.remaining = self.drafts = FEW
@@ -35,14 +35,14 @@ class Budget:
 
 
 class FewWhileDecoding(StepExtension, StepBudgetPhase):
-    """A fixed token budget for steps that decode."""
+    """A step extension with a fixed token budget for steps with decoding sequences."""
 
     def prompt_budget(self, decoding: Sequence[ChunkView]) -> Budget | None:
         return Budget() if decoding else None
 
 
 class DraftsOfTwo(StepExtension, PlanningPhase):
-    """Adds two drafts to each sequence that decodes, where that is possible."""
+    """A step extension that adds two drafts to each decoding sequence if the step has room."""
 
     def __init__(self) -> None:
         self.added: list[bool] = []

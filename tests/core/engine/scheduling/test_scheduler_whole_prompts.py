@@ -1,4 +1,4 @@
-"""The scheduler where prompts must not be cut: pooling tasks whose heads need every state of a prompt."""
+"""Scheduling of prompts that must not be chunked, for pooling heads that need every hidden state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokens that a step takes from the one before, which is still on the device."""
+"""Tokens that a step takes from the previous one, which is still on the device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def decoding(id: str) -> Sequence:
 
 
 def ahead(sequence: Sequence) -> ScheduledChunk:
-    """The token after the one that the step on the device computes."""
+    """Return a chunk with the token after the one that the step on the device computes."""
     return ScheduledChunk(sequence, 1, ahead=1)
 
 

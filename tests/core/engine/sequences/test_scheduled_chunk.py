@@ -1,4 +1,4 @@
-"""The chunks of a step, and what its results add to the outputs."""
+"""The chunks of a step, and the outputs that their results produce."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make(prompt: int = 3, new_tokens: int = 10, *, constrained: bool = False, **
 
 
 def whole(sequence: Sequence, drafts: tuple[int, ...] = ()) -> ScheduledChunk:
-    """The rest of a sequence, which is then computed, as the scheduler counts before it appends."""
+    """Return a chunk with all remaining tokens of a sequence, and count them as computed, as the scheduler does."""
     chunk = ScheduledChunk(sequence, len(sequence.tokens) - sequence.computed, drafts=drafts)
     sequence.computed = len(sequence.tokens)
     return chunk

@@ -1,4 +1,4 @@
-"""A request while it is served: its limit, what may be reused, how far a step goes, and where it ends."""
+"""A sequence while it is served: its token limit, reusable prefix, chunk ends and finish reason."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_without_log_probabilities_all_but_the_last_token_may_be_reused(generate
 
 
 class Every(StatePhase):
-    """Lets chunks end at multiples of a number only, where there is one."""
+    """A state phase that lets chunks end only at multiples of a number, if there is one within the chunk."""
 
     def __init__(self, multiple: int) -> None:
         self._multiple = multiple
@@ -83,7 +83,7 @@ class Every(StatePhase):
 
 @dataclass
 class Spans:
-    """A layout in which no chunk may end within ``span``."""
+    """A prompt layout in which no chunk may end within ``span``."""
 
     cache_tokens: list[int]
     span: range

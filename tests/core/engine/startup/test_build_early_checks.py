@@ -1,4 +1,4 @@
-"""What is wrong with a component is told before the weights are read, and names the component."""
+"""Errors in a component are raised before the weights are read, and name the component."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ PLUGIN = """
 
 @pytest.fixture
 def refusal(tiny_model: Callable[..., Any], serve: Callable[..., Any], tmp_path: Path) -> Callable[..., str]:
-    """Start an engine that cannot be; returns its error, told before the weights were read."""
+    """Return a function that starts an engine, expects a ``ConfigError`` before the weights are read, and returns its
+    text."""
 
     def start(**options: Any) -> str:
         file = tmp_path / "broken.py"

@@ -1,4 +1,4 @@
-"""The KV pool gets what weights, steps and graphs leave of a device's memory; here the device is a counter."""
+"""The KV pool gets the device memory that weights, steps and graphs leave; here the device is a counter."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MIB = 1 << 20
 TOTAL, BEFORE, WEIGHTS = 64 * MIB, 3 * MIB, 8 * MIB
 TOKEN, FIRST_GRAPH, FURTHER_GRAPH = 16 << 10, 4 * MIB, MIB // 2
 SLOT = 3 * 2 * 2 * 16 * 4
-"""Layers, keys and values, heads, width, bytes."""
+"""Bytes of a slot: layers, keys and values, heads, head size, bytes of a number."""
 
 
 class Memory:
-    """Counts what is held; what a step needed is kept, as torch's allocator does, until it is released."""
+    """Simulated device memory; the peak of steps stays reserved, as in torch's allocator, until ``release``."""
 
     def __init__(self, total: int = TOTAL) -> None:
         self.size, self.held, self.kept, self.token = total, BEFORE, 0, TOKEN
@@ -47,7 +47,7 @@ class Memory:
         self.kept = 0
 
     def hold(self, owner: object, count: int) -> None:
-        """Until ``owner`` is gone."""
+        """Allocate ``count`` bytes until ``owner`` is garbage collected."""
         self.need(count)
         self.held += count
         self.kept = 0
@@ -67,7 +67,7 @@ class Memory:
 
 class Graph:
     def __call__(self) -> None:
-        """Nothing looks at what is replayed."""
+        """Do nothing, because no test looks at the result of a replay."""
 
 
 class Recorder(GraphRecorder):
@@ -92,7 +92,7 @@ class Recorder(GraphRecorder):
         if self.captures > self.limit():
             try:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
-            finally:  # the end of a capture that failed is another error
+            finally:  # torch raises another error when a failed capture ends
                 raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
         return graph
 
@@ -101,14 +101,14 @@ class Recorder(GraphRecorder):
 
 
 class Refusing(Recorder):
-    """Captures nothing."""
+    """A recorder whose captures fail."""
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         raise RuntimeError("it waits for the device")
 
 
 class Attention(TorchAttention, GraphCapable):
-    """Tells the memory of each step."""
+    """An attention backend that allocates memory for the tokens of each step."""
 
     memory: Memory
     limit: Callable[[], int]
@@ -129,7 +129,7 @@ class Attention(TorchAttention, GraphCapable):
 
 
 class Start:
-    """Starts engines whose memory is the counter."""
+    """Starts engines on a device with simulated memory."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path, self.memory = path, Memory()
@@ -139,7 +139,7 @@ class Start:
         self.inbox: list[ToEngine] = []
         self.sent: list[FromEngine] = []
         self.limit = 1000
-        """Captures that find room."""
+        """Number of graph captures for which there is memory."""
         self.recorder = Recorder
         self.memory_of: Callable[[], Memory | None] = lambda: self.memory
         load, make = rank_components.load_model, KVPool.of.__func__  # type: ignore[attr-defined]
@@ -298,7 +298,7 @@ def test_no_room_for_the_pool_that_was_named(start: Start) -> None:
 
 @pytest.mark.parametrize("on_host", [True, False])
 def test_no_room_for_a_pool_beyond_all_memory(start: Start, on_host: bool) -> None:
-    """Neither the host's memory nor the list of slots would say so before it is too late."""
+    """Without the check, neither the host's allocator nor the list of slots would fail before the memory is used."""
     if on_host:
         start.memory_of = lambda: None
     text = fails(start, TOTAL, max_total_tokens=10**11, graphs=False)
@@ -308,7 +308,7 @@ def test_no_room_for_a_pool_beyond_all_memory(start: Start, on_host: bool) -> No
 
 
 def test_no_room_for_the_captures(start: Start) -> None:
-    """Torch says it in the context of another error."""
+    """Torch raises the out-of-memory error as the context of another error."""
     start.limit = 3
     text = fails(start, TOTAL, max_total_tokens=1000)
     assert "no room for graphs (tried to allocate 2.00 MiB)" in text and "KV pool 0.00 GB" in text

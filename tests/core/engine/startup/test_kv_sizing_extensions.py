@@ -16,7 +16,7 @@ from sglang_plug.engine.startup.kv_sizing import bytes_per_slot, pool_capacity
 
 
 class Accelerator:
-    """A device with 64 free MiB, whatever is done with it."""
+    """A device that always has 64 MiB of free memory."""
 
     def total(self) -> int:
         return 64 << 20
@@ -28,7 +28,7 @@ class Accelerator:
 
 
 class HostStores(StepExtension, MemoryPhase):
-    """Takes memory of the host: ``bytes_of`` the room that is left for it."""
+    """A step extension that requests host memory; ``bytes_of`` computes its size from the free memory."""
 
     def __init__(self, bytes_of: Callable[[float], float]) -> None:
         self._bytes_of = bytes_of
@@ -38,7 +38,7 @@ class HostStores(StepExtension, MemoryPhase):
 
 
 class Sizing:
-    """The size of the pool for the demo model, with an extension that takes memory of the host."""
+    """Computes the size of the pool for the demo model, with extensions that take host memory."""
 
     def __init__(self) -> None:
         config = EngineConfig(
@@ -56,7 +56,7 @@ class Sizing:
 def test_memory_of_the_host_for_extensions_is_not_the_pool_s() -> None:
     sizing = Sizing()
     stores = HostStores(lambda room: room - 50 * sizing.slot)
-    assert sizing.slots(None, stores=stores) in (50, 51)  # a part of a slot is left
+    assert sizing.slots(None, stores=stores) in (50, 51)  # the remaining memory may be less than a slot
     with pytest.raises(ConfigError, match="no memory for stores: .* are left for it; lower it"):
         sizing.slots(None, stores=HostStores(lambda room: room + 2))
 

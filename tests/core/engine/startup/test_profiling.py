@@ -1,4 +1,4 @@
-"""The steps that are tried hold what the largest ones of the scheduler hold."""
+"""The steps of memory profiling are as large as the largest steps of the scheduler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def steps(**changed: Any) -> LargestSteps:
 
 
 class Runner:
-    """Notes what it is to run."""
+    """A runner that records the steps that it is asked to run."""
 
     def __init__(self) -> None:
         self.steps: list[list[ScheduledChunk]] = []
@@ -75,7 +75,8 @@ def test_prompts_without_outputs() -> None:
 
 
 class Spans(StepExtension, AdmissionPhase, ProfilingPhase):
-    """Prompts of spans of 8 tokens, of which no step computes a part if they are ``whole``."""
+    """A step extension whose prompts consist of spans of 8 tokens; no step computes a part of a span if they are
+    ``whole``."""
 
     def __init__(self, whole: bool) -> None:
         self.whole, self.open = whole, 0

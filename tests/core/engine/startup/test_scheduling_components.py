@@ -42,7 +42,7 @@ Build = Callable[..., SchedulingComponents]
 
 @pytest.fixture
 def build(install: Callable[..., Path]) -> Build:
-    """``build(policy, eviction)``: the components for the demo model."""
+    """Return ``build(policy, eviction)``, which builds the components for the demo model."""
     install("policies", POLICIES)
     plugins = Plugins.discover(PluginOptions())
 

@@ -1,4 +1,4 @@
-"""Processes of one server must see the same plugins."""
+"""All processes of a server must load the same plugins."""
 
 from __future__ import annotations
 

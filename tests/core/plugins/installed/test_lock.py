@@ -1,4 +1,4 @@
-"""Lock files: an installation that differs from one is refused before anything of it is imported."""
+"""Lock files: an installation that differs from its lock file is refused before any of it is imported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ONE = "from pathlib import Path\nPath(__file__).with_name('imported').touch()\n"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a one-file plugin and a distribution."""
+    """A folder with a plugin file and a distribution."""
     (tmp_path / "one.py").write_text(ONE)
     package = tmp_path / "mine" / "mine_package"
     package.mkdir(parents=True)

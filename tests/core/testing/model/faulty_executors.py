@@ -1,4 +1,4 @@
-"""Executors with a fault each: ranks in threads whose collectives compute something else, or whose messages change."""
+"""Executors with one planted fault each: thread ranks with wrong collectives or changed messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sglang_plug_backends.executors.threads import ThreadExecutor
 
 
 class PassedOn(Collectives):
-    """Collectives that pass every operation on to those of threads; subclasses change one."""
+    """Collectives that forward every operation to those of threads; subclasses change one."""
 
     def __init__(self, inner: Collectives) -> None:
         super().__init__(inner.rank, inner.size)
@@ -30,7 +30,7 @@ class PassedOn(Collectives):
         self.inner.broadcast(x)
 
     def parts(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The tensors of all ranks."""
+        """Return the tensors of all ranks."""
         return self.inner.all_gather(x).chunk(self.size, dim=-1)
 
 
@@ -45,7 +45,7 @@ class Swapped(PassedOn):
 
 
 class SumOfOneRank(PassedOn):
-    """Rank 1 keeps its own part."""
+    """A sum of which rank 1 keeps its own part only."""
 
     def all_reduce(self, x: Tensor) -> Tensor:
         parts = self.parts(x)
@@ -59,7 +59,7 @@ class Doubled(PassedOn):
 
 
 class FaultyGroup(RankGroup):
-    """A group of ranks whose collectives or messages are not what they should be.
+    """A group of ranks with faulty collectives or messages.
 
     Args:
         group: ranks in threads.
@@ -103,12 +103,12 @@ class CutsMessages(FaultyGroup):
 
 
 class FaultyExecutor(Executor):
-    """Ranks in threads, with a fault that subclasses name."""
+    """An executor of ranks in threads, with the fault that a subclass names."""
 
     collectives: ClassVar[type[PassedOn]] = PassedOn
     group: ClassVar[type[FaultyGroup]] = FaultyGroup
     started: ClassVar[list[RankGroup]] = []
-    """The groups that were started; a test closes those that nobody else can close any more."""
+    """The groups that were started; a test closes those that the conformance test could not close."""
 
     def start(self, spec: LaunchSpec) -> RankGroup:
         def follow(rank: int, endpoint: RankEndpoint) -> None:

@@ -1,4 +1,4 @@
-"""A model whose attention does not add up what the ranks computed."""
+"""A model whose attention omits the sum over tensor-parallel ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .faulty_executors import PassedOn
 
 
 class ForgetsOthers(PassedOn):
-    """Collectives whose sums are the own part of each rank."""
+    """Collectives whose sums contain only the rank's own part."""
 
     def all_reduce(self, x: Tensor) -> Tensor:
         return x

@@ -1,4 +1,4 @@
-"""The conformance test of adapter formats finds faults."""
+"""The conformance test of adapter formats finds planted faults."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ FACTORS = "factors.json"
 
 
 class Factors(LayerAdapter):
-    """Factors of outputs, which a file holds."""
+    """An adapter that multiplies outputs by factors from a file."""
 
     def __init__(self, factors: Tensor) -> None:
         self.factors = factors
@@ -107,21 +107,21 @@ class Factors(LayerAdapter):
 
 
 class Rows(Factors):
-    """Adds the first input, read as if the rows were dense."""
+    """A faulty adapter that adds the first input, read as if the rows were contiguous."""
 
     def after(self, x: Tensor, y: Tensor) -> None:
         y.mul_(self.factors).add_(x.as_strided(x.shape, (x.shape[1], 1), x.storage_offset())[:, :1])
 
 
 class Wide(Factors):
-    """Keeps its tensors in float32."""
+    """A faulty adapter that keeps its tensors in float32."""
 
     def after(self, x: Tensor, y: Tensor) -> None:
         y.copy_(y @ torch.diag(self.factors.float()))
 
 
 class FromFile:
-    """A reader of a file with factors; the broken ones below each change one thing."""
+    """A reader of a file with factors; each broken reader below changes one thing."""
 
     kind: type[Factors] = Factors
     errors: tuple[type[Exception], ...] = (ValueError,)

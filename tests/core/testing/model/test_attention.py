@@ -13,7 +13,7 @@ from sglang_plug_backends.torch_native.attention import TorchAttention
 
 
 class Honest(AttentionBackend):
-    """One sequence after the other; the broken backends below each change one thing."""
+    """A correct backend that computes one sequence after the other; each broken backend below changes one thing."""
 
     def plan(self, batch: ForwardBatch) -> None:
         batch.plan = list(zip(batch.tables, batch.query_lens, batch.kv_lens, strict=True))
@@ -103,7 +103,7 @@ class NoCap(Honest):
 
 
 class WrongSlot(Honest):
-    """The output is right: the new keys are only missing later."""
+    """A backend that stores the keys in wrong slots, so that only later steps are wrong."""
 
     def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         output = super().run(layer, q, k, v, batch)
@@ -157,7 +157,7 @@ class MixesHeads(Honest):
 
 
 class FullTable(Honest):
-    """Reads the padding of the table too."""
+    """A backend that also attends to the padding of a block table."""
 
     def sequences(self, batch: ForwardBatch) -> list[Any]:
         return [(table, new, len(table) if new == 1 else total) for table, new, total in batch.plan]
@@ -182,14 +182,14 @@ class ForStored(Honest, FusedStoreCapable):
 
 
 class StoresAgain(ForStored):
-    """Takes the step's keys for longer ones and stores them."""
+    """A backend that stores the step's keys again, doubled."""
 
     def run_after_store(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         return self.run(layer, q, 2 * k, v, batch)
 
 
 class WeighsInBaseTwo(TorchAttention):
-    """Tells logarithms of another base."""
+    """A backend that returns the log-sum-exp in base 2."""
 
     def run_with_lse(
         self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch
@@ -199,14 +199,14 @@ class WeighsInBaseTwo(TorchAttention):
 
 
 class ReadsNarrow(Honest):
-    """Knows that the pool may be of another dtype, but not of its scales."""
+    """A backend that converts the pool's dtype, but ignores its scales."""
 
     def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return super().attend(layer, q, k.to(q.dtype), v.to(q.dtype))
 
 
 class ReadsScaled(Honest):
-    """Reads a pool of another dtype as it should; those below get a scale wrong."""
+    """A backend that reads a scaled pool correctly; each subclass below uses one scale wrongly."""
 
     def run(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch) -> Tensor:
         self.scales = (1.0, 1.0) if batch.kv is None else self.scales_of(batch.kv, layer.index)
@@ -248,7 +248,7 @@ class StoresUnscaled(ReadsScaled):
 
 
 class ClampsScores(Honest):
-    """Keeps exp() from overflowing by a limit instead of the greatest score."""
+    """A backend that limits scores to keep exp() from overflowing, instead of subtracting the maximum."""
 
     def limited(self, scores: Tensor) -> Tensor:
         return scores.clamp(-60.0, 60.0)
@@ -267,7 +267,7 @@ class NoOtherValueDim(Honest):
 
 
 class LastOfKeys(Honest):
-    """Takes the wrong end of a key for the value."""
+    """A backend that takes the wrong end of a latent key for the value."""
 
     def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return super().attend(layer, q, k, k[..., -v.shape[-1] :] if self.shape.values_in_keys else v)

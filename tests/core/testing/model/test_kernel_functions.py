@@ -1,4 +1,4 @@
-"""The conformance test of a kernel set's other functions names what is wrong with one."""
+"""The conformance test of kernel sets finds planted faults in the functions other than attention."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_reference_conforms() -> None:
 
 
 def dense(x: Tensor) -> Tensor:
-    """Read ``x`` as if its rows were dense."""
+    """Read ``x`` as if its rows were contiguous."""
     return x.as_strided(x.shape, torch.empty(x.shape).stride(), x.storage_offset())
 
 

@@ -57,7 +57,7 @@ def from_zero(forward: Any, batch: ForwardBatch) -> Tensor:
 
 
 def one_after_the_other(forward: Any, batch: ForwardBatch) -> Tensor:
-    """Positions run on from one sequence to the next."""
+    """Compute positions that continue from one sequence to the next."""
     batch.positions = torch.arange(len(batch.positions)) + batch.positions[0]
     return forward(batch)
 
@@ -67,39 +67,39 @@ def louder(forward: Any, batch: ForwardBatch) -> Tensor:
 
 
 def wrapped(forward: Any, batch: ForwardBatch) -> Tensor:
-    """Positions begin again after 300 tokens."""
+    """Compute positions that begin again after 300 tokens."""
     batch.positions = batch.positions % 300
     return forward(batch)
 
 
 def mixed(forward: Any, batch: ForwardBatch) -> Tensor:
-    """Rows of a step depend on each other."""
+    """Compute rows that depend on the other rows of the step."""
     hidden = forward(batch)
     return hidden - 0.1 * hidden.mean(0)
 
 
 def lost_when_alone(forward: Any, batch: ForwardBatch) -> Tensor:
-    """A single row, as in decoding one sequence, is computed wrongly."""
+    """Return NaN for a batch of a single row, as in decoding one sequence."""
     hidden = forward(batch)
     return hidden * torch.nan if len(hidden) == 1 else hidden
 
 
 def shifted_store(forward: Any, batch: ForwardBatch) -> Tensor:
-    """Keys and values of the first two tokens are stored in each other's slots."""
+    """Store the keys and values of the first two tokens in each other's slots."""
     if len(batch.slots) > 1:
         batch.slots = torch.cat([batch.slots[:2].flip(0), batch.slots[2:]])
     return forward(batch)
 
 
 def other_token(forward: Any, batch: ForwardBatch) -> Tensor:
-    """The last sequence of a batch reads the first token of it."""
+    """Replace the last token of a batch by its first token if there are several sequences."""
     if len(batch.query_lens) > 1:
         batch.input_ids = torch.cat([batch.input_ids[:-1], batch.input_ids[:1]])
     return forward(batch)
 
 
 def written(forward: Any, batch: ForwardBatch) -> Tensor:
-    """The batch is used as working memory."""
+    """Overwrite the positions of the batch after the forward pass."""
     hidden = forward(batch)
     batch.positions.zero_()
     return hidden
@@ -145,7 +145,7 @@ def load_what_is_there(model: Any, load: Any, weights: Any) -> None:
 
 
 def count_layers(model: Any, load: Any, weights: Any) -> None:
-    """Layers are numbered as they arrive, so other files exchange them."""
+    """Number layers in the order in which their tensors arrive, so that other files exchange them."""
     numbers: dict[str, str] = {}
     renamed = []
     for name, tensor in weights:
@@ -191,7 +191,7 @@ def test_an_unknown_architecture_is_named() -> None:
 
 
 class Bigram(Model):
-    """The next token follows from the last one."""
+    """A model whose next token depends on the last token alone."""
 
     def __init__(self, config: Any, env: BuildEnv) -> None:
         super().__init__(config, env)

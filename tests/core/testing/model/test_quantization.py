@@ -1,4 +1,4 @@
-"""The conformance test of quantizations finds faults."""
+"""The conformance test of quantizations finds planted faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 def quantization(product: Product) -> Callable[[QuantizationRequest, Any], Quantization]:
-    """One that keeps weights as they are and multiplies with ``product``."""
+    """Return a quantization that keeps weights unchanged and multiplies with ``product``."""
 
     def pack(held: Any, bias: Tensor | None) -> Any:
         return lambda x: product(x, held["weight"], bias)

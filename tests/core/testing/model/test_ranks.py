@@ -1,4 +1,4 @@
-"""The conformance tests of executors and of tensor-parallel models find faults."""
+"""The conformance tests of executors and of tensor-parallel models find planted faults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_another_model(tiny_model: Callable[[str], Any]) -> None:
 
 @pytest.fixture
 def declare(install: Any) -> Callable[[type[faulty.FaultyExecutor]], str]:
-    """``declare(executor)``: the name under which an installed plugin declares it."""
+    """Return ``declare(executor)``, which installs a plugin with the executor and returns the executor's name."""
 
     def make(executor: type[faulty.FaultyExecutor]) -> str:
         install(

@@ -1,4 +1,4 @@
-"""The conformance test of recurrent kernels passes the definitions, and finds faults."""
+"""The conformance test of recurrent kernels accepts the definitions, and finds planted faults."""
 
 from __future__ import annotations
 

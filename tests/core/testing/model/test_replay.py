@@ -1,4 +1,4 @@
-"""The conformance test of recorded forward passes names what a backend does wrong."""
+"""The conformance test of recorded forward passes finds planted faults of backends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .test_attention import Honest
 
 
 class ValuesStayUnread(TorchDispatchMode):
-    """Refuses operations that return a number of a tensor."""
+    """A dispatch mode that refuses operations that read a tensor's value."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default):
@@ -26,7 +26,7 @@ class ValuesStayUnread(TorchDispatchMode):
 
 
 class Recomputed(TokenReplay):
-    """Computes the forward pass of each step anew."""
+    """A replay that computes the forward pass of each step anew."""
 
     def __init__(self, forward: Callable[[ForwardBatch], Tensor]) -> None:
         self.forward = forward
@@ -36,7 +36,7 @@ class Recomputed(TokenReplay):
 
 
 class HonestReplay(Honest, ReplayCapable):
-    """Attends to the sequences of the plan; its recordings compute the forward pass anew."""
+    """A backend that attends to the sequences of the plan, and whose recordings compute the forward pass anew."""
 
     recorded_tokens = 64
     replay: type[TokenReplay] = Recomputed
@@ -79,7 +79,7 @@ class OneRow(Recomputed):
 
 
 class FirstResult(Recomputed):
-    """Returns what it computed first for as many tokens."""
+    """A replay that returns the first result for each number of tokens."""
 
     def __init__(self, forward: Callable[[ForwardBatch], Tensor]) -> None:
         super().__init__(forward)
@@ -91,7 +91,7 @@ class FirstResult(Recomputed):
 
 
 class LastRowAlone(Recomputed):
-    """Computes the rows that are read, but confuses them."""
+    """A replay that computes the rows that are read, in a wrong order."""
 
     def run(self, batch: ForwardBatch) -> Tensor:
         result = super().run(batch)

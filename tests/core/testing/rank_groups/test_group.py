@@ -1,4 +1,4 @@
-"""The conformance test of executors names what is wrong with ranks that share no model."""
+"""The conformance test of executors finds planted faults in groups of ranks that share no model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_built_ins_pass(executor: str) -> None:
 
 
 class Wrapped(Collectives):
-    """Passes every operation on."""
+    """Collectives that forward every operation; subclasses change one."""
 
     def __init__(self, inner: Collectives) -> None:
         super().__init__(inner.rank, inner.size)
@@ -44,7 +44,7 @@ class Wrapped(Collectives):
 
 
 class KeepsItsOwn(Wrapped):
-    """Does not broadcast."""
+    """A broadcast that leaves each rank's own tensor."""
 
     def broadcast(self, x: Tensor) -> None:
         self.inner.broadcast(x.clone())
@@ -56,14 +56,14 @@ class BroadcastsTheLast(Wrapped):
 
 
 class Compressed(Wrapped):
-    """Sends half of the bytes."""
+    """A sum in bfloat16, converted back to the tensor's dtype."""
 
     def all_reduce(self, x: Tensor) -> Tensor:
         return self.inner.all_reduce(x.bfloat16()).to(x.dtype)
 
 
 class OwnFirst(Wrapped):
-    """Adds the tensors of the others to that of the rank."""
+    """A sum that begins with the rank's own tensor, so that its rounding depends on the rank."""
 
     def all_reduce(self, x: Tensor) -> Tensor:
         parts = self.inner.all_gather(x).chunk(self.size, dim=1)
@@ -74,14 +74,14 @@ class OwnFirst(Wrapped):
 
 
 class Widened(Wrapped):
-    """Returns sums of another dtype."""
+    """A sum in float32, whatever dtype the tensor has."""
 
     def all_reduce(self, x: Tensor) -> Tensor:
         return self.inner.all_reduce(x.float())
 
 
 class OneBuffer(Wrapped):
-    """Returns every sum in the same memory."""
+    """Sums that are all returned in the same memory."""
 
     def __init__(self, inner: Collectives) -> None:
         super().__init__(inner)
@@ -93,14 +93,14 @@ class OneBuffer(Wrapped):
 
 
 class Stacked(Wrapped):
-    """Returns the tensors of all ranks below each other."""
+    """A gather that concatenates the tensors along the first dimension instead of the last."""
 
     def all_gather(self, x: Tensor) -> Tensor:
         return torch.cat(self.inner.all_gather(x).chunk(self.size, dim=1))
 
 
 class OwnAtTheEnd(Wrapped):
-    """Orders the tensors from the view of each rank."""
+    """A gather that puts each rank's own tensor at the end."""
 
     def all_gather(self, x: Tensor) -> Tensor:
         parts = self.inner.all_gather(x).chunk(self.size, dim=1)
@@ -108,14 +108,14 @@ class OwnAtTheEnd(Wrapped):
 
 
 class NumbersOfNumpy(Wrapped):
-    """Uses a library that has no bfloat16."""
+    """A sum through numpy, which has no bfloat16."""
 
     def all_reduce(self, x: Tensor) -> Tensor:
         return self.inner.all_reduce(torch.from_numpy(x.numpy()))
 
 
 class MissesTheLastNumbers(Wrapped):
-    """Sends blocks of four numbers."""
+    """A sum in blocks of four numbers, which omits the remaining ones."""
 
     def all_reduce(self, x: Tensor) -> Tensor:
         total, whole = x.clone(), x.numel() // 4 * 4
@@ -124,7 +124,7 @@ class MissesTheLastNumbers(Wrapped):
 
 
 class DoesNotWait(Wrapped):
-    """Returns the sum of the call before if it has the same shape."""
+    """A sum that returns the result of the previous call if the shape is the same."""
 
     last: Tensor | None = None
 
@@ -134,7 +134,7 @@ class DoesNotWait(Wrapped):
 
 
 class WrappedGroup(RankGroup):
-    """Passes everything on to another group."""
+    """A group that forwards everything to another group; subclasses change one method."""
 
     def __init__(self, group: RankGroup) -> None:
         self.group, self.collectives = group, group.collectives
@@ -156,14 +156,14 @@ class DropsEmptyMessages(WrappedGroup):
 
 
 class CutsLongMessages(WrappedGroup):
-    """Has a buffer of 64 KiB."""
+    """A group whose messages are cut at 64 KiB."""
 
     def send(self, message: bytes) -> None:
         self.group.send(message[: 1 << 16])
 
 
 class SendsLongOnesLater(WrappedGroup):
-    """Lets a short message overtake a long one."""
+    """A group in which a short message overtakes a long one."""
 
     waiting: bytes | None = None
 
@@ -188,7 +188,7 @@ class FailsAlways(WrappedGroup):
 
 
 class NeverCloses(WrappedGroup):
-    """Waits for a worker that has failed."""
+    """A group that waits at its end for a worker that has failed."""
 
     def close(self) -> None:
         self.group.close()
@@ -196,7 +196,7 @@ class NeverCloses(WrappedGroup):
 
 
 class Monitored(WrappedGroup):
-    """Leaves a thread that watches the workers."""
+    """A group that leaves behind a thread that watches the workers."""
 
     def __init__(self, group: RankGroup) -> None:
         super().__init__(group)
@@ -215,7 +215,7 @@ Follow = Callable[[int, RankEndpoint], None]
 
 
 def swallowing(follow: Follow) -> Follow:
-    """Workers whose exceptions nobody sees."""
+    """Return a worker program that swallows its exceptions."""
 
     def run(rank: int, endpoint: RankEndpoint) -> None:
         with suppress(Exception):
@@ -225,7 +225,7 @@ def swallowing(follow: Follow) -> Follow:
 
 
 def skipping(follow: Follow) -> Follow:
-    """Only rank 1 receives the first message."""
+    """Return a worker program that drops the first message on every rank but 1."""
 
     def run(rank: int, endpoint: RankEndpoint) -> None:
         if rank > 1:
@@ -236,7 +236,7 @@ def skipping(follow: Follow) -> Follow:
 
 
 def repeating(follow: Follow) -> Follow:
-    """Messages of the last worker that are sent again."""
+    """Return a worker program that receives each message of 100 bytes twice on rank 2."""
 
     def run(rank: int, endpoint: RankEndpoint) -> None:
         again = list[bytes]()
@@ -255,12 +255,12 @@ def repeating(follow: Follow) -> Follow:
 
 
 def numbered_wrongly(follow: Follow) -> Follow:
-    """Workers in the opposite order."""
+    """Return a worker program whose ranks are numbered in reverse order."""
     return lambda rank, endpoint: follow(endpoint.collectives.size - rank, endpoint)
 
 
 class BlockingSends(WrappedGroup):
-    """Returns from ``send`` when every worker has received the message."""
+    """A group whose ``send`` returns only when every worker has received the message."""
 
     def __init__(self, group: RankGroup, received: threading.Semaphore, workers: int) -> None:
         super().__init__(group)
@@ -274,7 +274,7 @@ class BlockingSends(WrappedGroup):
 
 @dataclass(frozen=True)
 class Faulty(Executor):
-    """The built-in executor of threads with a fault."""
+    """The built-in executor of threads, with a planted fault."""
 
     collectives: type[Wrapped] | None = None
     group: Callable[[RankGroup], RankGroup] | None = None

@@ -1,4 +1,4 @@
-"""The model of the engines that tests of deployments start."""
+"""Fixtures of deployment tests: the model of their engines."""
 
 from __future__ import annotations
 

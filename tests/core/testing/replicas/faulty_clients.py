@@ -1,4 +1,4 @@
-"""Engine clients with one fault each, as the author of a deployment could write them."""
+"""Engine clients with one planted fault each, as the author of a deployment could write them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sglang_plug.clients.thread_client import ThreadClient
 
 
 class Wrapped(EngineClient):
-    """Passes everything on to an engine in a thread."""
+    """A client that forwards everything to an engine in a thread; subclasses change one method."""
 
     def __init__(self, launch: EngineLaunch) -> None:
         self.inner = ThreadClient(launch.config, launch.plugins)
@@ -47,7 +47,7 @@ class Wrapped(EngineClient):
 
 
 class ShiftsOutputs(Wrapped):
-    """Gives outputs to the requests by their indices, which change when a request ends."""
+    """Assigns outputs to requests by their indices, which change when a request ends."""
 
     def __init__(self, launch: EngineLaunch) -> None:
         super().__init__(launch)
@@ -83,7 +83,7 @@ class ShiftsOutputs(Wrapped):
 
 
 class FinishesTwice(Wrapped):
-    """Yields the last output again, without tokens."""
+    """Yields the last output a second time, without tokens."""
 
     async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         async for output in super().submit(request):
@@ -185,7 +185,7 @@ class SwapsReplies(Wrapped):
 
 
 class ControlAfterRequests(Wrapped):
-    """Runs control calls while no request is in flight."""
+    """Runs control calls only while no request is in flight."""
 
     def __init__(self, launch: EngineLaunch) -> None:
         super().__init__(launch)
@@ -209,7 +209,7 @@ class ControlAfterRequests(Wrapped):
 
 
 class TakesDuplicates(Wrapped):
-    """Serves a request whose id is in flight under another id."""
+    """Accepts a request whose id is in flight already, under another id."""
 
     def __init__(self, launch: EngineLaunch) -> None:
         super().__init__(launch)
@@ -222,7 +222,7 @@ class TakesDuplicates(Wrapped):
 
 
 class TellsOneReader(Wrapped):
-    """Reports the death of the engine to the first request only."""
+    """Reports the death of the engine to the first reader only."""
 
     def __init__(self, launch: EngineLaunch) -> None:
         super().__init__(launch)
@@ -240,7 +240,7 @@ class TellsOneReader(Wrapped):
 
 
 class ControlHangs(Wrapped):
-    """Does not report the death of the engine to control calls."""
+    """Blocks control calls for ever when the engine has died."""
 
     async def control(self, name: str, **arguments: Any) -> Any:
         try:
@@ -250,7 +250,7 @@ class ControlHangs(Wrapped):
 
 
 class TakesRequestsWhenDead(Wrapped):
-    """Waits with requests for an engine that never comes back."""
+    """Blocks new requests for ever when the engine has died."""
 
     async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         if self.inner.failure is not None:
@@ -260,7 +260,7 @@ class TakesRequestsWhenDead(Wrapped):
 
 
 class WaitsOnce(Wrapped):
-    """Tells one of those that wait for a failure."""
+    """Reports a failure only to the first of several waiting tasks."""
 
     waiting = False
 
@@ -312,14 +312,14 @@ class DrainsAtClose(Wrapped):
 
 
 class NeverCloses(Wrapped):
-    """Leaves its engine running."""
+    """Leaves its engine running after ``close``."""
 
     async def close(self) -> None:
         pass
 
 
 class ListensLate(Wrapped):
-    """Reports only the steps in which something was decoded."""
+    """Reports only the steps with decoding sequences."""
 
     def on_step(self, listener: Callable[[StepStats], None]) -> None:
         self.inner.on_step(lambda stats: listener(stats) if stats.decode_sequences else None)
@@ -332,7 +332,7 @@ class NoInfo(Wrapped):
 
 
 class AbortsOnlyWhenClosed(Wrapped):
-    """Aborts when the iterator is closed, but not when the task that reads is cancelled."""
+    """Aborts a request when the iterator is closed, but not when the reading task is cancelled."""
 
     def __init__(self, launch: EngineLaunch) -> None:
         super().__init__(launch)

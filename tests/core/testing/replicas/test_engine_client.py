@@ -1,4 +1,4 @@
-"""The conformance test of deployments accepts right ones and names what is wrong with others."""
+"""The conformance test of deployments accepts correct clients and names the faults of others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_built_in_deployments_pass(name: str, model: str) -> None:
 
 
 class Whole(Wrapped):
-    """Keeps the outputs until the last one."""
+    """Returns all outputs at the end, merged into one."""
 
     async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         outputs = [output async for output in super().submit(request)]
@@ -53,7 +53,7 @@ class LosesTokens(Wrapped):
 
 
 class NeverEnds(Wrapped):
-    """Ends without an output that has finish set."""
+    """Ends without an output whose ``finish`` is set."""
 
     async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         async for output in super().submit(request):
@@ -61,7 +61,7 @@ class NeverEnds(Wrapped):
 
 
 class ComputesOn(Wrapped):
-    """Reads on in the background after its iterator was closed."""
+    """Continues to read in the background after its iterator was closed."""
 
     def __init__(self, launch: EngineLaunch) -> None:
         super().__init__(launch)
@@ -88,7 +88,7 @@ class ComputesOn(Wrapped):
 
 
 class Unmerged(ComputesOn):
-    """Aborts, but keeps every output apart, and lets nobody wait."""
+    """Aborts, but neither merges outputs nor makes the engine wait for slow readers."""
 
     async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         try:
@@ -101,7 +101,7 @@ class Unmerged(ComputesOn):
 
 
 class ShowsRefusals(Wrapped):
-    """Gives a refusal as an output."""
+    """Yields an output for a refusal, instead of raising it."""
 
     async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         try:
@@ -120,7 +120,7 @@ class AnswersAnything(Wrapped):
 
 
 class OneListener(Wrapped):
-    """Calls the last listener only."""
+    """Calls only the listener that was added last."""
 
     listener: Callable[[StepStats], None] | None = None
 
@@ -136,7 +136,7 @@ class CannotBeKilled(Wrapped):
 
 
 class HidesItsDeath(Wrapped):
-    """Ends requests in flight as if they had been aborted."""
+    """Ends requests in flight as aborted when the engine dies."""
 
     async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
         try:
@@ -162,7 +162,7 @@ class ClosesOnce(Wrapped):
 
 
 class EngineErrors(Wrapped):
-    """Reports every failed start as the death of the engine."""
+    """Raises ``EngineError`` for every failed start, also for configuration errors."""
 
     async def start(self) -> Mapping[str, Any]:
         try:
@@ -172,7 +172,7 @@ class EngineErrors(Wrapped):
 
 
 class IgnoresConfiguration(Wrapped):
-    """Starts an engine with a configuration of its own."""
+    """Starts an engine with another configuration than the given one."""
 
     def __init__(self, launch: EngineLaunch) -> None:
         cache = replace(launch.config.cache, prefix_cache="auto")
@@ -180,7 +180,7 @@ class IgnoresConfiguration(Wrapped):
 
 
 class StartsOn(Wrapped):
-    """Cannot be cancelled while it starts."""
+    """Ignores cancellation while it starts."""
 
     async def start(self) -> Mapping[str, Any]:
         starting = asyncio.ensure_future(super().start())
@@ -193,7 +193,7 @@ class StartsOn(Wrapped):
 
 
 class NeedsItsLoop(Wrapped):
-    """Can be killed from the event loop only."""
+    """Can be killed only from the event loop's thread."""
 
     def kill(self) -> None:
         asyncio.get_running_loop().call_soon(self.inner.kill)
@@ -205,7 +205,7 @@ class NoFingerprint(Wrapped):
 
 
 class Pretends(Wrapped):
-    """Returns the server's fingerprint for that of an engine with its own plugins."""
+    """Returns the server's fingerprint instead of its engine's, which discovers plugins itself."""
 
     def __init__(self, launch: EngineLaunch) -> None:
         super().__init__(replace(launch, plugins=Plugins.discover(launch.config.plugins)))

@@ -1,4 +1,4 @@
-"""The conformance test of deployments names faults of clients, and does not wait for what never happens."""
+"""The conformance test of deployments names faults of clients, and does not wait for ever."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.core.testing.replicas import faulty_clients as faulty
 
 pytestmark = pytest.mark.whole_engine
 TIMEOUT = 6.0
-"""Seconds until something counts as not happening."""
+"""Seconds after which an expected event counts as missing."""
 
 Make = Callable[[EngineLaunch], EngineClient]
 
@@ -69,7 +69,7 @@ def test_what_never_happens_is_named(client: Make, message: str, model: str, mon
 
 @pytest.fixture
 def unclosed_clients() -> Iterator[list[EngineClient]]:
-    """Engines that nobody has closed."""
+    """Clients whose engines are still running."""
     engines = list[EngineClient]()
     yield engines
     for engine in engines:

@@ -1,4 +1,4 @@
-"""The conformance test of routing policies accepts right ones and names what is wrong with others."""
+"""The conformance test of routing policies accepts correct ones and names the faults of others."""
 
 from __future__ import annotations
 

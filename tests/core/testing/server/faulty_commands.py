@@ -1,4 +1,4 @@
-"""Commands with planted bugs; a plugin for ``--plugin``."""
+"""Commands with planted faults; a plugin for ``--plugin``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes with planted bugs; a plugin for ``--plugin``."""
+"""Routes with planted faults; a plugin for ``--plugin``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Further commands with planted bugs; a plugin for ``--plugin``."""
+"""Further commands with planted faults; a plugin for ``--plugin``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Correct:
 
 
 class MakesAFolder(Correct):
-    """Makes its folder before anything is run."""
+    """A command that creates a folder when its options are declared."""
 
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
         super().arguments(parser, plugins)
@@ -32,7 +32,7 @@ class MakesAFolder(Correct):
 
 
 class NeedsAFile(Correct):
-    """Reads a configuration of the current folder for its help."""
+    """A command that reads a file of the working directory when its options are declared."""
 
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
         super().arguments(parser, plugins)
@@ -40,14 +40,14 @@ class NeedsAFile(Correct):
 
 
 class Percent(Correct):
-    """Has a help that argparse cannot format."""
+    """A command whose help contains a percent sign that argparse cannot format."""
 
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
         parser.add_argument("--share", type=int, default=3, help="100% of the lines")
 
 
 class Colours(Correct):
-    """Colours an output that no terminal shows."""
+    """A command that prints colours although its output is no terminal."""
 
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
         if options.lines < 0:
@@ -63,7 +63,7 @@ class ReturnsTrue(Correct):
 
 
 class ReportsClosedOutput(Correct):
-    """Takes a closed output for an error."""
+    """A command that reports an error when its output is closed."""
 
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
         try:
@@ -76,7 +76,7 @@ class ReportsClosedOutput(Correct):
 
 
 class ErrorsOnOutput(Correct):
-    """Prints what is wrong to standard output."""
+    """A command that prints errors to standard output."""
 
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
         if options.lines < 0:
@@ -86,7 +86,7 @@ class ErrorsOnOutput(Correct):
 
 
 class SwallowsStatus(Correct):
-    """Says what is wrong, and ends as if nothing were."""
+    """A command that reports an error but exits with status 0."""
 
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
         if options.lines < 0:
@@ -95,7 +95,7 @@ class SwallowsStatus(Correct):
 
 
 class LogsErrors(Correct):
-    """Logs the traceback of a user's error."""
+    """A command that logs the traceback of a user's error."""
 
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
         import logging
@@ -108,7 +108,7 @@ class LogsErrors(Correct):
 
 
 class LeavesAThread(Correct):
-    """Leaves a thread that nothing ends."""
+    """A command that leaves a running thread behind."""
 
     def run(self, options: argparse.Namespace, plugins: Plugins) -> int:
         threading.Thread(target=threading.Event().wait).start()
@@ -116,7 +116,7 @@ class LeavesAThread(Correct):
 
 
 class PrintsAtStart(Correct):
-    """Prints a greeting before its options are read."""
+    """A command that prints text before its options are parsed."""
 
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
         super().arguments(parser, plugins)
@@ -124,7 +124,7 @@ class PrintsAtStart(Correct):
 
 
 class ReplacesHelp(Correct):
-    """Prints a help of its own."""
+    """A command that prints a help text of its own."""
 
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
         super().arguments(parser, plugins)
@@ -132,7 +132,7 @@ class ReplacesHelp(Correct):
 
 
 class TakesTheOptionOfAll(Correct):
-    """Declares an option that the program has already."""
+    """A command that declares an option which the program has already."""
 
     def arguments(self, parser: argparse.ArgumentParser, plugins: Plugins) -> None:
         super().arguments(parser, plugins)

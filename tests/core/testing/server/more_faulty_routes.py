@@ -1,4 +1,4 @@
-"""Further routes with planted bugs; a plugin for ``--plugin``."""
+"""Further routes with planted faults; a plugin for ``--plugin``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def checked(request: Request) -> dict[str, Any]:
 
 
 def refuse(status: int, message: str) -> Response:
-    """An error as fastapi has it, not as OpenAI's clients expect it."""
+    """Return an error in FastAPI's format instead of OpenAI's."""
     return JSONResponse({"detail": message}, status)
 
 
@@ -97,7 +97,7 @@ async def deep_bodies(request: Request) -> Response:
 
 
 async def keeps_the_lock(request: Request) -> Response:
-    """Does not release its slot after an error."""
+    """Keep a semaphore acquired after an error."""
     await slots.acquire()
     body = await checked(request)
     slots.release()
@@ -121,7 +121,7 @@ async def quoted_events(request: Request) -> Response:
 
 
 async def broken_lines(request: Request) -> Response:
-    """Puts a text with line breaks into an event."""
+    """Send an event whose data contains a line break."""
     await checked(request)
     return StreamingResponse(iter(["data: one\ntwo\n\n"]), media_type="text/event-stream")
 
@@ -137,13 +137,13 @@ async def long_job(body: dict[str, Any]) -> Job:
 
 
 async def generates_on(request: Request) -> Response:
-    """Generates for clients that have left, too."""
+    """Generate to the end even if the client has disconnected."""
     output = await engines["engine"].complete(await long_job(await checked(request)))
     return JSONResponse({"text": output.text})
 
 
 async def streams_on(request: Request) -> Response:
-    """Reads the engine in a task that outlives its client."""
+    """Stream from a task that continues after the client has disconnected."""
     job = await long_job(await checked(request))
     queue: asyncio.Queue[str | None] = asyncio.Queue()
 
@@ -164,7 +164,7 @@ async def streams_on(request: Request) -> Response:
 
 
 async def counts_calls(request: Request) -> Response:
-    """Has a state that grows with each request, and fails beyond a size."""
+    """Count calls, and fail after six of them."""
     body = await checked(request)
     counts["calls"] = counts.get("calls", 0) + 1
     if counts["calls"] > 6:
@@ -173,7 +173,7 @@ async def counts_calls(request: Request) -> Response:
 
 
 async def created(request: Request) -> Response:
-    """Answers with a content type that does not fit."""
+    """Answer JSON with the content type of an event stream."""
     body = await checked(request)
     return JSONResponse({"text": body["text"]}, media_type="text/event-stream")
 
@@ -185,7 +185,7 @@ async def wrong_length(request: Request) -> Response:
 
 
 async def shows_the_trace(request: Request) -> Response:
-    """Sends its traceback to the client."""
+    """Send a traceback to the client."""
     import traceback
 
     try:

@@ -16,7 +16,7 @@ def test_built_in_observers_pass(name: str) -> None:
 
 
 class Counting(Observer):
-    """Counts the tokens of requests that are being served."""
+    """A correct observer, which counts the tokens of requests in flight."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, int] = {}
@@ -66,7 +66,7 @@ class Waiting(Observer):
 
 
 class SlowlyWriting(Observer):
-    """Takes so long that thousands of requests would have no end."""
+    """An observer that takes 0.2 seconds for each request."""
 
     def on_request(self, event: RequestEvent) -> None:
         time.sleep(0.2)

@@ -24,7 +24,7 @@ def server() -> Iterator[RunningServer]:
 
 @pytest.fixture(autouse=True)
 def nothing_left(server: RunningServer) -> Iterator[None]:
-    """End what a faulty route has left behind, which would make the server slow for the next one."""
+    """Abort the requests that a faulty route left running, which would make the server slow for the next test."""
     yield
     assert server.send("POST", "/abort_request", b'{"abort_all": true}').status == 200
 
@@ -99,7 +99,7 @@ def test_planted_bugs_are_named(name: str, message: str, server: RunningServer) 
 def test_outputs_that_nobody_waits_for_are_named(name: str, server: RunningServer) -> None:
     requests = [("POST", f"/{name}", {"text": "one", "max_tokens": 3})]
     pattern = "tokens were generated for 3 clients that left at once|sequences are still served .* clients have left"
-    with pytest.raises(AssertionError, match=pattern):  # the second one where the machine is slow
+    with pytest.raises(AssertionError, match=pattern):  # the second message occurs on a slow machine
         check_route(name, requests, server=server.url, key=KEY)
 
 

@@ -50,14 +50,14 @@ class Fraction(SequenceDrafter):
 
 
 class Short(SequenceDrafter):
-    """Needs three tokens of output."""
+    """Fails for outputs of fewer than three tokens."""
 
     def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
         return [tokens[2]]
 
 
 class Learned(SequenceDrafter):
-    """Continues as any earlier sequence did, whoever it belonged to."""
+    """Drafts from the tokens of all sequences, also those of other tenants."""
 
     def __init__(self, following: dict[int, int], last: int) -> None:
         self.following, self.last = following, last
@@ -88,7 +88,7 @@ class KeepsSalts(Drafter):
 
 
 class Following(SequenceDrafter):
-    """Proposes what followed the last token earlier in the sequence."""
+    """Proposes the token that followed the last occurrence of the last token in the sequence."""
 
     def __init__(self, positions: dict[int, int]) -> None:
         self.tokens, self.positions = list[int](), positions
@@ -103,7 +103,7 @@ class Following(SequenceDrafter):
 
 
 class Copying(Following):
-    """Copies the whole sequence for each token."""
+    """Copies the whole sequence for each token, which takes quadratic time."""
 
     def propose(self, tokens: Sequence[int], max_draft_tokens: int) -> Sequence[int]:
         self.tokens = [*self.tokens]
@@ -111,7 +111,7 @@ class Copying(Following):
 
 
 class SharesPositions(Drafter):
-    """Keeps the positions of tokens in a sequence where all sequences see them."""
+    """Keeps the positions of tokens in a dictionary that all sequences share."""
 
     positions: ClassVar[dict[int, int]] = {}
 
@@ -148,7 +148,7 @@ def test_one_that_keeps_its_contract_passes(drafter: type[Drafter]) -> None:
 
 
 class ReadsEveryBeginning(Drafter):
-    """Takes quadratic time for a prompt."""
+    """Slices every prefix of a prompt, which takes quadratic time."""
 
     def begin(self, prompt: Sequence[int], *, salt: str) -> SequenceDrafter:
         self.longest = max((len(prompt[:end]) for end in range(len(prompt))), default=0)

@@ -1,4 +1,4 @@
-"""The conformance test of KV stores passes for the built-in ones and names what others break."""
+"""The conformance test of KV stores accepts the built-in ones and names the faults of others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_store_is_found_by_its_name() -> None:
 
 
 class Host(HostStore):
-    """The host store, to be broken."""
+    """The built-in host store, of which subclasses change one method."""
 
     def __init__(self, folder: Path, capacity: int) -> None:
         super().__init__(HostSettings(bytes=capacity))
@@ -72,12 +72,12 @@ class Bytes(Host):
 
 class Keeping(Host):
     def clear(self) -> None:
-        """Keep everything."""
+        """Ignore the call, and keep all blocks."""
 
 
 class KeepingDeleted(Host):
     def delete(self, keys: Sequence[bytes]) -> None:
-        """Keep everything."""
+        """Ignore the call, and keep the blocks."""
 
 
 class Limitless(Host):
@@ -86,14 +86,14 @@ class Limitless(Host):
 
 
 class Generous(Host):
-    """Takes four times its budget, and says the truth about it."""
+    """Uses four times its budget, and reports its size correctly."""
 
     def __init__(self, folder: Path, capacity: int) -> None:
         super().__init__(folder, 4 * capacity)
 
 
 class CountsTwice(Host):
-    """Counts a block each time that it is stored."""
+    """Counts the bytes of a block each time that it is stored."""
 
     def store(self, blocks: Sequence[KVBlock]) -> None:
         self._bytes += sum(block.data.nbytes for block in blocks if block.key in self._blocks)

@@ -1,4 +1,4 @@
-"""The conformance test of KV stores passes for stores that transfer, and names what others break."""
+"""The conformance test of KV stores accepts stores that transfer blocks, and names the faults of others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sglang_plug_backends.kv_stores.settings import HostSettings
 
 
 class Local(HostStore, KVTransferStore):
-    """Sends blocks to stores of the same process."""
+    """A correct store, which sends blocks to other stores of the same process."""
 
     def __init__(self, folder: Path, capacity: int) -> None:
         super().__init__(HostSettings(bytes=capacity))
@@ -97,14 +97,14 @@ class Replaces(Local):
 
 
 class StoresParts(Local):
-    """Takes the first part of a block for the block."""
+    """Stores each part of a block as the whole block."""
 
     def send_parts(self, parts: Sequence[KVBlockPart], address: str) -> None:
         STORES[address].store([KVBlock(part.key, part.data) for part in parts])
 
 
 class FillsParts(Local):
-    """Makes a block of each part, with zeros instead of those that are missing."""
+    """Stores a block for each part, with zeros in place of the missing parts."""
 
     def send_parts(self, parts: Sequence[KVBlockPart], address: str) -> None:
         for part in parts:
@@ -114,7 +114,7 @@ class FillsParts(Local):
 
 
 class CountsParts(Local):
-    """Takes a block for complete once three parts are there."""
+    """Treats a block as complete when three parts have arrived, whichever they are."""
 
     def __init__(self, folder: Path, capacity: int) -> None:
         super().__init__(folder, capacity)
@@ -134,7 +134,7 @@ class CountsParts(Local):
 
 
 class MixesParts(Local):
-    """Puts the parts together in the order in which blocks arrived, the last one first."""
+    """Joins the parts of a block in reverse order of their arrival."""
 
     def __init__(self, folder: Path, capacity: int) -> None:
         super().__init__(folder, capacity)

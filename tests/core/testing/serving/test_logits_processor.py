@@ -1,4 +1,4 @@
-"""The conformance test of logits processors names what processors with request fields break."""
+"""The conformance test of logits processors finds faults of processors with request fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Fields:
 
 
 class Unused(LogitsProcessor):
-    """Is never used."""
+    """A logits processor that must never be called."""
 
     def prepare(self, request: ProcessorRequest) -> float | None:
         return None
@@ -41,7 +41,7 @@ def test_a_case_is_named_by_what_its_request_sets() -> None:
 
 
 class LastToken(LogitsProcessor):
-    """Forbids the last token, and reads it on the host after some steps."""
+    """Forbids the last token, and reads it from the device after some steps."""
 
     needs_tokens = True
 

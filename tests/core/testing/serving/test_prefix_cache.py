@@ -17,7 +17,7 @@ def test_built_in_caches_pass(name: str) -> None:
 
 
 class Page:
-    """A page of a trie."""
+    """A node of the trie, with one page."""
 
     def __init__(self, key: tuple[int, ...], slots: list[int], parent: Page | None, now: float, priority: int) -> None:
         self.key, self.slots, self.parent, self.locks = key, slots, parent, 0
@@ -27,7 +27,7 @@ class Page:
 
 
 class Trie(PrefixCache):
-    """A correct cache with a node for each page, slow and simple."""
+    """A correct prefix cache with a node for each page, slow and simple."""
 
     def __init__(self, page_size: int, policy: Any, clock: Any) -> None:
         super().__init__(page_size, policy, clock)
@@ -293,7 +293,7 @@ class CountsLocked(Trie):
 
 
 class KeepsTheCallersLists(Trie):
-    """Makes keys when they are needed."""
+    """Keeps references to the caller's lists, and inserts them only at the next match."""
 
     def __init__(self, page_size: int, policy: Any, clock: Any) -> None:
         super().__init__(page_size, policy, clock)
@@ -356,7 +356,7 @@ class FailsItsOwnCheck(Trie):
 
 
 class SlicesAgain(Trie):
-    """Compares each prefix of a prompt from its start."""
+    """Slices each prefix of a prompt from its start, which takes quadratic time."""
 
     def walk(self, tokens: Sequence[int], salt: str, priority: int) -> list[Page]:
         for end in range(0, len(tokens), self.page_size):
@@ -365,7 +365,7 @@ class SlicesAgain(Trie):
 
 
 class HashOnly(Trie):
-    """Takes pages for equal whose hashes are: those of -1 and -2 are."""
+    """Compares only the hashes of pages, which are equal for -1 and -2."""
 
     def pages_of(self, tokens: Sequence[int]) -> Any:
         return [hash(page) for page in super().pages_of(tokens)]

@@ -112,7 +112,7 @@ class ChangesTokens(FirstCome):
 
 
 class Remembers(FirstCome):
-    """Looks up sequences that have left."""
+    """Keeps sequences that have left the queue, and looks them up in the prefix cache."""
 
     def __init__(self) -> None:
         self.known: dict[int, Any] = {}
@@ -203,7 +203,7 @@ def test_planted_bugs_are_named(policy: Callable[[], Any], message: str) -> None
 
 
 class Accounts(FirstCome):
-    """Keeps what each active caller has used, and lets callers with little go before those with much."""
+    """Counts what each active caller has used, and admits the callers with the least use first."""
 
     def __init__(self) -> None:
         self.used: dict[str, int] = {}
@@ -257,7 +257,7 @@ class KeepsAllCallers(Accounts):
 
 
 class ForgetsTheUnnamed(Accounts):
-    """Takes the caller without a name for none."""
+    """Ignores the caller with an empty name."""
 
     def activated(self, caller: str, weight: float) -> None:
         if caller:

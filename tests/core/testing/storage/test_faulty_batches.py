@@ -1,4 +1,4 @@
-"""The conformance test of stores names faults in batches, their results and their claims."""
+"""The conformance test of stores finds faults in batches, their results and their claims."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class ListsBatchesOfAll(Wrapped):
 
 
 class LosesMetadata(Wrapped):
-    """Stores no metadata as empty ones."""
+    """Stores empty metadata where there are none."""
 
     async def add_batch(self, batch: BatchRecord) -> None:
         await super().add_batch(replace(batch, metadata=batch.metadata or {}))
 
 
 class LosesTotal(Wrapped):
-    """Sets the number of lines at each change of the status."""
+    """Loses the number of lines when the status changes."""
 
     async def batch(self, id: str, owner: str | None = None) -> BatchRecord:
         batch = await super().batch(id, owner)
@@ -70,7 +70,7 @@ class ForgetsReasoningTokens(Wrapped):
 
 
 class CutsPayloads(Wrapped):
-    """Keeps payloads in a column of 64 KiB."""
+    """Truncates payloads to 64 KiB."""
 
     async def add_results(self, id: str, results: Sequence[LineResult], worker: str = "") -> None:
         await super().add_results(id, [replace(result, payload=result.payload[:65535]) for result in results], worker)
@@ -83,7 +83,7 @@ class AsciiPayloads(Wrapped):
 
 
 class StoresWhatFits(Wrapped):
-    """Stores the results one after the other, until one does not fit."""
+    """Stores results one by one, so that a failure leaves a part of them."""
 
     async def add_results(self, id: str, results: Sequence[LineResult], worker: str = "") -> None:
         for result in results:
@@ -96,14 +96,14 @@ class OnlySuccessIsDone(Wrapped):
 
 
 class RepeatsResults(Wrapped):
-    """Returns the line that the last answer ended with again."""
+    """Begins a page of results with the last line of the previous page."""
 
     async def results(self, id: str, succeeded: bool, *, after: int, limit: int) -> Sequence[tuple[int, bytes]]:
         return await super().results(id, succeeded, after=max(0, after - 1), limit=limit)
 
 
 class ResultsAsText(Wrapped):
-    """Sorts lines as texts: 10 before 2."""
+    """Sorts line numbers as text, with 10 before 2."""
 
     async def results(self, id: str, succeeded: bool, *, after: int, limit: int) -> Sequence[tuple[int, bytes]]:
         rows = sorted(await super().results(id, succeeded, after=0, limit=1 << 20), key=lambda row: str(row[0]))
@@ -132,7 +132,7 @@ class ReleasesNothing(Wrapped):
 
 
 class ReleasesAll(Wrapped):
-    """Ends the claims of every worker."""
+    """Releases the claims of all workers."""
 
     workers: ClassVar[set[str]] = set()
 
@@ -163,7 +163,7 @@ class ForgetsAbandoned(Wrapped):
 
 
 class NoInputNeeded(Wrapped):
-    """Adds a batch whose input was deleted."""
+    """Adds a batch whose input file was deleted."""
 
     async def add_batch(self, batch: BatchRecord) -> None:
         with suppress(UnknownId):
@@ -181,7 +181,7 @@ class KeepsOldBatches(Wrapped):
 
 
 class NoErrorFile(Wrapped):
-    """Adds one file when a batch ends."""
+    """Registers only one of the output and error files when a batch ends."""
 
     async def finish(
         self, id: str, to: BatchStatus, now: int, *, output: FileRecord | None, error: FileRecord | None, **more: Any
@@ -200,7 +200,7 @@ class OwnerlessOutput(Wrapped):
 
 
 class RenewsAll(Wrapped):
-    """Sets the end of the claims of every worker."""
+    """Renews the claims of all workers."""
 
     workers: ClassVar[set[str]] = set()
 
@@ -229,7 +229,7 @@ class RemovesAllResults(Wrapped):
 
 
 class LosesUpdates(Wrapped):
-    """Counts results in a second step."""
+    """Reads and writes the count of results in separate steps, so that concurrent updates are lost."""
 
     def __init__(self, folder: Path, context: StoreContext) -> None:
         super().__init__(folder, context)
@@ -247,7 +247,7 @@ class LosesUpdates(Wrapped):
 
 
 class KeyErrors(Wrapped):
-    """Raises its own error for an unknown id."""
+    """Raises ``KeyError`` for an unknown id."""
 
     async def batch(self, id: str, owner: str | None = None) -> BatchRecord:
         try:

@@ -1,4 +1,4 @@
-"""The conformance test of stores names faults in files, their pages and their contents."""
+"""The conformance test of stores finds faults in files, their pages and their contents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.core.testing.storage.wrapped import Wrapped
 
 
 class SortsByTime(Wrapped):
-    """Sorts by time of creation, in which files of one second have no order."""
+    """Sorts by time of creation, which does not order files of the same second."""
 
     async def files(self, *, limit: int, after: str | None, **filters: Any) -> Page[FileRecord]:
         files = list((await super().files(limit=1000, after=None, **filters)).items)
@@ -41,7 +41,7 @@ class SortsByTime(Wrapped):
 
 
 class FiltersPages(Wrapped):
-    """Selects the purpose within a page."""
+    """Filters by purpose after the page was selected."""
 
     async def files(self, *, purpose: str | None = None, **options: Any) -> Page[FileRecord]:
         page = await super().files(**options)
@@ -49,7 +49,7 @@ class FiltersPages(Wrapped):
 
 
 class FullPagesHaveMore(Wrapped):
-    """Takes a full page for one that others follow."""
+    """Reports that more files follow each full page."""
 
     async def files(self, *, limit: int, **options: Any) -> Page[FileRecord]:
         page = await super().files(limit=limit, **options)
@@ -57,7 +57,7 @@ class FullPagesHaveMore(Wrapped):
 
 
 class StartsAgainAfterUnknown(Wrapped):
-    """Begins at the beginning if the last entry of the page before is gone."""
+    """Restarts with the first page if the last entry of the previous page was removed."""
 
     async def files(self, *, after: str | None, **options: Any) -> Page[FileRecord]:
         try:
@@ -72,7 +72,7 @@ class RemovesForAnybody(Wrapped):
 
 
 class RemovesNeighbours(Wrapped):
-    """Removes every file whose id begins with the one that was asked for."""
+    """Removes every file whose id begins with the given one."""
 
     async def remove_file(self, id: str, owner: str | None = None) -> None:
         await super().remove_file(id, owner)
@@ -96,7 +96,7 @@ class AsciiNames(Wrapped):
 
 
 class CleansNames(Wrapped):
-    """Takes the client's name for a path."""
+    """Treats the client's file name as a path."""
 
     async def add_file(self, file: FileRecord) -> None:
         await super().add_file(replace(file, filename=Path(file.filename).name))
@@ -120,7 +120,7 @@ class MissingIsEmpty(Wrapped):
 
 
 class OneContentAtATime(Wrapped):
-    """Writes every content to the one that was created last."""
+    """Writes all contents to the file that was created last."""
 
     writer: ContentWriter | None = None
 
@@ -149,7 +149,7 @@ class SharedWriter(ContentWriter):
 
 
 class CountsNothing(ContentWriter):
-    """Has no size."""
+    """A content writer that always reports a size of 0."""
 
     def __init__(self, writer: ContentWriter) -> None:
         self._writer, self.size = writer, 0
@@ -170,7 +170,7 @@ class WithoutSize(Wrapped):
 
 
 class KeepsCommitted(CountsNothing):
-    """Discards only what was not committed."""
+    """A content writer that does not discard what was committed."""
 
     committed = False
 
@@ -203,7 +203,7 @@ class ChecksRoomLate(Wrapped):
 
 
 class ClosesForGood(Wrapped):
-    """Cannot be used after ``close``."""
+    """A store that cannot be used after ``close``."""
 
     closed = False
 
@@ -228,7 +228,7 @@ class ClosesOnce(Wrapped):
 
 
 class ClosesUnderCalls(Wrapped):
-    """Lets running calls fail when it is closed."""
+    """A store whose running calls fail when it is closed."""
 
     closed = 0
 

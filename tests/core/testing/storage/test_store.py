@@ -1,4 +1,4 @@
-"""The conformance test of stores passes for the built-in one and names what others break."""
+"""The conformance test of stores accepts the built-in one and names the faults of others."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_a_store_is_found_by_its_name() -> None:
 
 
 class Broken(SQLiteStore):
-    """The built-in store, to be broken."""
+    """The built-in store, of which subclasses change one method."""
 
     def __init__(self, folder: Path, context: StoreContext) -> None:
         super().__init__(replace(context, folder=str(folder)))
 
     def execute(self, statement: str, *values: Any) -> list[sqlite3.Row]:
-        """Change or read the store's file without the store, and return the rows."""
+        """Run a statement on the store's database file, and return the rows."""
         with closing(sqlite3.connect(self.folder / DATABASE, isolation_level=None)) as database:
             database.row_factory = sqlite3.Row
             return database.execute(statement, values).fetchall()
@@ -68,7 +68,7 @@ class ShowsFilesToAll(Broken):
 
 
 class RepeatsOnPages(Broken):
-    """Begins a page with the entry that the last one ended with."""
+    """Begins a page with the last entry of the previous page."""
 
     async def files(self, *, limit: int, after: str | None, **filters: Any) -> Page[FileRecord]:
         page = await super().files(limit=limit, after=after, **filters)
@@ -91,7 +91,7 @@ class LosesTheEnd(Broken):
 
 
 class Keeps(ContentWriter):
-    """Writes what was handed over when it commits."""
+    """A content writer that writes the caller's buffers only when it commits."""
 
     def __init__(self, writer: ContentWriter) -> None:
         self._writer, self._parts, self.size = writer, list[bytes | bytearray](), 0
@@ -120,7 +120,7 @@ class HasNoLimits(Broken):
 
 
 class AllowsEverything(Broken):
-    """Sets any status."""
+    """Accepts any change of the status."""
 
     async def move(self, id: str, to: BatchStatus, now: int, **more: Any) -> BatchRecord:
         if to == "validating":
@@ -136,7 +136,7 @@ class CountsTwice(Broken):
 
 
 class IgnoresClaims(Broken):
-    """Accepts results whoever holds the line."""
+    """Accepts results of workers that have not claimed the line."""
 
     async def add_results(self, id: str, results: Sequence[LineResult], worker: str = "") -> None:
         holders = self.execute("SELECT worker FROM claims WHERE batch = ? AND line = ?", id, results[0].line)
@@ -144,14 +144,14 @@ class IgnoresClaims(Broken):
 
 
 class ClaimsForever(Broken):
-    """Lets no claim expire."""
+    """Renews claims so that they never expire."""
 
     async def renew(self, id: str, worker: str, seconds: float) -> None:
         await super().renew(id, worker, max(seconds, 1e9))
 
 
 class ClaimsTwice(Broken):
-    """Looks for free lines first, and claims them later."""
+    """Reads the free lines and claims them in separate steps, so that two workers can claim one line."""
 
     async def claim(self, id: str, lines: Iterable[int], worker: str, seconds: float) -> set[int]:
         lines = list(lines)
@@ -169,7 +169,7 @@ class ClaimsTwice(Broken):
 
 
 class SharesTheWhole(Broken):
-    """Lets several workers hold a batch as a whole."""
+    """Lets several workers claim a whole batch."""
 
     async def claim(self, id: str, lines: Iterable[int], worker: str, seconds: float) -> set[int]:
         lines = list(lines)
@@ -178,7 +178,7 @@ class SharesTheWhole(Broken):
 
 
 class FinishesTwice(Broken):
-    """Checks the status before, and not while it ends the batch."""
+    """Checks the status before it ends the batch, in a separate step."""
 
     async def finish(self, id: str, to: BatchStatus, now: int, **more: Any) -> BatchRecord | None:
         before = (await self.batch(id)).status
@@ -212,7 +212,7 @@ def test_what_is_wrong_is_named(make: Any, message: str) -> None:
 
 
 class LosesResults(SQLiteStore):
-    """Says that results are stored before they are."""
+    """Loses the results of the worker ``killed``, as if they were stored after the call returned."""
 
     async def add_results(self, id: str, results: Sequence[LineResult], worker: str = "") -> None:
         if worker != "killed":
@@ -220,7 +220,7 @@ class LosesResults(SQLiteStore):
 
 
 def open_forgetful(folder: Path, context: StoreContext) -> SQLiteStore:
-    """Open a store that loses results of processes that are killed."""
+    """Open a store that loses the results of the worker ``killed``."""
     return LosesResults(replace(context, folder=str(folder)))
 
 
@@ -231,7 +231,7 @@ def test_results_that_are_lost_when_a_process_is_killed_are_named() -> None:
 
 
 class Remembering(Broken):
-    """The built-in store, with responses in memory, which all servers of a folder share."""
+    """The built-in store with responses in memory, which all stores of a folder share."""
 
     kind: ClassVar[type[MemoryResponses]] = MemoryResponses
     shared: ClassVar[dict[tuple[Path, StoreContext], MemoryResponses]] = {}
@@ -256,7 +256,7 @@ class ShowsResponsesToAll(MemoryResponses):
 
 
 class ForgetsUses(MemoryResponses):
-    """Removes the response that was stored first."""
+    """Removes the response that was stored first, even if it was used recently."""
 
     async def get(self, id: str, owner: str | None = None) -> ResponseRecord | None:
         return self._response(id, owner)
@@ -268,7 +268,7 @@ class KeepsEverything(MemoryResponses):
 
 
 class DropsEvents(MemoryResponses):
-    """Returns only the events that a reader has not missed."""
+    """Returns no events of responses that have ended."""
 
     async def read_events(self, id: str, after: int = -1) -> AsyncGenerator[ResponseEvent, None]:
         if id in self._running:
@@ -277,7 +277,7 @@ class DropsEvents(MemoryResponses):
 
 
 class EndsEarly(MemoryResponses):
-    """Does not wait for events."""
+    """Ends the stream instead of waiting for further events."""
 
     async def read_events(self, id: str, after: int = -1) -> AsyncGenerator[ResponseEvent, None]:
         if (running := self._running.get(id)) is not None:

@@ -1,4 +1,4 @@
-"""A layer over the built-in store, to be given faults."""
+"""A wrapper of the built-in store, for planted faults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sglang_plug_api.stores.sqlite.example import open_store
 
 
 class Wrapped(StoreWrapper):
-    """The built-in store, whose answers a subclass changes."""
+    """The built-in store, of which subclasses change the results."""
 
     def __init__(self, folder: Path, context: StoreContext) -> None:
         super().__init__(open_store(folder, context))

@@ -27,7 +27,7 @@ IMAGES = [png(8, 8, 10), png(12, 8, 200), png(4, 20, 90), png(8, 12, 200)]
 
 
 class Squares:
-    """One token for each square of an image."""
+    """A correct media processor with a token for each square of an image."""
 
     def __init__(self, source: MediaSource) -> None:
         if not (source.path / "squares.txt").exists():
@@ -100,11 +100,11 @@ class OneDigest(Squares):
 
 
 class NewDigests(Squares):
-    made = 0
+    count = 0
 
     def media(self, start: int, image: Image.Image) -> Media:
-        self.made += 1
-        return replace(super().media(start, image), digest=hashlib.sha256(str(self.made).encode()).digest())
+        self.count += 1
+        return replace(super().media(start, image), digest=hashlib.sha256(str(self.count).encode()).digest())
 
 
 class DigestOfPosition(Squares):
@@ -149,7 +149,7 @@ class WithoutLimit(Squares):
 
 
 class CountsTheLastImage(Squares):
-    """Compares the pixels of the last image with the limit of all together."""
+    """Compares only the last image's pixels with the limit for all images together."""
 
     def prompt(self, tokens: Sequence[int], images: Sequence[bytes]) -> MediaPrompt:
         limits, self.limits = self.limits, replace(self.limits, request_pixels=1 << 40)
@@ -198,8 +198,8 @@ class OtherDtype(Squares):
     name = "u1"
 
     def media(self, start: int, image: Image.Image) -> Media:
-        made = super().media(start, image)
-        return replace(made, arrays={key: replace(item, dtype=self.name) for key, item in made.arrays.items()})
+        media = super().media(start, image)
+        return replace(media, arrays={key: replace(item, dtype=self.name) for key, item in media.arrays.items()})
 
 
 class WiderDtype(OtherDtype):

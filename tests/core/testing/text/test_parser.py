@@ -36,7 +36,7 @@ def test_built_in_parsers_that_give_nothing_out_at_the_end_fail(key: str) -> Non
 
 
 class Lines(OutputParser):
-    """``CALL name {...}`` on a line of its own."""
+    """A correct parser of calls in the form ``CALL name {...}`` on a line of their own."""
 
     def __init__(self) -> None:
         self.held, self.calls = "", 0
@@ -106,7 +106,7 @@ class Quoting(Lines):
 
 
 class Forgetful(Lines):
-    """Drops at the end what may have become a call."""
+    """Loses text at the end that could have become a call."""
 
     def feed(self, text: str) -> list[Any]:
         self.held += text
@@ -119,7 +119,7 @@ class Forgetful(Lines):
 
 
 class Rereading(Lines):
-    """Reads the whole output again for each piece."""
+    """Reads the whole output again for each piece, which takes quadratic time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class Rereading(Lines):
 
 
 class DropsTheRest(Lines):
-    """Gives nothing out at the end once there was a call."""
+    """Loses the text at the end if there was a call."""
 
     def finish(self) -> list[Any]:
         return [] if self.calls else super().finish()
@@ -144,7 +144,7 @@ class NoBlankLines(Lines):
 
 
 class DropsLastLineBreaks(Lines):
-    """Holds line breaks back, in case that a call follows, and forgets them at the end."""
+    """Holds line breaks back in case a call follows, and loses them at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class DropsLastLineBreaks(Lines):
 
 
 class Recursive(Lines):
-    """Reads the arguments with a recursive reader, and expects only that they are no JSON."""
+    """Reads arguments with a recursive parser, and does not expect a ``RecursionError``."""
 
     def read(self, line: str) -> list[Any]:
         try:
@@ -170,7 +170,7 @@ class Recursive(Lines):
 
 
 class Shared(Lines):
-    """Keeps the part of a line that has no end yet where all instances see it."""
+    """Keeps incomplete lines in a dictionary that all instances share."""
 
     parts: ClassVar[dict[str, str]] = {}
 
@@ -219,7 +219,7 @@ def test_a_parser_whose_answer_depends_on_the_cut_fails() -> None:
 
 
 class Thoughts(OutputParser):
-    """``[[...]]`` at the beginning is reasoning."""
+    """A correct reasoning parser, for reasoning in ``[[...]]`` at the beginning."""
 
     opening, end = "[[", "]]"
 
@@ -258,7 +258,7 @@ def test_a_parser_of_reasoning_passes() -> None:
 
 
 class MarksLeak(Thoughts):
-    """Does not wait for the second character of the end."""
+    """Does not wait for the second character of the end marker."""
 
     def feed(self, text: str) -> list[Any]:
         events = super().feed(text)
@@ -267,7 +267,7 @@ class MarksLeak(Thoughts):
 
 
 class OpensLate(Thoughts):
-    """Decides by the first character alone."""
+    """Recognises the opening marker only if it is in the first piece."""
 
     def feed(self, text: str) -> list[Any]:
         if self.inside is None and text:
@@ -281,7 +281,7 @@ class DropsTheCutOff(Thoughts):
 
 
 class DropsTheEnd(Thoughts):
-    """Loses the beginning of an end marker that never came."""
+    """Loses a partial end marker at the end of the output."""
 
     def finish(self) -> list[Any]:
         return [] if self.inside else super().finish()
@@ -300,7 +300,7 @@ class FailsWithoutEnd(Thoughts):
 
 
 class OneThought(Thoughts):
-    """All instances share where they are."""
+    """Keeps its state in a dictionary that all instances share."""
 
     state: ClassVar[dict[str, Any]] = {"inside": None}
 

@@ -1,4 +1,4 @@
-"""The conformance test of output parsers names those that break what is promised in addition to the events."""
+"""The conformance test of output parsers finds faults in what parsers declare besides their events."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ FUNCTIONS = {"f": {"type": "object", "properties": {"x": {"type": "integer"}}, "
 
 
 class Typed(Lines):
-    """Knows the names of arguments."""
+    """A parser that knows the names of the functions."""
 
     names: tuple[str, ...] = ()
 
     @classmethod
     def for_functions(cls, functions: Mapping[str, Mapping[str, Any]]) -> OutputParser:
-        made = cls()
-        made.names = tuple(functions)
-        return made
+        parser = cls()
+        parser.names = tuple(functions)
+        return parser
 
 
 def test_a_correct_parser_passes() -> None:
@@ -37,7 +37,7 @@ class DropsWhatFollows(Lines):
 
 
 class BeginsWithTheCall(Lines):
-    """Drops the text before the first call."""
+    """Loses the text before the first call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ def test_planted_bugs_are_named(parser: type[OutputParser], message: str) -> Non
 
 
 class Marked(Thoughts):
-    """Names its markers."""
+    """A reasoning parser that declares its markers."""
 
     ends: tuple[str, ...] = ("]]",)
 
@@ -141,7 +141,7 @@ class NeedsAPrompt(Marked):
 
 
 class GivesWholeThoughts(Marked):
-    """Gives reasoning when it has ended."""
+    """Returns reasoning only when it has ended."""
 
     def __init__(self) -> None:
         super().__init__()

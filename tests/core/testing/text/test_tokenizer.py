@@ -29,7 +29,7 @@ NAMES = [bytes([octet]) for octet in range(256)] + [b"<s>", b"</s>"]
 
 
 class Bytes:
-    """A correct tokenizer: a token for each byte, and two special ones."""
+    """A correct tokenizer with a token for each byte, and two special tokens."""
 
     eos_token_ids: Any = (END,)
     special_token_ids: Any = frozenset({START, END})
@@ -152,7 +152,7 @@ class SecretStart(Bytes):
 
 
 class Caches(Bytes):
-    """Gives its own list away."""
+    """Returns its cached list, which the caller may change."""
 
     def __init__(self) -> None:
         self.cache: dict[Any, list[int]] = {}
@@ -208,7 +208,7 @@ class ForgetsTheRest(Bytes):
 
 
 class HoldsEverything(Bytes):
-    """Holds back the last token, and forgets it at the end."""
+    """Holds back the last token, and loses it at the end."""
 
     def decoder(self, *, skip_special: bool = True, prompt: Sequence[int] = ()) -> Any:
         class Late(Stream):
@@ -248,7 +248,7 @@ class RepeatsThePrompt(Bytes):
 
 
 class KeepsTheCallersList(Bytes):
-    """Reads the tokens that it was fed when more are fed."""
+    """Keeps the caller's list, and reads it only when further tokens are fed."""
 
     def decoder(self, *, skip_special: bool = True, prompt: Sequence[int] = ()) -> Any:
         class Lazy(Stream):
@@ -268,14 +268,14 @@ class KeepsTheCallersList(Bytes):
 
 
 class Shared(Bytes):
-    """Uses a buffer of the tokenizer in every call."""
+    """Shares a buffer between calls, which is not thread-safe."""
 
     def __init__(self) -> None:
         self.buffer: list[int] = []
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         self.buffer = [START] if special else []
-        time.sleep(0.0001)  # lets another thread in
+        time.sleep(0.0001)  # lets another thread run
         for octet in super().encode(text, special=False):
             self.buffer.append(octet)
         return list(self.buffer)
@@ -339,7 +339,7 @@ class NoPieceForSpecial(Bytes):
 
 
 class SlowStream(Bytes):
-    """Decodes everything again for each token."""
+    """Decodes all tokens again for each new one, which takes quadratic time."""
 
     def decoder(self, *, skip_special: bool = True, prompt: Sequence[int] = ()) -> Any:
         class Again(Stream):

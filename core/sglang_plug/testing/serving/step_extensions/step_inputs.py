@@ -246,7 +246,8 @@ class CheckedStates(StatePhase):
 
 
 class SometimesFull(StatePhase):
-    """Has no room for a state at every third attempt, so that others must take theirs back."""
+    """A pool of states that is full at every third attempt, so that other extensions must release what they
+    acquired."""
 
     def __init__(self) -> None:
         self._attempts = 0

@@ -1,4 +1,4 @@
-"""The conformance test names what extensions break that hold requests, and tests those that act on parameters."""
+"""The conformance test finds faults of extensions that hold requests, and tests those that depend on parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conformance test names what extensions break that add to outputs, and lets them end requests."""
+"""The conformance test finds faults of extensions that change outputs, and lets extensions end requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_an_extension_may_end_requests() -> None:
 
 
 class Changes(StepExtension, OutputPhase):
-    """Returns what a test tells it to."""
+    """Replaces fields of each output by the given values."""
 
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
@@ -47,7 +47,7 @@ class ReturnsNothing(StepExtension, OutputPhase):
 
 class TakesLess(StepExtension, CachePhase):
     def evicted(self) -> None:  # type: ignore[override]
-        """Lacks an argument, which is noticed only when a prefix is evicted."""
+        """Ignore evictions, although an argument is missing, which is noticed only when a prefix is evicted."""
 
 
 def test_a_method_that_cannot_be_called_as_the_contract_says_is_named() -> None:
@@ -69,7 +69,7 @@ class Misspelled(StepExtension, OutputPhase):
 
 class OwnHelper(EndsAfter):
     def outputs(self) -> int:
-        """Is near ``output``, which is implemented."""
+        """Return the number of ended requests; the name resembles the hook ``output``."""
         return self.ended
 
 

@@ -1,4 +1,4 @@
-"""The conformance test names what extensions break that preempt running sequences."""
+"""The conformance test finds faults of extensions that preempt running sequences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_time_slices_keep_the_contract() -> None:
 
 
 class OldestForNewest(StepExtension, PreemptionPhase):
-    """Preempts running sequences after every few questions."""
+    """A correct extension, which preempts in every ``EVERY``-th call of ``preemption_due``."""
 
     def __init__(self) -> None:
         self.calls = self.preempted = 0

@@ -1,4 +1,4 @@
-"""The conformance test names what extensions break that decide which requests may wait."""
+"""The conformance test finds faults of extensions that decide which requests may wait."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_deadlines_keep_the_contract() -> None:
 
 
 class Remembers(StepExtension, AdmissionPhase, QueuePhase):
-    """Knows the open requests."""
+    """A correct extension, which knows the open requests and names only running ones to be ended."""
 
     def __init__(self) -> None:
         self.open: list[SequenceView] = []
@@ -34,7 +34,7 @@ class Remembers(StepExtension, AdmissionPhase, QueuePhase):
         self.open = [other for other in self.open if other is not sequence]
 
     def ended(self) -> Iterable[Any]:
-        """Name all sequences that have begun, which the engine leaves as they are."""
+        """Yield the sequences with output, which the engine does not end because they do not wait."""
         return [(sequence, RequestError("too late")) for sequence in self.open if sequence.generated]
 
     def end_waiting(self) -> Any:

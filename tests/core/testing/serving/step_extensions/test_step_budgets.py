@@ -1,4 +1,4 @@
-"""The conformance test names what extensions break that choose how many prompt tokens a step has."""
+"""The conformance test finds faults of extensions that set the number of prompt tokens of a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sglang_plug.testing import check_step_extension
 
 
 class Budget:
-    """A fixed number of prompt tokens."""
+    """A step budget with a fixed number of prompt tokens."""
 
     def __init__(self, limit: Any) -> None:
         self.remaining = limit
@@ -28,7 +28,7 @@ class Budget:
 
 
 class FewWhileDecoding(StepExtension, StepBudgetPhase):
-    """Lets steps that decode have a fixed number of prompt tokens, and learns nothing."""
+    """Limits the prompt tokens of steps with decoding sequences to a fixed number."""
 
     def __init__(self, limit: Any = 3, budget: type[Budget] = Budget) -> None:
         self.limit, self.budget = limit, budget
@@ -67,7 +67,7 @@ class SaysNothing(Budget):
 
 
 class Changes(FewWhileDecoding):
-    """Changes a sequence that it is told of."""
+    """Changes the tokens of a sequence in ``step_computed``."""
 
     def step_computed(self, chunks: Sequence[ChunkView], seconds: float, *, has_prompts: bool) -> None:
         for chunk in chunks:

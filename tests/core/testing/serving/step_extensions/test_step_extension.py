@@ -1,4 +1,4 @@
-"""The conformance test of step extensions passes for the built-in ones and names what others break."""
+"""The conformance test of step extensions accepts the built-in ones and names the faults of others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_extension_without_any_point_keeps_the_contract() -> None:
 
 
 class WrongBudget(StepExtension, PlanningPhase):
-    """Adds drafts to a step that has no room for them."""
+    """Adds more drafts than the step has room for."""
 
     def plan(self, step: StepPlan) -> None:
         for index, chunk in enumerate(step.chunks):
@@ -85,7 +85,7 @@ class Editor(StepExtension, OutputPhase, PlanningPhase):
 
 
 class Unreachable(StepExtension):
-    """Has a method of a phase that it does not inherit from."""
+    """Defines a method of a phase that is not among its base classes."""
 
     def plan(self, step: StepPlan) -> None: ...
 
@@ -109,14 +109,14 @@ class GraphsWithoutRankStep(Surrounds, GraphPhase, RankPhase):
 
 
 class Layout:
-    """Lays out a prompt; its positions are wrong, and so is one other part."""
+    """A prompt layout with wrong positions, and with one other fault, ``wrong``."""
 
     def __init__(self, tokens: Sequence[int], wrong: str = "") -> None:
         self.cache_tokens = tokens[1:] if wrong == "tokens" else tokens
         self.length, self.wrong = len(tokens), wrong
 
     def positions(self, start: int, end: int) -> Iterable[int]:
-        return range(end)  # of all tokens, whatever the first one is
+        return range(end)  # positions of all tokens, not only from ``start`` on
 
     def chunk_end(self, end: int) -> int:
         return {"end": end - 1, "inside": min(end + 1, self.length)}.get(self.wrong, end)
@@ -126,7 +126,7 @@ class Layout:
 
 
 class GoodLayout(Layout):
-    """Has the positions of text."""
+    """A prompt layout with correct positions."""
 
     def positions(self, start: int, end: int) -> Iterable[int]:
         return range(start, end)
@@ -141,14 +141,14 @@ class LaysOut(StepExtension, AdmissionPhase):
 
 
 class ChangesTokens(StepExtension, InputPhase):
-    """Replaces the tokens of a step."""
+    """Changes the input tokens of a step."""
 
     def prepare(self, chunks: Sequence[ChunkView], batch: ForwardBatch) -> None:
         batch.input_ids = batch.input_ids + 1
 
 
 class Forgets(StepExtension, AdmissionPhase, InputPhase):
-    """Does not know sequences that were never admitted."""
+    """Fails for sequences that were never admitted, such as those of memory profiling."""
 
     def admit(self, sequence: SequenceView) -> None:
         sequence.extras[self] = 1
@@ -163,7 +163,7 @@ class NoNumber(StepExtension, StaticInputPhase):
 
 
 class Greedy(StepExtension, MemoryPhase):
-    """Takes more memory than there is."""
+    """Requests more memory than any machine has."""
 
     def memory_request(self, room: float | None) -> MemoryRequest:
         return MemoryRequest(name="everything", bytes=1 << 40, advice="buy more")
@@ -175,7 +175,7 @@ class Long(StepExtension, ProfilingPhase):
 
 
 class Owner(StepExtension, StatePhase, CachePhase):
-    """Owns a row of each running sequence, and does one thing ``wrong``."""
+    """Owns a row for each running sequence, and has the fault ``wrong``."""
 
     def __init__(self, wrong: str = "") -> None:
         self.wrong, self.free, self.owned = wrong, 4, 0
@@ -206,14 +206,14 @@ class Owner(StepExtension, StatePhase, CachePhase):
 
 
 class Polls(StepExtension, ServicePhase):
-    """Lets an idle engine spin."""
+    """Returns an idle timeout of zero, so that an idle engine polls without a pause."""
 
     def idle_timeout(self) -> float | None:
         return 0.0
 
 
 class Saver(StepExtension, StatePhase, StoredStatePhase, CachePhase):
-    """Saves a state for each prefix that is restored, and does one thing ``wrong``."""
+    """Saves a state for each prefix that is restored, and has the fault ``wrong``."""
 
     def __init__(self, wrong: str = "") -> None:
         self.wrong = wrong
@@ -245,7 +245,7 @@ class Saver(StepExtension, StatePhase, StoredStatePhase, CachePhase):
 
 
 class Offers(StepExtension, TensorStorePhase):
-    """Offers a store of tensors, which does one thing ``wrong``."""
+    """Offers a tensor store with the fault ``wrong``."""
 
     def __init__(self, wrong: str = "") -> None:
         self.wrong = wrong
@@ -267,14 +267,14 @@ class Offers(StepExtension, TensorStorePhase):
 
 @dataclass
 class Loaded:
-    """A tensor that was loaded."""
+    """The result of a tensor load."""
 
     value: Tensor
     done: bool
 
 
 class Fails(StepExtension, AdmissionPhase):
-    """Fails at the end of each request."""
+    """Raises an error at the end of each request."""
 
     def finished(self, sequence: SequenceView) -> None:
         raise KeyError("finished")
@@ -366,7 +366,7 @@ class RaisesValueError(PromptLimit):
 
 
 class Unlimited(StepExtension, AdmissionPhase):
-    """Refuses nothing."""
+    """Refuses no request."""
 
 
 TOO_LONG = Request(id="100", tokens=(1,) * 31)
@@ -390,7 +390,7 @@ def test_an_extension_that_refuses_wrongly_is_named(extension: StepExtension, me
 
 
 class KeepsTheEnded(StepExtension, AdmissionPhase):
-    """Remembers the requests that have ended."""
+    """Keeps every sequence that has ended."""
 
     def __init__(self) -> None:
         self.ended: list[SequenceView] = []
@@ -400,7 +400,7 @@ class KeepsTheEnded(StepExtension, AdmissionPhase):
 
 
 class ForgetsNoName(StepExtension, AdmissionPhase):
-    """Counts the calls for each request, and never removes one."""
+    """Keeps an entry for the id of every request."""
 
     def __init__(self) -> None:
         self.counts: dict[str, list[int]] = {}
@@ -480,7 +480,7 @@ class Even(StepExtension, AdmissionPhase, HoldPhase, SamplingPhase, ServicePhase
 
 
 class Ready:
-    """A mask that is filled."""
+    """A pending mask that is complete already."""
 
     def __init__(self, allowed: AllowedTokens) -> None:
         self.allowed = allowed
@@ -609,7 +609,7 @@ def test_a_broken_rule_of_sampling_is_named(extension: StepExtension, message: s
 
 
 class Bans(StepExtension, SamplingPhase):
-    """Allows no odd tokens in any output, and decides about none."""
+    """Masks odd tokens in every output, and constrains none."""
 
     def allowed(self, sequences: Sequence[SequenceView], *, asynchronous: bool) -> PendingMask | None:
         mask = torch.full((len(sequences), 1), 0x5555, dtype=torch.int32)

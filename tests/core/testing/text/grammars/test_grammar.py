@@ -9,11 +9,11 @@ from torch import Tensor
 
 from sglang_plug import Constraint, ConstraintError, Grammar, GrammarBackend
 from sglang_plug.testing import check_grammar_backend
-from tests.core.written import OneOfTexts
+from tests.core.text_grammar import OneOfTexts
 
 
 class Output(OneOfTexts):
-    """The broken outputs below each change one thing."""
+    """A correct output; each broken output below changes one thing."""
 
     def __init__(self, backend: Honest, texts: list[bytes]) -> None:
         super().__init__(backend.vocabulary.pieces, texts)
@@ -176,36 +176,36 @@ class TakesBackOne(Output):
 
 
 class OneWayOnly(Output):
-    """Allows the longest token only."""
+    """Allows only the longest token."""
 
     def allowed(self) -> list[int]:
         return sorted(super().allowed(), key=lambda token: len(self.pieces[token]))[-1:]
 
 
 class ForgetsCharacters(Output):
-    """Does not look at the last byte of a text."""
+    """Accepts any last byte of a text."""
 
     def allowed(self) -> list[int]:
         actual = super().allowed()
-        if any(len(text) == len(self.written) + 1 and text.startswith(self.written) for text in self.texts):
+        if any(len(text) == len(self.generated) + 1 and text.startswith(self.generated) for text in self.texts):
             actual += [token for token, piece in enumerate(self.pieces) if len(piece) == 1 and token not in actual]
         return actual
 
     @property
     def may_end(self) -> bool:
-        return any(len(self.written) == len(text) and text.startswith(self.written[:-1]) for text in self.texts)
+        return any(len(self.generated) == len(text) and text.startswith(self.generated[:-1]) for text in self.texts)
 
 
 class ForcesFirst(Output):
-    """Takes the first text that goes on for the only one."""
+    """Forces the first matching text even if several match."""
 
     def forced(self) -> bytes:
-        return next((text[len(self.written) :] for text in self.texts if text.startswith(self.written)), b"")
+        return next((text[len(self.generated) :] for text in self.texts if text.startswith(self.generated)), b"")
 
 
 class ForcesTooMuch(Output):
     def forced(self) -> bytes:
-        (remainder, *others) = {text[len(self.written) :] for text in self.texts if text.startswith(self.written)}
+        (remainder, *others) = {text[len(self.generated) :] for text in self.texts if text.startswith(self.generated)}
         return b"" if others or not remainder else remainder + b"!"
 
 

@@ -1,4 +1,4 @@
-"""The cases of the conformance test agree with independent checkers."""
+"""The cases of the conformance test agree with independent implementations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def test_the_judge_agrees_with_the_examples(case: GrammarCase) -> None:
     assert case.good and case.bad
 
 
-@pytest.mark.parametrize("name", [name for name in SCHEMAS if name != "nullable"])  # which is OpenAPI's
+# ``nullable`` is a keyword of OpenAPI only
+@pytest.mark.parametrize("name", [name for name in SCHEMAS if name != "nullable"])
 def test_examples_of_schemas_are_what_the_standard_says(name: str) -> None:
     schema, good, bad = SCHEMAS[name]
     validator = jsonschema.Draft202012Validator(schema, format_checker=FORMATS)

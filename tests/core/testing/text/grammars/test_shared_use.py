@@ -1,4 +1,4 @@
-"""The conformance test of grammar backends names outputs and constraints that share what they must not."""
+"""The conformance test of grammar backends finds outputs and constraints that share state by mistake."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SharedScratch(Output):
         for token in self.allowed():
             word, bit = divmod(token, 32)
             self.scratch[word] |= 1 << bit if bit < 31 else -(1 << 31)
-        time.sleep(1e-4)  # as tensors do that take long: another thread's turn
+        time.sleep(1e-4)  # lets another thread run, as long operations on tensors do
         mask[row] = mask.new_tensor(self.scratch)
 
 
@@ -35,7 +35,7 @@ def test_outputs_that_disturb_each_other_in_threads_are_named() -> None:
 
 
 class ByTheSource(Honest):
-    """Supports expressions that are plain texts, and keeps what it has loaded by the source alone."""
+    """Supports plain texts as expressions, and caches compiled constraints by their source without their kind."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -61,7 +61,7 @@ class ByKindAndSource(ByTheSource):
 
 
 CLASS = '["only"]'
-"""A list of choices, and a regular expression."""
+"""A source that is both a list of choices and a regular expression."""
 
 
 @pytest.mark.planted_bug("grammar")

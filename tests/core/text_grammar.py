@@ -1,4 +1,4 @@
-"""A grammar for tests."""
+"""A grammar of given texts, for tests."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from sglang_plug import Grammar
 
 
 class OneOfTexts(Grammar):
-    """One of some texts, looked up; ``pieces``: bytes of each token."""
+    """A grammar that accepts some texts; ``pieces`` are the bytes of each token."""
 
     def __init__(self, pieces: Sequence[bytes], texts: Sequence[bytes]) -> None:
         self.pieces, self.texts = pieces, texts
         self.tokens: list[int] = []
 
     @property
-    def written(self) -> bytes:
-        """So far."""
+    def generated(self) -> bytes:
+        """The text generated so far, as bytes."""
         return b"".join(self.pieces[token] for token in self.tokens)
 
     def allowed(self) -> list[int]:
-        """Tokens that may come next."""
-        rests = [text[len(self.written) :] for text in self.texts if text.startswith(self.written)]
+        """Return the tokens that may come next."""
+        rests = [text[len(self.generated) :] for text in self.texts if text.startswith(self.generated)]
         starts = {suffix[:end] for suffix in rests for end in range(1, len(suffix) + 1)}
         return [token for token, piece in enumerate(self.pieces) if piece in starts]
 
@@ -44,7 +44,7 @@ class OneOfTexts(Grammar):
 
     @property
     def may_end(self) -> bool:
-        return self.written in self.texts
+        return self.generated in self.texts
 
     @property
     def ended(self) -> bool:
