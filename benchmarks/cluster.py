@@ -57,12 +57,12 @@ class IdleClient(EngineClient):
         return {}
 
     async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
-        """Refuse."""
+        """Raise ``NotImplementedError``."""
         raise NotImplementedError
         yield
 
     async def control(self, name: str, **arguments: Any) -> Any:
-        """Refuse."""
+        """Raise ``NotImplementedError``."""
         raise NotImplementedError
 
     def on_step(self, listener: Callable[[StepStats], None]) -> None:
@@ -150,7 +150,7 @@ class Outcome:
     requests: int
     decision_p50: float
     decision_p99: float
-    """Microseconds."""
+    """99th percentile of the time that the routing policy takes for one request, in microseconds."""
     hit_rate: float
     """Share of the prompt tokens that were cached where they were computed."""
     possible: float

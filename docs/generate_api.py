@@ -40,7 +40,7 @@ PAGE = Path(__file__).with_name("api.md")
 SHOWN = 60
 """Characters of a default that a table shows."""
 LARGEST = 1 << 63
-"""What every integer fits into; not worth a cell."""
+"""Default upper bound of integers, which tables leave out."""
 VALIDATION = ("HTTPValidationError", "ValidationError")
 """Schemas of FastAPI's own errors, which this server never answers with."""
 BOUNDS = {
@@ -157,11 +157,11 @@ REFUSED: Mapping[str, Remedies] = {
     "`/load_lora_adapter`": misplaced.ADAPTERS,
     "`/update_weights_from_disk`": misplaced.WEIGHTS,
 }
-"""Whose they are -> what to do instead, besides those of all bodies."""
+"""Refused fields by the body that they belong to, with the remedy of each; fields of all bodies are not listed."""
 
 
 class Nobody(EngineClient):
-    """An engine that nobody asks."""
+    """An engine client that is never called: the program reads only routes and schemas."""
 
     async def start(self) -> Mapping[str, Any]:
         raise NotImplementedError
@@ -212,7 +212,7 @@ class Endpoint:
     path: str
     methods: tuple[str, ...]
     call: Mapping[str, Any]
-    """Its part of the OpenAPI document."""
+    """The operation of the OpenAPI document."""
     spec: RouteSpec
 
     @property
@@ -229,7 +229,7 @@ class Endpoint:
         return ""
 
     def row(self) -> str:
-        """Its line of the table."""
+        """Return the line of the table of routes."""
         summary = str(self.call.get("summary", "")) + (" (deprecated)" if self.call.get("deprecated") else "")
         tasks = ", ".join(sorted(self.spec.tasks)) or "any"
         methods = ", ".join(self.methods)

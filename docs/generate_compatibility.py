@@ -67,7 +67,7 @@ WORKS, NO_EFFECT, REFUSED, MISSING = "works", "no effect", "refused", "not offer
 
 @dataclass(frozen=True)
 class Body:
-    """A request body here."""
+    """The fields of a request body of this server, and the remedies for fields that it refuses."""
 
     fields: frozenset[str]
     remedies: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What tests do with a page: write, press, look, and wait for what happens."""
+"""Actions of tests on a page: writing, clicking, reading, and waiting."""
 
 from __future__ import annotations
 

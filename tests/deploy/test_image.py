@@ -1,4 +1,4 @@
-"""What can be said about the image without building it: there is no registry of base images where the tests run."""
+"""Tests of the Dockerfile without building it: there is no registry of base images where the tests run."""
 
 from __future__ import annotations
 

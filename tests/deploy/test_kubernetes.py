@@ -38,7 +38,7 @@ def pod(resources: Mapping[tuple[str, str], Any]) -> Any:
 
 
 def rendered(folder: Path) -> list[Any]:
-    """What ``kubectl`` would apply."""
+    """Return the objects that ``kubectl`` would apply."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
     command = ["kubectl", "kustomize", str(folder), "--load-restrictor", "LoadRestrictionsNone"]

@@ -37,7 +37,7 @@ class Block:
 
     @property
     def location(self) -> str:
-        """Where it is, for messages."""
+        """Page and line of the block, for messages."""
         return f"{self.page}:{self.line}"
 
     def exemption(self) -> Exemption | None:
@@ -67,13 +67,13 @@ class Exemption:
     command: str = ""
 
     def applies_to(self, block: Block) -> bool:
-        """Whether it is about a whole block."""
+        """Return True if the entry exempts a whole block."""
         if self.command or not re.fullmatch(self.page, block.page):
             return False
         return (not self.title or bool(block.title)) and block.text.startswith(self.starts)
 
     def applies_to_command(self, command: str) -> bool:
-        """Whether it is about a command."""
+        """Return True if the entry exempts a command."""
         return bool(self.command) and re.match(self.command, command) is not None
 
 

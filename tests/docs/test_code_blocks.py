@@ -53,7 +53,7 @@ SMALLER = {
     "--random-output-len 128": "--random-output-len 8",
     "--request-rate 1 2 4 8 16": "--request-rate 8 16",
 }
-"""What is smaller here than on the page."""
+"""Options of commands, and the smaller ones that replace them in tests."""
 
 
 def checked(language: str | tuple[str, ...]) -> list[Block]:
@@ -75,7 +75,7 @@ def is_server(command: str) -> bool:
 
 
 def starts_here(command: str) -> bool:
-    """Whether a command of ``serve`` needs only the demo model, which stands for ``MODEL`` and ``./my-model``."""
+    """Return True if a ``serve`` command needs only the demo model, which stands for ``MODEL`` and ``./my-model``."""
     arguments = words(command)[2:]
     named = arguments[0] if arguments and not arguments[0].startswith("-") else "MODEL"
     return named in STAND_INS and not {"--model-path", *NOT_STARTED} & set(arguments)
@@ -174,7 +174,7 @@ def test_data_can_be_parsed(block: Block) -> None:
 
 @pytest.mark.parametrize("page", pages_with("python"))
 def test_programs_run(page: str, addresses: Callable[[str], str], tmp_path: Path) -> None:
-    """Those of a page run one after the other in one process, as a reader would try them."""
+    """The programs of a page run one after the other in one process, as a reader would try them."""
     program = addresses("\n".join(block.text for block in checked("python") if block.page == page))
     done = run([sys.executable, "-c", program], tmp_path)
     assert done.returncode == 0, f"{done.stderr}\n{program}"

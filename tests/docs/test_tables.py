@@ -1,4 +1,4 @@
-"""What pages name exists: options, and the components of their tables."""
+"""Tests that the options and components that pages name exist."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ DEMO = ROOT / "builtin_models" / "sglang_plug_models" / "demo" / "sglang-plug-de
 SCRIPT = str(scripted_output.__file__)
 PLUGINS = ("--plugins-dir", FOLDER, "--plugin", SCRIPT)
 THOUGHTS = "I wonder what the best answer is: perhaps a <b>bold</b> one, or 1 </ 2, or a list of all of them."
-"""Some of it looks like the beginning of an end."""
+"""Reasoning that contains prefixes of the end markers."""
 OPENINGS = {"deepseek-r1": "", "gpt-oss": "<|channel|>analysis<|message|>", "qwen3": "<think>"}
 ENDS = {"deepseek-r1": "</think>", "gpt-oss": "<|end|><|start|>assistant", "qwen3": "</think>"}
 FINAL = {"gpt-oss": "<|channel|>final<|message|>"}
-"""What begins the answer after the end."""
+"""Text that begins the answer after the end of the reasoning, by parser."""
 TOOL_PARSERS = {"gpt-oss": "gpt-oss"}
 SPECIAL = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|return|>", "<|call|>", "<|constrain|>")
 """The special tokens of gpt-oss, which the demo model has unused ones for."""
@@ -43,7 +43,7 @@ BUDGETS = (0, 1, 2, 7, 20, 31)
 
 @dataclass(frozen=True)
 class Thinker:
-    """A server whose model writes what a test wants."""
+    """A server whose model writes a script of the test."""
 
     parser: str
     server: Server
@@ -151,7 +151,7 @@ def test_a_grammar_begins_right_after_the_end(thinker: Thinker, budget: int) -> 
 
 
 def _forced_final(thinker: Thinker, budget: int) -> dict[str, Any]:
-    """A script that begins the final channel where the reasoning of gpt-oss ends; others need none."""
+    """Return a script that begins the final channel where the reasoning of gpt-oss ends; other parsers need none."""
     opening, end = OPENINGS[thinker.parser], ENDS[thinker.parser]
     if thinker.parser not in FINAL:
         return thinker.script()

@@ -33,7 +33,7 @@ FEATURES = {
     "drafts": re.compile(r"draft|speculat", re.IGNORECASE),
     "graphs": re.compile(r"graph(?!lib)", re.IGNORECASE),
 }
-"""What an identifier of a module that mentions a feature looks like."""
+"""Patterns of the identifiers that mention a feature of the engine."""
 PACKAGES = frozenset({"tensor_parallel"})
 """Folders of the engine that consist of one feature."""
 REPRESENTATIONS = (

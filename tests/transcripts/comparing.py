@@ -15,7 +15,7 @@ from .placeholders import LOCATIONS, ruled
 Record = dict[str, Any]
 LINES_SHOWN = 40
 CLOSE = 1e-4
-"""How far log-probabilities of the same tokens may be from each other."""
+"""Maximum difference between log-probabilities of the same token."""
 LONGEST_LINE = 400
 
 
@@ -48,9 +48,12 @@ def without_locations(record: Record) -> Record:
 def differences(
     before: Mapping[str, Record], after: Mapping[str, Record], *, prepare: Callable[[Record], Record], strict: bool
 ) -> Iterator[Difference]:
-    """What differs. Unless ``strict``, streams may be cut into events at other tokens, as those that are computed while
-    an event is being sent share the next one; and numbers may differ by ``CLOSE``, as they depend on which requests are
-    computed together. Both depend on how busy the machine is."""
+    """Yield the exchanges that differ.
+
+    Unless ``strict``, streams may be cut into events at other tokens, because tokens that are computed while an event
+    is being sent share the next event; and numbers may differ by ``CLOSE``, because they depend on which requests are
+    computed together. Both depend on the load of the machine.
+    """
     for name in [*before, *(name for name in after if name not in before)]:
         if name not in after or name not in before:
             yield Difference(name, [f"only in the {'first' if name in before else 'second'} recording"])
@@ -81,7 +84,7 @@ def nearly_equal(
 
 
 def nearly(value: Any, other: Any) -> bool:
-    """Whether two values are the same but for numbers that differ by ``CLOSE``; looks into JSON inside strings."""
+    """Return True if two values, JSON inside of strings included, differ only in numbers, and by at most ``CLOSE``."""
     if isinstance(value, float) and isinstance(other, float):
         return abs(value - other) <= CLOSE
     if isinstance(value, str) and isinstance(other, str) and value != other:

@@ -33,7 +33,7 @@ def _by_output(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _output(event: Event) -> int | None:
-    """Which of several outputs an event is of."""
+    """Return the index of the output that an event belongs to."""
     data = event.get("data", {})
     choice = _choice(event) or (data if "meta_info" in data else None)
     return None if choice is None else int(choice.get("index") or 0)
@@ -81,7 +81,7 @@ def _told(delta: Event) -> Event:
 
 
 def _texts(delta: Event) -> bool:
-    """Whether a delta has nothing but text or the arguments of one call."""
+    """Return True if a delta has only text or the arguments of one call."""
     calls = delta.get("tool_calls")
     if calls is not None:
         return len(delta) == 1 and len(calls) == 1 and not calls[0].get("id")

@@ -45,7 +45,7 @@ def record_families(tree: Tree, output: Output, placeholders: Placeholders) -> N
 
 
 def _job(name: str, folder: str) -> dict[str, Any]:
-    """What the offline engine does with a checkpoint."""
+    """Return the job of the offline engine for a checkpoint."""
     job: dict[str, Any] = {"family": name, "path": folder, "pooling": name in POOLING}
     if name.endswith(" with images"):
         family = VISION_FAMILIES[name.removesuffix(" with images")]

@@ -12,7 +12,7 @@ PARAMETERS: dict[str, Any] = {"temperature": 0, "max_new_tokens": 12, "ignore_eo
 
 
 def answers(job: dict[str, Any]) -> Any:
-    """What the offline engine answers, without identity and durations."""
+    """Return the answers of the offline engine, without ids and durations."""
     from sglang_plug_api import Engine
 
     options: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_total_tokens": 1024, "random_seed": 7}

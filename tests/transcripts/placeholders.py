@@ -88,7 +88,7 @@ LOCATIONS: tuple[Rule, ...] = (
     Rule("modules in tables", re.compile(r"\bsglang_plug(?:_\w+)?(?:\.\w+)+(?::\w+)?"), "<code>"),
     Rule("paths in the tree", re.compile(r"<tree>(?:/[\w.-]+)+"), "<path>"),
 )
-"""What ``compare --ignore-locations`` replaces too: locations in code inside the tree."""
+"""Rules that ``compare --ignore-locations`` adds: they replace locations in code inside the tree."""
 
 
 class Placeholders:

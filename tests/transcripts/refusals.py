@@ -21,7 +21,7 @@ VALUES: dict[str, Any] = {
     "empty object": {},
     "object": {"nonsense": [1]},
 }
-"""What is put into every field."""
+"""Values of all types, which are put into every field."""
 BODIES: dict[str, dict[str, Any]] = {
     "/abort_request": {"rid": "nobody"},
     "/classify": {"text": "a"},

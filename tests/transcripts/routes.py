@@ -32,7 +32,7 @@ POOLED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def ask_information(talk: Talk) -> None:
-    """What the server says of itself."""
+    """Ask the routes with information about the server."""
     wait_idle(talk)
     with talk.group("information"):
         for path in INFORMATION:

@@ -92,7 +92,7 @@ def ask_everything(talk: Talk) -> None:
 
 
 def ask_to_be_refused(talk: Talk) -> None:
-    """What is wrong with requests; those that are served nevertheless are short and seeded."""
+    """Send faulty requests; those that are served nevertheless are short and seeded."""
     document = talk.quietly("GET", "/openapi.json").json()
     ask_out_of_range(talk)
     ask_wrong_types(talk, document)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 READY, TIMEOUT = " at http://", 180.0
-"""What the ready line contains, and the seconds that a server may take to write it."""
+"""Text of the ready line, and the seconds that a server may take to write it."""
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
 
 

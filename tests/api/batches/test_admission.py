@@ -12,7 +12,7 @@ from sglang_plug_api.text.text_engine import TextEngine
 
 
 class Engine:
-    """What admission looks at."""
+    """A stand-in for ``TextEngine`` and its client that reports given numbers of requests to the admission of batches."""
 
     def __init__(self) -> None:
         self.in_flight = 0

@@ -443,7 +443,7 @@ async def test_two_servers_share_the_lines(start: StartBench) -> None:
 
 
 async def test_lines_of_a_server_that_died_are_run_by_another(start: StartBench) -> None:
-    """It waits until the claims are over, and then runs what has no result, and nothing else."""
+    """Another server waits until the claims of the dead one expire, and then runs only the lines without a result."""
     bench = await start(100)
     await bench.move("in_progress")
     await bench.storage.add_results("batch_1", [LineResult(line=1, succeeded=True, payload=b"{}")], "dead")

@@ -1,4 +1,4 @@
-"""What may stand in an input file."""
+"""Tests of the validation of input files of batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs which batch."""
+"""Tests of the batch runner: which of several servers runs a batch, and for which callers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Site:
 async def site(
     storage: SQLiteStore, add_input: Callable[..., Awaitable[None]], request_line: Make, batch_record: Make
 ) -> AsyncIterator[Site]:
-    """With a batch of twenty lines for the model ``demo``."""
+    """A site whose store has a batch of twenty lines for the model ``demo``."""
     await add_input([request_line(number) for number in range(20)])
     await storage.call(lambda store: store.add_batch(batch_record()))
     async with AsyncExitStack() as stack:

@@ -25,7 +25,7 @@ UNNEEDED = {"pytorch_model.bin": b"pickled", "notes.pdf": b"long"}
 
 
 def cut_offset(content: bytes) -> int:
-    """Where an answer ends that is cut: behind the first 10 MB, which the hub's library writes together."""
+    """Return the length of a truncated answer: more than the first 10 MB, which the hub's library writes at once."""
     return len(content) * 3 // 4
 
 

@@ -34,7 +34,7 @@ class Timer:
 
 
 class Loop:
-    """What the protocol asks of an event loop."""
+    """A stand-in for an event loop with the methods that the protocol calls; timers end only at ``run_out``."""
 
     def __init__(self) -> None:
         self.timers: list[Timer] = []

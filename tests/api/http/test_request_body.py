@@ -160,7 +160,7 @@ LIMITS = {"texts and names": MAX_TEXTS, "lists and objects": MAX_CONTAINERS, "fi
 
 @pytest.mark.parametrize("kind", MANY)
 async def test_what_is_slow_to_read_is_bounded(kind: str) -> None:
-    """As many as are allowed are read; one more is not, and the model never sees it."""
+    """A body with the maximum number of entries is read; one more is refused before the model validates the body."""
     limit = LIMITS.get(kind, MAX_ENTRIES)
     body = await read_body(request_of(json.dumps({"count": 1, "nested": MANY[kind](limit)}).encode()), Body)
     assert len(body.nested) >= limit - 2

@@ -196,7 +196,7 @@ async def test_proxies_of_the_environment_are_not_used(site: Site, monkeypatch: 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of ``pictures.test``, self-signed, with its key in the same file."""
+    """File with a self-signed certificate of ``pictures.test`` and its private key."""
     folder = tmp_path_factory.mktemp("certificate")
     key, chain, both = (folder / name for name in ("key.pem", "chain.pem", "both.pem"))
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=pictures.test"

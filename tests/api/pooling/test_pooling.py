@@ -77,7 +77,7 @@ async def test_many_token_ids_are_read_in_a_thread(text_engine: Any) -> None:
 
 
 async def test_a_probe_counts_for_no_caller(text_engine: Any, scripted: Any) -> None:
-    """Not for the one whose request asked for the health, nor does it have that request's deadline."""
+    """A health probe has neither the caller nor the deadline of the request that asked for the health."""
     set_request_context(RequestContext("user", deadline_ms=5000))
     with acting_as(Caller("key")):
         await probe_model(text_engine(), (0,), new_tokens=1)

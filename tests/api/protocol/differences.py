@@ -1,4 +1,4 @@
-"""How fields that both servers know differ here from SGLang's and vLLM's, by route."""
+"""Differences of fields between this server and SGLang or vLLM, where both know the field, by route."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def register_logits_processors():
 def test_a_field_of_a_processor_of_this_server_gets_the_remedy_of_its_route(
     tmp_path: Path, body: type[RequestBody], remedy: str, blocked: tuple[str, ...]
 ) -> None:
-    """Not that of other servers, where no plugin has the field."""
+    """The remedy is that of the route, not the one for fields of other servers that no plugin of this server has."""
     assert "watermark" in body.misplaced
     (tmp_path / "marker.py").write_text(WATERMARK_PLUGIN)
     plugins = Plugins.discover(PluginOptions(files=(str(tmp_path / "marker.py"),), block=blocked))

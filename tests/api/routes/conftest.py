@@ -103,7 +103,7 @@ def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., App
 
 @pytest.fixture(scope="session")
 def app(apps: Callable[..., App]) -> App:
-    """With default options."""
+    """The application of the demo model with default options."""
     return apps()
 
 

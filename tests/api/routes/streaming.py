@@ -20,7 +20,7 @@ class Streaming:
         self.task = asyncio.ensure_future(application(scope, self._receive, self._send))
 
     async def until(self, text: str) -> bytes:
-        """What has come, once ``text`` is in it."""
+        """Wait until ``text`` was received, and return everything received so far."""
         while text.encode() not in self.received:
             assert not self.task.done(), self.received
             self._news.clear()
@@ -28,7 +28,7 @@ class Streaming:
         return self.received
 
     async def end(self) -> bytes:
-        """The whole answer."""
+        """Wait for the end of the answer, and return everything received."""
         await self.task
         return self.received
 

@@ -19,12 +19,12 @@ PATTERNS = (
 
 
 def first_end(pattern: str, text: str) -> int | None:
-    """Where the earliest match ends, found by trying every prefix."""
+    """Return the offset at which the earliest match ends, found by trying every prefix."""
     return next((end for end in range(1, len(text) + 1) if re.search(pattern, text[:end])), None)
 
 
 def matched(patterns: list[str], text: str, size: int = 1) -> tuple[int | None, str | None]:
-    """Where the first match ends if the text comes in pieces of ``size``, and what matched."""
+    """Return the end of the first match if the text arrives in parts of ``size`` characters, and what matched."""
     matcher = PatternMatcher(StopPatterns(patterns))
     for start in range(0, len(text), size):
         if (end := matcher.feed(text[start : start + size])) is not None:

@@ -16,7 +16,7 @@ STOPS = st.lists(st.text("ab ", min_size=1, max_size=4), max_size=4)
 
 
 def feed(matcher: StopMatcher, pieces: list[str]) -> str:
-    """What comes out of ``pieces``."""
+    """Feed ``pieces`` to the matcher, and return its output."""
     output = ""
     for piece in pieces:
         output += matcher.feed(piece)

@@ -1,4 +1,4 @@
-"""Which parsers a server gets."""
+"""Tests of the choice of output parsers of a server."""
 
 from __future__ import annotations
 

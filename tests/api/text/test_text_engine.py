@@ -147,7 +147,7 @@ async def test_leaving_early_aborts(text_engine: Any, scripted: Any, stop: str |
 async def test_a_line_of_a_batch_is_refused_for_now_if_all_are_aborted(
     text_engine: Any, scripted: Any, is_batch_line: bool
 ) -> None:
-    """Others end with what they have; nobody who could send the line again has asked for it."""
+    """Other requests end with the output so far; a batch line is refused, because nobody could send it again."""
     engine = text_engine()
     set_request_context(RequestContext(is_batch_line=is_batch_line))
     scripted.pause.clear()
@@ -338,7 +338,7 @@ async def test_too_many_sequences_are_refused(text_engine: Any) -> None:
 
 
 def test_log_probabilities_of_prompts_are_limited(text_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the tokens themselves count where there are no alternatives."""
+    """Without alternatives, the log-probabilities of the prompt's tokens themselves count."""
     monkeypatch.setattr(job_limits, "MAX_PROMPT_LOGPROBS", 12)
     engine = text_engine()
     for options in (LogprobOptions(start=0), LogprobOptions(start=0, top=1), LogprobOptions(start=1, ids=(5, 6))):

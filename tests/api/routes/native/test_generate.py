@@ -46,7 +46,7 @@ def tokens_and_logprobs(entries: Any) -> Any:
 
 
 def test_without_new_tokens_the_likeliest_next_tokens_are_told(app: Any) -> None:
-    """As clients that score by the next token read them; the token itself is no output."""
+    """``max_new_tokens=0`` returns the log-probabilities of the next token, for scoring, but no output token."""
     fields = {"return_logprob": True, "top_logprobs_num": 3, "token_ids_logprob": [5, 6]}
     generated = app.answer("/generate", {**BODY, **fields, "return_prompt_token_ids": True})["meta_info"]
     for more in ({}, {"regex": "x"}, {"n": 2}, {"stop": "Paris"}, {"ignore_eos": True}):

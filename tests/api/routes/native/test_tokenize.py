@@ -145,7 +145,7 @@ class NotesThreads(Letters):
 
 
 async def test_many_texts_are_tokenised_in_one_go(scripted_client: Any) -> None:
-    """Not with one turn of the event loop for each."""
+    """All texts of a request are tokenised in one call of a worker thread instead of one call for each text."""
     tokenizer = NotesThreads()
     answer = await scripted_client(tokenizer=tokenizer).post("/tokenize", json={"prompt": ["one two three"] * 500})
     threads = tokenizer.threads

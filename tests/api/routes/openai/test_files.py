@@ -29,13 +29,13 @@ def app(apps: Callable[..., Any]) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def folder(app: Any) -> Path:
-    """Where it stores."""
+    """The storage folder of the application."""
     return Path(app.engine.config.storage.file_storage_path)
 
 
 @pytest.fixture(autouse=True)
 def tidy(app: Any) -> Iterator[None]:
-    """No files before and after."""
+    """Delete all files after each test."""
     yield
     for file in app.get("/v1/files").json()["data"]:
         app.run(app.client.delete(f"/v1/files/{file['id']}"))

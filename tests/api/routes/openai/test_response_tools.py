@@ -234,7 +234,7 @@ async def test_of_the_tools_only_those_allowed(client_of: Any, scripted: Any) ->
 
 
 async def test_log_probabilities_are_those_of_the_text(client_of: Any, scripted: Any) -> None:
-    """Not of the reasoning before it, nor of a call."""
+    """The log-probabilities of a message are those of its text, without the reasoning before it and without calls."""
     scripted.reply = "<think>Hm.</think>Yes~!"
     events = await client_of(reasoning_parser="qwen3").stream(top_logprobs=1)
     final = events[-1]["response"]

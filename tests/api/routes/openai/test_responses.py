@@ -86,7 +86,7 @@ def test_items_are_messages(app: Any, item: dict[str, Any]) -> None:
 
 
 def test_a_conversation_in_the_input(app: Any) -> None:
-    """What an earlier answer put out can be sent back as it came."""
+    """Output items of an earlier response can be sent back unchanged as input."""
     first = create(app)
     turns = [{"role": "user", "content": FRANCE}, *first["output"], {"role": "user", "content": "And of Japan?"}]
     messages = [{"role": "user", "content": FRANCE}, {"role": "assistant", "content": PARIS}, turns[-1]]

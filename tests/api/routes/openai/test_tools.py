@@ -184,7 +184,7 @@ async def test_strict_tools_are_constrained_and_others_are_only_named(chat_of: A
 
 
 def schemas(constraint: Any) -> list[Any]:
-    """Those in a structural tag, in their order."""
+    """Return the JSON schemas in a structural tag, in their order."""
     collected: list[Any] = []
 
     def take(node: Any) -> Any:
@@ -403,7 +403,7 @@ async def test_parsing_does_not_hold_the_others(chat_of: Any, plugin_file: Any, 
 
 
 async def test_parsers_read_a_long_output_in_pieces(chat_of: Any) -> None:
-    """What is cut off the front of the rest would be copied as often as there are calls."""
+    """The parser is fed in parts: cutting each call off one long text would take quadratic time."""
     answer = await chat_of().post("/parse_function_call", text=f"Ok.{TIME}" * 2000)
     assert len(answer.json()["calls"]) == 2000
     assert answer.json()["normal_text"].count("Ok.") == 2000

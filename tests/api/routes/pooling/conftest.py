@@ -111,7 +111,7 @@ class Tiny:
         return self.model(**inputs).logits[0].tolist()
 
     def tokens(self, *text: str) -> list[int]:
-        """As the model expects them."""
+        """Return the token ids of a text or a pair of texts, with special tokens."""
         return list(self.tokenizer(*text)["input_ids"])
 
 

@@ -94,7 +94,7 @@ def test_several_labels_cannot_sort(served: Fixture) -> None:
 
 
 def test_a_chat_model_is_asked(served: Fixture, tiny: Fixture) -> None:
-    """Its scores are the share of "yes" among the two answers, in the prompt that the template makes."""
+    """A chat model answers a prompt of the reranking template; the score is the probability of "yes" relative to "no"."""
     app, model = served("decoder", is_embedding=False), tiny("decoder")
     documents = ["hi", "the giant panda"]
     ranking = app.answer("/v1/rerank", {"query": "panda", "documents": documents, "instruct": "good"})
@@ -193,7 +193,7 @@ def test_texts_of_text_embeddings_inference(path: str, served: Fixture, tiny: Fi
 
 @pytest.mark.parametrize("name", CROSS)
 def test_documents_are_cut(name: str, served: Fixture, tiny: Fixture) -> None:
-    """As benchmarks ask for; the query and the special tokens stay."""
+    """Long documents are truncated; the query and the special tokens stay."""
     app, model = served(name), tiny(name)
     long = "panda " * 100 + "china"
     body = {"query": QUERY, "documents": [long, "hi"]}

@@ -1,4 +1,4 @@
-"""Where the storage folder is, and who may read it."""
+"""Tests of the location of the storage folder and of its permissions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_folder_of_another_user_is_refused(storage: SQLiteStore) -> None
 
 @AS_ROOT
 def test_a_link_of_another_user_is_refused(tmp_path: Path) -> None:
-    """It could lead to any folder of this user."""
+    """A symbolic link that another user owns could point to any folder of this user."""
     (tmp_path / "target").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "target")
     make_private(tmp_path / "link")
