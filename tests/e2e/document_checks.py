@@ -1,4 +1,4 @@
-"""What must hold after the cells of published documents: the shape of their answers, and words that are known."""
+"""Checks of the results of cells of published documents: the shape of answers, and words that are known."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ PRINTS: Mapping[str, Mapping[str, str]] = {
 
 
 def check(document: str, cell: str, book: Notebook) -> None:
-    """What must hold after a cell, if anything is known."""
+    """Check what a cell printed and its variables, as far as they are known."""
     pattern = PRINTS[document].get(cell)
     if pattern is not None:
         assert re.fullmatch(pattern, book.printed[cell], re.DOTALL), (cell, pattern, book.printed[cell])

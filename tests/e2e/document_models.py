@@ -85,7 +85,7 @@ def make_models(folder: Path) -> Mapping[str, Path]:
 
 
 def _for_pairs(tokenizer: Any) -> Any:
-    """With XLM-RoBERTa's template for a query and a document."""
+    """Return the demo model's tokenizer with XLM-RoBERTa's template for a query and a document."""
     token, own = tokenizer.eos_token, AutoTokenizer.from_pretrained(demo())
     own.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{token} $A {token}",
@@ -96,7 +96,7 @@ def _for_pairs(tokenizer: Any) -> Any:
 
 
 def embedding(folder: Path, text: str) -> list[float]:
-    """The last state of a text, brought to length 1."""
+    """Return the normalized hidden state of the last token of a text."""
     model, inputs = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)(text)
     with torch.inference_mode():
         states = model(torch.tensor([inputs["input_ids"]]), output_hidden_states=True).hidden_states[-1]
@@ -105,7 +105,7 @@ def embedding(folder: Path, text: str) -> list[float]:
 
 
 def score(folder: Path, *texts: str) -> float:
-    """What a scoring head gives for a text, or for a pair of them."""
+    """Return the score that a sequence classifier gives a text or a pair of texts."""
     model, tokenizer = AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     with torch.inference_mode():
         return float(model(input_ids=tokenizer(*texts, return_tensors="pt")["input_ids"]).logits[0, 0])

@@ -22,7 +22,7 @@ Scene = TypeVar("Scene", bound=Callable[..., Any])
 
 
 class TooLate(AssertionError):
-    """What the test was to meet was over."""
+    """The state of the server that a test needs was over before the test could observe it."""
 
 
 def in_time(holds: Any, description: str) -> None:

@@ -41,7 +41,7 @@ TIMEOUT = 240.0
 LOG_SHOWN = 3000
 STDERR = 2
 ENGINE = b"sglang_plug.engine.processes.worker"
-"""In the command line of an engine's process."""
+"""Part of the command line of an engine's process."""
 
 
 def until(holds: Callable[[], Any], description: str) -> Any:
@@ -62,7 +62,7 @@ def command_of(pid: int) -> bytes:
 
 
 class HttpServer:
-    """What tests ask a server over HTTP.
+    """A client of a server under test: HTTP requests, and checks of the server's state.
 
     Args:
         flags: options that it was started with.
@@ -79,7 +79,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that the server listens on."""
         return int(self.url.rpartition(":")[2])
 
     def get(self, path: str, **more: Any) -> httpx.Response:
@@ -155,7 +155,7 @@ class Server(HttpServer):
 
     @property
     def log(self) -> str:
-        """What it wrote to stderr."""
+        """The stderr of the server so far."""
         return self.log_path.read_text(errors="replace")
 
     def members(self) -> list[int]:
@@ -226,15 +226,15 @@ class ProcessLog(logging.Handler):
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The formatted records, one on each line."""
         return "".join(f"{line}\n" for line in self.lines)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
+        """Format a record and keep the text."""
         self.lines.append(self.format(record))
 
     def close(self) -> None:
-        """Keep nothing more."""
+        """Remove the handler from the root logger, and restore the logger's level."""
         root = logging.getLogger()
         if self in root.handlers:
             root.removeHandler(self)
@@ -278,7 +278,7 @@ class ThreadServer(HttpServer):
 
     @property
     def log(self) -> str:
-        """What was logged in this process since it was started, by other servers of the process too."""
+        """The log of this process since the start of the server, including records of other servers in the process."""
         return self._log.text
 
     def stop(self) -> None:
@@ -330,7 +330,7 @@ def stderr_into(file: IO[str]) -> Iterator[None]:
 
 
 def failed_start(code: int, *flags: str) -> str:
-    """What ``sglang-plug serve`` logs and writes to stderr when it ends with ``code``, called in this process.
+    """Run ``sglang-plug serve`` in this process, and return its log and stderr; it must end with ``code``.
 
     Its engine is in a process of its own, unless the flags say otherwise, and must be gone.
     """
@@ -346,7 +346,7 @@ def failed_start(code: int, *flags: str) -> str:
 
 
 def refused_start(*flags: str) -> str:
-    """What a start says that ends because of a mistake of the user's; see ``failed_start``."""
+    """Return the output of a start that fails because of an error of the user; see ``failed_start``."""
     return failed_start(USAGE_ERROR, *flags)
 
 

@@ -87,7 +87,7 @@ def test_loading_and_unloading_do_not_disturb_a_stream(
 
 
 def adapters_in_use(server: Any) -> list[tuple[str, str, str]]:
-    """What gateways read of the adapters: the maximum at once, those of running requests, and of waiting ones."""
+    """Return the labels that gateways read: the maximum number of adapters, the running ones and the waiting ones."""
     families = text_string_to_metric_families(server.get("/metrics").text)
     labels = [sample.labels for family in families for sample in family.samples if "lora_requests" in sample.name]
     return [tuple(sample[name] for name in ("max_lora", *IN_USE)) for sample in labels]  # type: ignore[misc]

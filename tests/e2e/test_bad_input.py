@@ -314,7 +314,7 @@ def test_a_large_body_below_the_limit_is_read(server: Any) -> None:
 
 
 def raw_exchange(server: Any, data: bytes) -> bytes:
-    """What the server answers to these bytes."""
+    """Send bytes to the server, and return all bytes of its answer."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=240) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)

@@ -39,7 +39,7 @@ def until(holds: Callable[[], Any], description: str) -> Any:
 
 
 class Client:
-    """What users call, over one server."""
+    """The calls of a user of the batch API of one server."""
 
     def __init__(self, server: Any) -> None:
         self.api = openai.OpenAI(base_url=f"{server.url}/v1", api_key="None", max_retries=0)
@@ -93,12 +93,12 @@ def server(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> An
 
 @pytest.fixture
 def user(server: Any) -> Client:
-    """Of ``server``."""
+    """A user of the shared server."""
     return Client(server)
 
 
 def used(rows: Sequence[dict[str, Any]]) -> tuple[int, int]:
-    """Prompt and output tokens that the answers tell."""
+    """Return the sums of prompt and output tokens in the usage of the answers."""
     usages = [row["response"]["body"]["usage"] for row in rows]
     return sum(usage["prompt_tokens"] for usage in usages), sum(usage["completion_tokens"] for usage in usages)
 
@@ -225,7 +225,7 @@ def test_embeddings(launch: Any, tmp_path: Path) -> None:
 
 
 def test_the_window_closes(launch: Any, tmp_path: Path) -> None:
-    """What is done stays; what is not is told in the error file."""
+    """An expired batch keeps its results; its other lines are in the error file."""
     folder = tmp_path / "storage"
     server = launch.in_thread("--file-storage-path", str(folder), "--batch-concurrency", "1")
     user = Client(server)

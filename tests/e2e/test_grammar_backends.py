@@ -41,7 +41,7 @@ def structured(module_launcher: Any, request: pytest.FixtureRequest) -> Iterator
 
 @pytest.fixture(scope="module")
 def client(structured: Any) -> Iterator[openai.OpenAI]:
-    """As users make it."""
+    """A client of the ``openai`` package, created as users create it."""
     with openai.OpenAI(base_url=f"{structured.url}/v1", api_key="None", max_retries=0) as client:
         yield client
 
@@ -105,7 +105,7 @@ def test_kinds_that_only_one_of_them_has(structured: Any) -> None:
 
 
 HARD = {"type": "integer", "multipleOf": 7, "minimum": 0, "maximum": 100}
-"""Which llguidance alone enforces."""
+"""A schema that only llguidance enforces."""
 
 
 def ask(server: Any, **params: Any) -> Any:

@@ -68,7 +68,7 @@ def hanging(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> A
 
 
 def wait_served(server: Any) -> None:
-    """Until another engine serves what is well."""
+    """Wait until a new engine serves requests with a grammar that compiles."""
 
     def is_well() -> bool:
         answer = ask(server, "well")
@@ -100,7 +100,7 @@ def test_python_without_end_ends_one_request_only(hanging: Any) -> None:
 
 
 def test_a_library_without_end_is_named_and_the_engine_restarts(hanging: Any) -> None:
-    """Who brought it gets a refusal, not an error that clients try again after; the others do."""
+    """The request whose grammar never compiles is refused with 400; others get an error that clients may retry."""
     before, others = hanging.engine_pid, list[httpx.Response]()
 
     def other() -> None:

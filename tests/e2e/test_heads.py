@@ -44,14 +44,14 @@ def prompts() -> list[list[int]]:
 
 
 def pairs() -> list[list[int]]:
-    """As a tokenizer writes texts and pairs of texts: a separator behind each."""
+    """Return texts and pairs of texts as a tokenizer encodes them: with a separator after each text."""
     texts = prompts()
     joined = [[4, *first[:40], SEPARATOR, *second[:40], SEPARATOR] for first, second in pairwise(texts)]
     return [*joined, *[[4, *text, SEPARATOR] for text in texts]]
 
 
 def build(architecture: str, config: PretrainedConfig) -> PreTrainedModel:
-    """Random weights, wide enough that every part shows in the result."""
+    """Return a model with random weights that are large enough for every part to affect the result."""
     torch.manual_seed(11)
     model = getattr(transformers, architecture)(config).float().eval()
     with torch.no_grad():

@@ -58,7 +58,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> VisionModel:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the server may read images from, and what it may not."""
+    """A folder that the server may read images from, next to files that it must not read."""
     media = tmp_path_factory.mktemp("media")
     (media / "images").mkdir()
     (media / "images" / "wide.png").write_bytes(WIDE)

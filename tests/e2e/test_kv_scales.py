@@ -109,7 +109,7 @@ def config(path: Path, kv_dtype: str = "fp8_e4m3", impl: str = "auto", attention
 
 
 def error(engine: Any, model: Any, label: str = "a") -> float:
-    """How far log-probabilities of prompt tokens are from transformers' in float32, on the average."""
+    """Return the mean error of log-probabilities of prompt tokens, relative to transformers in float32."""
     requests = [
         Request(
             id=f"{label}{index}",

@@ -33,13 +33,13 @@ def cache(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the servers of this module keep their blocks."""
+    """The folder in which the servers of this module store KV blocks."""
     return tmp_path_factory.mktemp("kv") / "blocks"
 
 
 @pytest.fixture(scope="module")
 def flags(directory: Path) -> tuple[str, ...]:
-    """The options of these servers."""
+    """The options of the servers of this module."""
     settings = (
         f"disk.path={directory}",
         "disk.bytes=200MB",

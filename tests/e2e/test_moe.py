@@ -18,7 +18,7 @@ from sglang_plug.config import CacheOptions, ModelOptions, ScheduleOptions
 
 FAMILIES = ["qwen1.5-moe", "qwen3-moe", "mixtral-8x7b", "deepseek-v2-lite"]
 DENSE_FIRST = ("qwen3-moe", "deepseek-v2-lite")
-"""Their first layer has no experts."""
+"""Families whose first layer has no experts."""
 NEW_TOKENS = 10
 
 

@@ -172,7 +172,7 @@ def check_events(events: list[dict[str, Any]], output: list[dict[str, Any]]) -> 
 
 
 def test_items_that_come_back(server: Any) -> None:
-    """What was answered, sent again as input, is listed as it was."""
+    """Output items that are sent again as input are listed unchanged."""
     first = answer(server, "/v1/responses", {**RESPONSE, **CALLS})
     outputs = [
         {"type": "function_call_output", "call_id": item["call_id"], "output": "sunny"} for item in first["output"]
@@ -235,7 +235,7 @@ def test_embeddings(encoder: Any) -> None:
 
 @pytest.fixture(scope="module")
 def client(guarded: Any) -> Iterator[openai.OpenAI]:
-    """Of a server with keys, a strict model name, and little room."""
+    """A client of a server with API keys, a strict model name and low limits."""
     with openai.OpenAI(base_url=f"{guarded.url}/v1", api_key="admin-key", max_retries=0) as client:
         yield client
 
@@ -289,7 +289,7 @@ def test_a_request_has_an_id_that_raw_answers_show(client: openai.OpenAI) -> Non
 
 @replayed
 def test_a_full_queue_says_when_to_come_again(client: openai.OpenAI, guarded: Any) -> None:
-    """In the header that the client waits by before it tries again."""
+    """The error for a full queue has the header that tells clients how long to wait before a retry."""
     long: dict[str, Any] = {"model": "demo", "prompt": "Once", "max_tokens": 3000, "extra_body": {"ignore_eos": True}}
     admin = {"Authorization": "Bearer admin-key"}
     with ThreadPoolExecutor(2) as pool:

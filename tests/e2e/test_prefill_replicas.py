@@ -50,13 +50,13 @@ def stores(server: Server) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def transfers(server: Server) -> tuple[int, int, int]:
-    """How many prompts were sent, received, and did not arrive in time."""
+    """Return the numbers of prompts that were sent, received, and too late."""
     decode, prefill = (state["transfers"] for state in stores(server))
     return prefill["sent"], decode["received"], decode["late"]
 
 
 def without_names(answer: Any) -> Any:
-    """An answer without what differs from call to call."""
+    """Return an answer without the fields that differ from call to call."""
     if isinstance(answer, dict):
         ignored = {"id", "created", "e2e_latency"}
         return {key: without_names(value) for key, value in answer.items() if key not in ignored}
@@ -64,7 +64,7 @@ def without_names(answer: Any) -> Any:
 
 
 def comparable(answer: Any) -> Any:
-    """What an answer has to be equal to: the same without names, with logprobs that are as good as equal."""
+    """Return an object that is equal to answers with the same fields apart from ids, times and rounding."""
     answer = without_names(answer)
     if isinstance(answer, dict):
         return {key: comparable(value) for key, value in answer.items()}

@@ -226,7 +226,7 @@ def test_bfloat16_is_near(
 def test_random_weights_in_a_format(
     format: str, tiny_model: Callable[..., Any], serve: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """As benchmarks want them."""
+    """``--load-format dummy`` creates random weights in the format of a quantized checkpoint, for benchmarks."""
     options = config(tiny_model("llama-3.2-1b").path)
     overrides = {"quantization_config": FORMATS[format][0]}
     model = dataclasses.replace(options.model, load_format="dummy", overrides=overrides)

@@ -43,12 +43,12 @@ def is_whole(server: Server) -> bool:
 
 
 def serving(server: Server) -> list[bool]:
-    """Which replicas serve, as ``/health`` says."""
+    """Return for each replica whether it serves, according to ``/health``."""
     return [replica["serves"] for replica in server.get("/health").json()["replicas"]]
 
 
 def gauge(server: Server, name: str) -> dict[str, float]:
-    """Replica -> the value of a metric."""
+    """Return the value of a metric for each replica."""
     families = text_string_to_metric_families(server.get("/metrics").text)
     samples = [sample for family in families for sample in family.samples if sample.name == f"sglang:{name}"]
     return {sample.labels["dp_rank"]: sample.value for sample in samples}

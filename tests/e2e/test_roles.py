@@ -46,28 +46,28 @@ def prefill(module_launcher: Launcher, secret: tuple[str, str]) -> Server:
 
 @pytest.fixture(scope="module")
 def address(prefill: Server) -> str:
-    """Where decode servers connect."""
+    """The address of the prefill server that decode servers connect to."""
     return str(prefill.info()["prefill_address"])
 
 
 @pytest.fixture(scope="module")
 def decode(module_launcher: Launcher, address: str, secret: tuple[str, str]) -> Server:
-    """A server that generates."""
+    """A decode server, connected to the prefill server."""
     return module_launcher("--role", "decode", "--prefill-servers", address, *SIZE, *secret)
 
 
 def received(decode: Server) -> int:
-    """How many prompts the decode server has got."""
+    """Return the number of prompts that the decode server received."""
     return int(decode.info()["kv_stores"]["transfers"]["received"])
 
 
 def loaded(decode: Server) -> int:
-    """How many blocks it has used."""
+    """Return the number of received blocks that the decode server loaded."""
     return int(decode.info()["kv_stores"]["tiers"]["transfer"]["loaded_blocks"])
 
 
 def serves(decode: Server) -> bool:
-    """The prefill server is connected."""
+    """Return True if all prefill servers are connected."""
     return all(server["failure"] is None for server in decode.info()["prefill_servers"])
 
 

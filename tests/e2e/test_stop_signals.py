@@ -67,7 +67,7 @@ def stop(server: Any, whom: str, times: int, number: signal.Signals = signal.SIG
 
 
 def ended(server: Any, code: int = 0) -> None:
-    """It has ended, in order, and left no process."""
+    """Check that the server ended in order, and left no process."""
     assert server.exit_code() == code, server.log
     server.wait_gone()
     assert "Traceback" not in server.log

@@ -1,4 +1,4 @@
-"""What was accepted by ``/v1/files`` and ``/v1/batches`` survives other users of the folder, and accidents are told."""
+"""Tests that files and batches survive concurrent use of the storage folder, and that damage to it is reported."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def text_of(server: Any) -> str:
 
 
 async def others(server: Any, count: int = 10) -> list[str]:
-    """What well-behaved clients get meanwhile."""
+    """Return the answers that well-behaved clients get meanwhile."""
     async with httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT) as client:
         answers = await asyncio.gather(*(client.post("/generate", json=SHORT) for _ in range(count)))
     return [answer.json()["text"] for answer in answers]

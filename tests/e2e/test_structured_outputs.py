@@ -44,7 +44,7 @@ def ask(server: Any, prompt: str = "Tell me about Anna: ", status: int = 200, **
 
 
 def texts(answers: Any) -> list[str]:
-    """Of the outputs that ended with ``finish_reason`` ``stop``."""
+    """Return the texts of the outputs that ended with ``finish_reason`` ``stop``."""
     finished = [answer["text"] for answer in answers if answer["meta_info"]["finish_reason"]["type"] == "stop"]
     assert finished
     return finished

@@ -177,7 +177,7 @@ def test_all_ranks_take_new_weights_or_none(
 def test_a_head_that_the_checkpoint_has_although_it_is_tied(
     tiny_model: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path, same: bool
 ) -> None:
-    """Where it has other numbers it is a head of its own, in each rank's part."""
+    """If the stored output head differs from the embedding, it is used and sharded between the ranks."""
     path = copy_of(tiny_model("llama-3.2-1b").path, tmp_path / "model")
     stored = load_file(path / "model.safetensors")
     embedding = stored["model.embed_tokens.weight"]
@@ -191,7 +191,7 @@ def test_a_head_that_the_checkpoint_has_although_it_is_tied(
 
 
 def test_a_rank_that_fails_ends_the_engine(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
-    """And nobody waits for it."""
+    """The other ranks do not wait for the failed one: the engine raises an error."""
     plain = config(tiny_model("llama-3.2-1b").path, 2, attention="broken-on-rank-1")
     engine = serve(replace(plain, plugins=FAULTY))
     with pytest.raises(EngineError, match="rank 1 failed: RuntimeError: its memory is gone|BrokenBarrierError"):
@@ -200,7 +200,7 @@ def test_a_rank_that_fails_ends_the_engine(tiny_model: Callable[[str], Any], ser
 
 @pytest.mark.parametrize("quantization", ["int8"])
 def test_quantized(tiny_model: Callable[[str], Any], serve: Callable[..., Any], quantization: str) -> None:
-    """Each rank has scales of its own, so the outputs are near those of one."""
+    """Each rank has its own scales, so outputs are close to those of a single rank but not equal."""
     model = tiny_model("qwen3-0.6b")
     logprobs = []
     for size in (1, 2):

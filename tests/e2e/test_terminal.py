@@ -26,7 +26,7 @@ QUESTION = "What is the capital of Peru?"
 
 
 class Screen:
-    """What a program writes to a pseudo-terminal."""
+    """The output of a program that runs in a pseudo-terminal."""
 
     def __init__(self, terminal: int) -> None:
         self._terminal, self._unread = terminal, ""
@@ -42,7 +42,7 @@ class Screen:
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What comes through the pipe; write to it before the command runs."""
+    """A pipe in place of stdin; write to it before the command runs."""
     pipe = io.StringIO()
     monkeypatch.setattr(sys, "stdin", pipe)
     return pipe

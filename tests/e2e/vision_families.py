@@ -72,7 +72,7 @@ class Ids:
 
     @property
     def qwen(self) -> dict[str, int]:
-        """As Qwen's configurations name them."""
+        """The token ids under their names in Qwen's configurations."""
         names = ("vision_start_token_id", "image_token_id", "vision_end_token_id", "video_token_id")
         return dict(zip(names, (self.start, self.image, self.end, self.video), strict=True))
 
@@ -83,22 +83,22 @@ Text = dict[str, Any]
 
 @dataclass(frozen=True)
 class Family:
-    """How to make a tiny vision-language model."""
+    """The parts from which a tiny vision-language model is made."""
 
     architecture: str
     config: Callable[[Text, Ids], PretrainedConfig]
     images: Callable[[], Any]
-    """Transformers' processor of images."""
+    """Creates the image processor of transformers."""
     processor: str
-    """Our media processor."""
+    """Name of the media processor of this project."""
     named: Mapping[str, int] = field(default_factory=dict)
-    """Which of ``SPECIAL`` the checkpoint's ``processor_config.json`` names, by the names it has for them."""
+    """Indices in ``SPECIAL`` of the tokens in the checkpoint's ``processor_config.json``, by their names in it."""
     of_tokenizer: Mapping[str, int] = field(default_factory=dict)
-    """Which the tokenizer has names for."""
+    """Indices in ``SPECIAL`` of the tokens that the tokenizer has names for, by name."""
     more: tuple[str, ...] = ()
     """Further tokens that the tokenizer has."""
     in_text: str = "<|vision_start|><|image_pad|><|vision_end|>"
-    """What the chat template writes for an image."""
+    """The text that the chat template writes for an image."""
 
 
 def qwen2(text: Text, ids: Ids) -> PretrainedConfig:

@@ -50,13 +50,13 @@ class VisionModel:
     tokenizer: Any
 
     def tokens(self, text: str) -> list[int]:
-        """Of a text, in which ``<|image_pad|>`` stands for an image."""
+        """Return the token ids of a text, in which ``<|image_pad|>`` stands for an image."""
         ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
     @torch.inference_mode()
     def greedy(self, tokens: Sequence[int], images: Sequence[bytes], count: int) -> tuple[list[int], list[float]]:
-        """The continuation of expanded ``tokens``, and its log-probabilities; computed without a cache."""
+        """Return the greedy continuation of expanded ``tokens`` and its log-probabilities, computed without a cache."""
         row, logprobs = list(tokens), list[float]()
         image_inputs = self._image_inputs(images)
         for _ in range(count):
@@ -82,14 +82,14 @@ class VisionModel:
         return predictions.argmax(-1).tolist(), predictions.log_softmax(-1).amax(-1).tolist()
 
     def prompt(self, text: str, images: Sequence[bytes]) -> MediaPrompt:
-        """What the server's processor makes of a text and images."""
+        """Return the prompt that the server's media processor makes from a text and images."""
         return self._processor.prompt(self.tokens(text), images)
 
     @cached_property
     def _processor(self) -> MediaProcessor:
         load = Plugins.discover().get("media-processor", self.family.processor).load()
-        made: MediaProcessor = load(MediaSource(path=self.path))
-        return made
+        processor: MediaProcessor = load(MediaSource(path=self.path))
+        return processor
 
     def _image_inputs(self, images: Sequence[bytes]) -> dict[str, Any]:
         if not images:
@@ -104,7 +104,7 @@ class VisionModel:
         return inputs
 
     def _types(self, ids: torch.Tensor, image_inputs: dict[str, Any]) -> dict[str, Any]:
-        """Which tokens are parts of images, for the families that ask."""
+        """Return the input that marks image tokens, for the families that need it."""
         config = self.reference.config
         if config.model_type == "gemma3" and image_inputs:
             return {"token_type_ids": (ids == config.image_token_id).int()}

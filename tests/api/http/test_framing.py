@@ -26,7 +26,7 @@ def read(connection: h11.Connection, pieces: list[bytes]) -> tuple[bytes, bool]:
 
 
 def outcome(data: bytes, cuts: list[int]) -> tuple[bytes, bool] | str:
-    """Return what a strict connection reads from ``data``, received in parts that end at ``cuts``, or ``"rejected"``."""
+    """Return what a strict connection reads from ``data``, which arrives in parts that end at ``cuts``."""
     offsets = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     pieces = [data[start:end] for start, end in zip(offsets, offsets[1:], strict=False) if end > start]
     try:

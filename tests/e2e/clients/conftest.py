@@ -15,7 +15,7 @@ import pytest
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[3]
 HOME, AGENTS = ROOT / ".venv-clients", ROOT / ".venv-agents"
-"""What ``make clients`` makes; agents ask for newer versions of OpenAI's client than others can bear."""
+"""Environments that ``make clients`` creates; agents need newer versions of OpenAI's client than other libraries."""
 LOADS = HOME / "loads"
 """The load generators of SGLang and vLLM without the dependencies of their engines."""
 OFFLINE = {
@@ -44,7 +44,7 @@ def python(needs: str) -> str | None:
 
 
 def run(command: list[str], url: str, **environment: str) -> Any:
-    """What a program said, which is JSON; skips where it says why it could not."""
+    """Run a program and return its report, which is JSON; skip the test if the report is a reason to skip."""
     done = subprocess.run(
         [*command, url],
         env={**os.environ, **OFFLINE, **environment},

@@ -13,13 +13,13 @@ KINDS = ["chat", "responses"]
 
 @pytest.fixture(scope="module")
 def agents_sdk(programs: Any, server: Any) -> Any:
-    """What OpenAI's Agents SDK told."""
+    """The report of the program with OpenAI's Agents SDK."""
     return programs.python("agents_sdk", server.url, needs="agents")
 
 
 @pytest.fixture(scope="module")
 def pydantic_ai(programs: Any, server: Any) -> Any:
-    """What pydantic-ai told."""
+    """The report of the program with pydantic-ai."""
     return programs.python("pydantic_ai_agents", server.url, needs="pydantic_ai")
 
 

@@ -11,14 +11,14 @@ PARIS = "The capital of France is Paris."
 
 
 def similarity(left: list[float], right: list[float]) -> float:
-    """Cosine."""
+    """Return the cosine similarity of two embeddings."""
     assert len(left) == len(right) == 384
     norms = math.hypot(*left) * math.hypot(*right)
     return sum(value * other for value, other in zip(left, right, strict=True)) / norms
 
 
 def check_meanings(vectors: list[list[float]]) -> None:
-    """The first two sentences mean the same, the third something else."""
+    """Check that the first two sentences are more similar than the first and the third."""
     first, second, third = vectors
     assert similarity(first, second) > 0.5 > similarity(first, third)
 

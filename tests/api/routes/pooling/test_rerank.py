@@ -94,7 +94,7 @@ def test_several_labels_cannot_sort(served: Fixture) -> None:
 
 
 def test_a_chat_model_is_asked(served: Fixture, tiny: Fixture) -> None:
-    """A chat model answers a prompt of the reranking template; the score is the probability of "yes" relative to "no"."""
+    """A chat model gets the prompt of the reranking template; the score compares the logits of "yes" and "no"."""
     app, model = served("decoder", is_embedding=False), tiny("decoder")
     documents = ["hi", "the giant panda"]
     ranking = app.answer("/v1/rerank", {"query": "panda", "documents": documents, "instruct": "good"})

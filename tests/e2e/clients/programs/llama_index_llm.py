@@ -46,7 +46,7 @@ weather = FunctionTool.from_defaults(get_weather)
 
 
 async def asynchronously() -> dict[str, Any]:
-    """What needs an event loop."""
+    """Report on the calls that need an event loop."""
     answer = await FunctionAgent(tools=[weather], llm=llm).run(BOSTON)
     return {
         "async": (await llm.achat(FRANCE)).message.content,

@@ -17,7 +17,7 @@ def post(path: str, body: Any = None, **options: Any) -> requests.Response:
 
 
 def streamed(path: str, body: dict[str, Any]) -> str:
-    """What is printed piece by piece when the text so far comes with every event."""
+    """Return the text that a client prints from a stream whose events contain the text so far."""
     printed = ""
     with post(path, {**body, "stream": True}, stream=True) as answer:
         for raw in answer.iter_lines(decode_unicode=False):
