@@ -1,4 +1,4 @@
-"""Tiny models instead of those that published documents name, and what ``transformers`` computes with them."""
+"""Tiny models in place of those that published documents name, and the results of ``transformers`` for them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ WIDTHS: dict[str, Any] = {
 
 @cache
 def demo() -> Path:
-    """The demo model's folder: it answers most of the documents' questions, and its tokenizer has a chat template."""
+    """Return the folder of the demo model: it answers most questions of the documents, and has a chat template."""
     spec = importlib.util.find_spec("sglang_plug_models.demo")
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent / "sglang-plug-demo"
 
 
 def make_models(folder: Path) -> Mapping[str, Path]:
-    """The documents' names of models, and the folders that stand for them."""
+    """Write the models, and return their folders by the names in the documents."""
     tokenizer = AutoTokenizer.from_pretrained(demo())
     tokens = {"vocab_size": len(tokenizer), "pad_token_id": 0, "eos_token_id": tokenizer.eos_token_id}
     grouped = {**WIDTHS, **tokens, "num_key_value_heads": 2}

@@ -27,7 +27,7 @@ IN_USE = ("running_lora_adapters", "waiting_lora_adapters")
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Adapters for the demo model."""
+    """Folders of adapters for the demo model."""
     root = tmp_path_factory.mktemp("adapters")
     model = AutoModelForCausalLM.from_pretrained(DEMO, dtype=torch.float32)
     names = linears(model, r".*layers.*_proj")
@@ -36,7 +36,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def adapted(module_launcher: Any, folders: dict[str, Path]) -> Any:
-    """A server with two of them."""
+    """A server with two adapters."""
     flags = ["--lora-paths", f"red={folders['red']}", str(folders["blue"]), "--max-loras-per-batch", "2"]
     return module_launcher(*flags, "--engine-restart", *NO_GRAMMARS)
 

@@ -1,4 +1,4 @@
-"""Keys: who may call what, and what a caller without one is told."""
+"""Tests of API keys: the routes that a key may call, and the errors without a valid key."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ TIMEOUT = max(240.0, LINES / 2)
 
 
 def until(holds: Callable[[], Any], description: str) -> Any:
-    """Ask again and again until the answer is true; returns it."""
+    """Poll ``holds`` until it returns a true value, and return that."""
     deadline = time.monotonic() + TIMEOUT
     while not (answer := holds()):
         assert time.monotonic() < deadline, f"never happened: {description}"
@@ -86,7 +86,7 @@ def names(count: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def server(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Two sequences at a time: lines get one running slot."""
+    """A server that runs two sequences at a time, of which batch lines may use one."""
     folder = tmp_path_factory.mktemp("storage")
     return module_launcher.in_thread("--file-storage-path", str(folder), "--max-running-requests", "2")
 

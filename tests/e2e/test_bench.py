@@ -1,4 +1,4 @@
-"""``bench`` measures a real server, by each of its APIs, and a model in its own process."""
+"""Tests of ``bench``, which measures a real server through each API, or a model in its own process."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's checkpoint next to a module for each name that any process may import; each leaves a mark when run."""
+    """A folder with the demo checkpoint and a module for each importable name, which records its execution."""
     folder = tmp_path_factory.mktemp("work") / "checkpoint"
     (demo,) = Path(sglang_plug_models.demo.__file__).parent.glob("*/config.json")
     shutil.copytree(demo.parent, folder)
@@ -43,7 +43,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def executed(folder: Path) -> str:
-    """The planted files that have been run."""
+    """Return the planted files that were executed."""
     marks = folder.parent / "executed"
     return marks.read_text() if marks.exists() else ""
 

@@ -1,4 +1,4 @@
-"""Requests made from the server's own OpenAPI document: whatever they say, no answer is the server's fault."""
+"""Requests generated from the OpenAPI document of the server never lead to a server error."""
 
 from __future__ import annotations
 

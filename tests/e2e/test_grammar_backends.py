@@ -32,7 +32,7 @@ FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
 
 @pytest.fixture(scope="module", params=sorted(LIBRARIES))
 def structured(module_launcher: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A server for each backend whose library is here."""
+    """A server for each grammar backend whose library is installed."""
     if importlib.util.find_spec(LIBRARIES[request.param]) is None:
         pytest.skip(f"{LIBRARIES[request.param]} is not installed")
     with contextlib.closing(module_launcher.in_thread("--grammar-backend", request.param)) as server:
@@ -180,7 +180,7 @@ def test_long_strings_and_nested_repetitions(server: Any, backend: str) -> None:
 
 @pytest.fixture(scope="module")
 def choices_only(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A server whose grammar backend is a plugin that enforces lists of choices and nothing else."""
+    """A server whose grammar backend is a plugin that enforces only lists of choices."""
     folder = tmp_path_factory.mktemp("plugins")
     new = (sys.executable, "-m", "sglang_plug", "plugins", "new", "grammar", "words", "--into", str(folder))
     subprocess.run(new, check=True, capture_output=True)

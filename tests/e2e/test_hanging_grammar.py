@@ -1,4 +1,4 @@
-"""A grammar that was quick and then never answers: its request ends, and the server serves on."""
+"""A grammar that stops answering ends its request, and the server serves on."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 300, "
 
 @pytest.fixture(scope="module")
 def hanging(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A server with a grammar that hangs in the way that its regex says."""
+    """A server with a grammar backend that hangs in the way that the regex of the request names."""
     file = tmp_path_factory.mktemp("plugin") / "hanging.py"
     file.write_text(PLUGIN)
     return module_launcher(

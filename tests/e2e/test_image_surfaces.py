@@ -1,4 +1,4 @@
-"""Images through every route of a real server, with the clients that people use, and from addresses and files."""
+"""Images through every route of a real server, with popular clients, as data, from addresses and from files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Site(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
-    """A web server with images; its address."""
+    """The address of a web server with images."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Site) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -91,7 +91,7 @@ def address(data: bytes) -> str:
 
 
 def chat(*parts: str | tuple[str]) -> list[dict[str, Any]]:
-    """A message of texts and, in tuples, addresses of images."""
+    """Return a chat message of texts and, in tuples, addresses of images."""
     return [
         {
             "role": "user",
@@ -106,7 +106,7 @@ def chat(*parts: str | tuple[str]) -> list[dict[str, Any]]:
 
 
 def user_input(*parts: str | bytes, detail: str = "auto") -> list[dict[str, Any]]:
-    """The same as an item of a response's input."""
+    """Return an input item of a response with texts and, in tuples, addresses of images."""
     content = [
         {"type": "input_text", "text": part}
         if isinstance(part, str)
@@ -122,7 +122,7 @@ def prompt(*parts: str) -> str:
 
 @pytest.fixture(scope="module")
 def expected(model: VisionModel) -> Callable[..., tuple[str, int]]:
-    """Transformers' greedy answer to a text with images, and the length of the prompt."""
+    """Return transformers' greedy answer to a text with images, and the length of the prompt."""
 
     def compute(text: str, *images: bytes) -> tuple[str, int]:
         media_prompt = model.prompt(text, images)

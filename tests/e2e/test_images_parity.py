@@ -1,4 +1,4 @@
-"""Models that see equal transformers once they are served: in chunks, from the cache, after a retraction, in graphs."""
+"""Served vision-language models equal transformers: in chunks, from the cache, after a retraction, in graphs."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ CASES: dict[str, tuple[str, list[bytes]]] = {
 
 
 RECURRENT = {"qwen3.5", "qwen3.5-moe"}
-"""States are kept for longer prompts than these, and ranks cannot share them."""
+"""Families with recurrent states, which are cached only for longer prompts and not sharded between ranks."""
 
 
 @pytest.fixture(scope="module")
 def vision_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], VisionModel]:
-    made: dict[str, VisionModel] = {}
+    models: dict[str, VisionModel] = {}
 
     def make(family: str) -> VisionModel:
-        if family not in made:
-            made[family] = make_vision_model(family, tmp_path_factory.mktemp(family))
-        return made[family]
+        if family not in models:
+            models[family] = make_vision_model(family, tmp_path_factory.mktemp(family))
+        return models[family]
 
     return make
 
@@ -68,7 +68,7 @@ def request(model: VisionModel, case: str, name: str, new_tokens: int = NEW_TOKE
 
 
 def check(model: VisionModel, engine: Any, name: str, new_tokens: int = NEW_TOKENS) -> list[Any]:
-    """Every case at once equals transformers; returns the outputs."""
+    """Check that the outputs of all cases in one batch equal those of transformers, and return them."""
     requests = [request(model, case, name, new_tokens) for case in CASES]
     outputs = engine.outputs(requests)
     for case, submitted, output in zip(CASES, requests, outputs, strict=True):

@@ -1,4 +1,4 @@
-"""Keys and values in float8: near the model's dtype, and the same whatever happens to a request."""
+"""Outputs with a float8 KV pool are close to those with the model's dtype, and do not depend on scheduling."""
 
 from __future__ import annotations
 

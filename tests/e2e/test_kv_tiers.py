@@ -1,4 +1,4 @@
-"""``--kv-store``: prefixes outlive a server that is killed, in what its users see."""
+"""Tests of ``--kv-store`` as users see it: prefixes outlive a server that is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARAMS = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
 
 
 def body(seed: int = 0, length: int = 400) -> dict[str, Any]:
-    """A request with a prompt of its own."""
+    """Return a request with a unique prompt."""
     return {
         "input_ids": [50 + (seed + position * position) % 700 for position in range(length)],
         "sampling_params": PARAMS,
@@ -26,7 +26,7 @@ def body(seed: int = 0, length: int = 400) -> dict[str, Any]:
 
 
 def cache(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """``sglang-plug cache``."""
+    """Run ``sglang-plug cache``."""
     command = [sys.executable, "-m", "sglang_plug", "cache", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 

@@ -1,4 +1,4 @@
-"""The frontend language: the document's cells against a real server, and the page of examples, run as it stands."""
+"""The frontend language: the cells of SGLang's document and the page of examples run against a real server."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ NEEDS_GRAMMAR = "needs a grammar backend"
 
 
 def or_skip(state: Any) -> Any:
-    """The state, if the server can constrain; else its refusal is a clear one."""
+    """Return the state if the server can constrain outputs; otherwise check the refusal and skip the test."""
     error = state.error()
     if isinstance(error, BackendError) and NEEDS_GRAMMAR in str(error):
         assert error.status == 400

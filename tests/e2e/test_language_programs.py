@@ -1,4 +1,4 @@
-"""Programs as they are written for SGLang's frontend language, against the demo server: only the import is another."""
+"""Programs for SGLang's frontend language run against the demo server with only the import changed."""
 
 from __future__ import annotations
 

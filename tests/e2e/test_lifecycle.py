@@ -1,4 +1,4 @@
-"""Components of both processes are started and stopped once, whatever ends the server."""
+"""Components of both processes are started and stopped once, whatever the reason for the end of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--prefill-replicas 1``: what users see is what one engine answers, also when engines are killed."""
+"""Tests of ``--prefill-replicas 1``: answers equal those of a single engine, also when engines are killed."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ SMALL_BUFFERS = ("--set", "kv-tiers.buffer_mib=64")
 
 @pytest.fixture(scope="module")
 def single(module_launcher: Launcher) -> ThreadServer:
-    """One engine."""
+    """A server with a single engine."""
     return module_launcher.in_thread("--enable-cache-report", "--max-total-tokens", "16384")
 
 
 @pytest.fixture(scope="module")
 def paired(module_launcher: Launcher) -> Server:
-    """A decode engine, number 0, and a prefill engine, number 1."""
+    """A server with a decode engine, number 0, and a prefill engine, number 1."""
     chunks = ("--chunked-prefill-size", "256", "--set", "transfer.bytes=1GB", *SMALL_BUFFERS)
     return module_launcher("--enable-cache-report", "--prefill-replicas", "1", "--max-total-tokens", "16384", *chunks)
 
 
 def ids(seed: int, length: int) -> list[int]:
-    """A prompt like no other."""
+    """Return the token ids of a prompt that is unique for each seed."""
     return [50 + (seed * 7919 + position * position) % 700 for position in range(length)]
 
 
 def stores(server: Server) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The description of the stores of the decode engine and of the prefill engine."""
+    """Return the descriptions of the KV stores of the decode engine and of the prefill engine."""
     decode, prefill = server.info()["replica_states"]
     return decode["kv_stores"], prefill["kv_stores"]
 
@@ -176,12 +176,12 @@ def test_the_stores_listen_on_loopback_only(paired: Server) -> None:
 
 
 def engine(server: Server, number: int) -> int:
-    """The process of an engine, by its share of the log's names."""
+    """Return the process id of the engine with a number."""
     return server.engine_pids()[number]
 
 
 def bodies(first: int, count: int) -> list[dict[str, Any]]:
-    """Requests with long prompts of their own."""
+    """Return requests with long prompts that have no common prefix."""
     params = {"temperature": 0, "max_new_tokens": 16, "ignore_eos": True}
     return [{"input_ids": ids(seed, 900), "sampling_params": params} for seed in range(first, first + count)]
 

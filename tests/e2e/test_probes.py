@@ -1,4 +1,4 @@
-"""The probes while a server starts, while its engine stands still, and afterwards."""
+"""Tests of the probes while a server starts, while its engine hangs, and afterwards."""
 
 from __future__ import annotations
 

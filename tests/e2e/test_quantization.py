@@ -1,4 +1,4 @@
-"""Matrices in eight bits, through the whole engine: every family, checkpoints that hold them, and weight updates."""
+"""Eight-bit matrices in the whole engine: every family, quantized checkpoints, and weight updates."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def rounded(model: Any, folder: Path) -> Path:
 def in_fp8(
     model: Any, folder: Path, quantization: dict[str, Any], *, one_scale: bool = False, repeat: bool = False
 ) -> Path:
-    """The checkpoint with every matrix in FP8 and a scale for each row, or for all of a matrix (repeated or not)."""
+    """Write the checkpoint with every matrix in FP8 and a scale for each row or for each matrix (repeated or not)."""
     folder.mkdir()
     tensors = load_file(model.path / "model.safetensors")
     for name, module in matrices(model.reference):

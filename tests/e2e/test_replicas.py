@@ -1,4 +1,4 @@
-"""``--replicas 2``: one server in front of two engines, one of which is killed."""
+"""Tests of ``--replicas 2``: one server in front of two engines, one of which is killed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ WHOLE, STREAMED = 45, 15
 
 @pytest.fixture(scope="module")
 def pair(module_launcher: Launcher) -> Server:
-    """Two replicas that take turns."""
+    """A server with two replicas that take turns."""
     flags = ("--replicas", "2", "--routing-policy", "round-robin", "--max-total-tokens", "16384")
     return module_launcher(*flags, *NO_GRAMMARS)
 
 
 def is_whole(server: Server) -> bool:
-    """Every replica serves, nothing runs or waits, and no KV slot is lost."""
+    """Return True if every replica serves, no sequence runs or waits, and no KV slot is lost."""
     states = server.info()["replica_states"]
     slots = [state["slots"] for state in states]
     return (
@@ -85,7 +85,7 @@ def test_a_batch_of_prompts_is_served_by_both(pair: Server) -> None:
 
 
 async def whole(client: httpx.AsyncClient, number: int) -> dict[str, Any]:
-    """An answer that is not streamed."""
+    """Return an answer that is not streamed."""
     answer = await client.post("/generate", json={"text": f"Story {number}:", **LONG})
     assert answer.status_code == 200, answer.text
     result: dict[str, Any] = answer.json()
@@ -93,7 +93,7 @@ async def whole(client: httpx.AsyncClient, number: int) -> dict[str, Any]:
 
 
 async def streamed(client: httpx.AsyncClient, number: int) -> tuple[int, str | None]:
-    """The number of output tokens of a stream, and its error; it has ended in order."""
+    """Return the number of output tokens of a stream and its error; check that it ended in order."""
     tokens, error, lines = 0, None, list[str]()
     async with client.stream("POST", "/generate", json={"text": f"Story {number}:", **LONG, "stream": True}) as answer:
         assert answer.status_code == 200

@@ -1,4 +1,4 @@
-"""``--role prefill`` and ``--role decode``: two servers answer like one, also while the prefill server is away."""
+"""Tests of prefill and decode servers: answers equal those of one server, also without the prefill server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHUNKS = ("--chunked-prefill-size", "256")
 
 
 def secret_file(folder: Path, text: str) -> tuple[str, str]:
-    """The option that names a new file with a secret."""
+    """Write a file with a secret, and return the option that names it."""
     file = folder / f"{text}.secret"
     file.write_text(f"{text}: a secret of several servers")
     return "--set", f"transfer.secret_file={file}"
@@ -28,19 +28,19 @@ def secret_file(folder: Path, text: str) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def secret(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """The option with the secret of both servers."""
+    """The option with the common secret of both servers."""
     return secret_file(tmp_path_factory.mktemp("secrets"), "shared")
 
 
 @pytest.fixture(scope="module")
 def single(module_launcher: Launcher) -> ThreadServer:
-    """A server that does everything itself."""
+    """A server without a role, which computes prompts and outputs."""
     return module_launcher.in_thread(*SIZE)
 
 
 @pytest.fixture(scope="module")
 def prefill(module_launcher: Launcher, secret: tuple[str, str]) -> Server:
-    """A server that computes prompts."""
+    """A prefill server, which computes prompts."""
     return module_launcher("--role", "prefill", "--prefill-port", "0", *SIZE, *CHUNKS, *secret)
 
 

@@ -1,4 +1,4 @@
-"""Signals to stop at every time of a server's life: to the API process alone or to the whole group, once or twice.
+"""Stop signals at every stage of a server's life: to the API process or to the process group, once or twice.
 
 Service managers and terminals signal the whole group. Whatever the moment is, the server ends, and nothing is
 left of it.

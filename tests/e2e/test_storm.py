@@ -1,4 +1,4 @@
-"""Very many clients at once, and clients that are slow on purpose: the others are served, and nothing is lost."""
+"""Very many clients at once, and clients that are slow on purpose: other clients are served, and no KV slot is lost."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ HEADER_TIMEOUT = 1.0
 
 @pytest.fixture(scope="module")
 def short_timeout_server(module_launcher: Any) -> Any:
-    """Waits a second for what clients send, and for clients to take what they are sent."""
+    """A server with timeouts of one second for receiving a request head and for sending data to a client."""
     return module_launcher(
         "--header-timeout", str(HEADER_TIMEOUT), "--send-timeout", "1", "--log-requests", *NO_GRAMMARS
     )
 
 
 def raw(path: str, body: dict[str, Any]) -> bytes:
-    """A whole request."""
+    """Return the bytes of a POST request."""
     data = json.dumps(body).encode()
     return b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % (path.encode(), len(data)) + data
 
 
 @asynccontextmanager
 async def connections(server: Any, count: int) -> AsyncIterator[list[tuple[Any, Any]]]:
-    """Open sockets, aborted in the end."""
+    """Yield open connections, which are aborted at the end."""
     opened = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", server.port) for _ in range(count)))
     try:
         yield opened
@@ -59,7 +59,7 @@ async def connections(server: Any, count: int) -> AsyncIterator[list[tuple[Any, 
 
 
 async def read_stream(server: Any, body: dict[str, Any]) -> list[Any]:
-    """The events of a stream over a connection of its own."""
+    """Return the events of a stream over a new connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(raw("/generate", {**body, "stream": True}))
     head = await reader.readline()
@@ -205,7 +205,7 @@ async def test_very_many_connections_that_are_kept(server: Any) -> None:
 
 
 def stalled_socket(server: Any) -> socket.socket:
-    """A client with hardly any room for what it is sent."""
+    """Return a connected socket with a very small receive buffer."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect(("127.0.0.1", server.port))

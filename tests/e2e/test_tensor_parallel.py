@@ -1,4 +1,4 @@
-"""Several ranks that share a model compute what one computes, which is what transformers computes."""
+"""Outputs of several tensor-parallel ranks equal those of one rank and of transformers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NEW_TOKENS = 8
 
 
 def prompts() -> list[list[int]]:
-    """Some are longer than a chunk, some share a prefix."""
+    """Return prompts, some of which are longer than a chunk, and some of which share a prefix."""
     draw = random.Random(5)
     shared = [draw.randrange(3, 512) for _ in range(40)]
     return [shared + [draw.randrange(3, 512) for _ in range(length)] for length in (1, 9, 30)] + [[7], [8, 9, 10]]
@@ -79,7 +79,7 @@ def config(path: Path, size: int, executor: str = "threads", *, pool: int = 2048
 
 
 def check(model: Any, engine: Any, prefix: str) -> list[Any]:
-    """The engine's tokens and log-probabilities, those of prompts too, are those of transformers."""
+    """Check that tokens and log-probabilities, those of prompts included, equal those of transformers."""
     outputs = engine.outputs(requests(prefix, start=0, ranks=True))
     for tokens, output in zip(prompts(), outputs, strict=True):
         assert output.finish is not None and output.finish.reason == "length", output

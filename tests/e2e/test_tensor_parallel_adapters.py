@@ -1,4 +1,4 @@
-"""Ranks that share a model share its adapters: outputs are those of transformers with merged weights."""
+"""Outputs of tensor-parallel ranks with adapters equal those of transformers with merged weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several ranks share checkpoints in every format that is read."""
+"""Tensor-parallel ranks serve checkpoints in every supported format of quantization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``chat`` and ``complete`` as a user calls them, on a server and with a model of their own."""
+"""Tests of the commands ``chat`` and ``complete``, with a server and with a model in their own process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sglang_plug.__main__ import main
 from .servers import Launcher, Server
 
 TIMEOUT = 60.0
-"""Seconds until something that has to appear counts as missing."""
+"""Maximum seconds to wait for expected text."""
 QUESTION = "What is the capital of Peru?"
 
 

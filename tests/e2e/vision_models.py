@@ -1,4 +1,4 @@
-"""Tiny vision-language models, and what ``transformers`` computes with them."""
+"""Tiny vision-language models, and the results of ``transformers`` for them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SQUARE = 8
 
 
 def png(width: int, height: int, seed: int = 0, form: str = "PNG") -> bytes:
-    """An image file: noise, each seed another one."""
+    """Return a PNG file of random pixels."""
     noise = torch.randint(0, 256, (height, width, 3), generator=torch.Generator().manual_seed(seed))
     file = io.BytesIO()
     Image.fromarray(noise.to(torch.uint8).numpy()).save(file, form)
@@ -42,7 +42,7 @@ def png(width: int, height: int, seed: int = 0, form: str = "PNG") -> bytes:
 
 @dataclass(frozen=True)
 class VisionModel:
-    """A checkpoint, and transformers' model of it."""
+    """A checkpoint, and the model of transformers with its weights."""
 
     path: Path
     family: Family
@@ -70,9 +70,9 @@ class VisionModel:
 
     @torch.inference_mode()
     def predicted(self, tokens: Sequence[int], images: Sequence[bytes], answer: Sequence[int]) -> Any:
-        """The likeliest token at each position of ``answer``, after expanded ``tokens``, and its log-probability.
+        """Return the likeliest tokens at the positions of ``answer``, after expanded ``tokens``, and log-probabilities.
 
-        If they are the answer itself, ``greedy`` gives it, too; this takes one pass.
+        If these tokens are the answer itself, ``greedy`` returns it, too; this method takes one forward pass.
         """
         ids, image_inputs = torch.tensor([[*tokens, *answer]]), self._image_inputs(images)
         logits = self.reference(
@@ -112,7 +112,7 @@ class VisionModel:
 
 
 def write_processor(name: str, folder: Path) -> tuple[Any, PretrainedConfig]:
-    """Write what the media processor of the family ``name`` reads; return the tokenizer and the configuration."""
+    """Write the files that the media processor of the family reads; return the tokenizer and the configuration."""
     family = FAMILIES[name]
     of_tokenizer = {name: SPECIAL[index] for name, index in family.of_tokenizer.items()}
     tokenizer = AutoTokenizer.from_pretrained(demo(), extra_special_tokens=of_tokenizer)
@@ -131,7 +131,7 @@ def write_processor(name: str, folder: Path) -> tuple[Any, PretrainedConfig]:
 
 
 def make_vision_model(name: str, folder: Path) -> VisionModel:
-    """A model of the family ``name``, with random weights and the demo's tokenizer."""
+    """Write a model of the family ``name``, with random weights and the tokenizer of the demo model."""
     family = FAMILIES[name]
     tokenizer, config = write_processor(name, folder)
     torch.manual_seed(5)

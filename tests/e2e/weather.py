@@ -1,4 +1,4 @@
-"""The tools that the tests of tools call."""
+"""Definitions of tools for the tests of tool calls."""
 
 from __future__ import annotations
 

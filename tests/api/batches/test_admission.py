@@ -1,4 +1,4 @@
-"""Lines start only where nobody else wants to."""
+"""Tests of the admission of batch lines, which start only while no other requests wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sglang_plug_api.text.text_engine import TextEngine
 
 
 class Engine:
-    """A stand-in for ``TextEngine`` and its client that reports given numbers of requests to the admission of batches."""
+    """A stand-in for ``TextEngine`` and its client that reports given numbers of requests to the admission."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -30,7 +30,7 @@ class Engine:
 
 
 class Setting:
-    """An admission, and the lines that were let in, in order."""
+    """An admission, and the lines that it admitted, in order."""
 
     def __init__(self, *, limit: int = 100, capacity: int = 8) -> None:
         self.engine = Engine()
@@ -56,7 +56,7 @@ class Setting:
 
 
 async def settle() -> None:
-    """Let every task that can go on do so."""
+    """Run the event loop until every task waits for something."""
     for _ in range(50):
         await asyncio.sleep(0)
 

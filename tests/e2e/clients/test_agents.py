@@ -1,4 +1,4 @@
-"""Libraries for agents get from a real server what they are made for: tools in a loop, streams, outputs by schema."""
+"""Agent libraries work with a real server: tools in a loop, streams, outputs of a schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other people's clients get from a real server what they are made for."""
+"""Third-party clients work with a real server."""
 
 from __future__ import annotations
 

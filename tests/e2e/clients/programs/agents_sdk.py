@@ -1,4 +1,4 @@
-"""OpenAI's Agents SDK, over chat completions and over responses: a loop with a tool, streamed, and a handoff."""
+"""OpenAI's Agents SDK with chat completions and with responses: a tool loop, streamed, and a handoff."""
 
 from __future__ import annotations
 

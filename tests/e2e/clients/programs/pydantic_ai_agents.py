@@ -1,4 +1,4 @@
-"""pydantic-ai, which checks answers by the types of OpenAI's client: a tool, an output by schema, a stream."""
+"""Agents of pydantic-ai: a tool, an output of a schema, and a stream, validated with the types of OpenAI's client."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ URL = sys.argv[1]
 
 
 def post(path: str, body: Any = None, **options: Any) -> requests.Response:
-    """``requests.post`` with a JSON body."""
+    """Send a POST request with a JSON body."""
     return requests.post(f"{URL}{path}", json=body, timeout=240, **options)
 
 
