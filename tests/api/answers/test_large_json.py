@@ -1,4 +1,4 @@
-"""JSON of answers with long lists: the same bytes, made in parts."""
+"""Answers with long lists are encoded in parts, to the same JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sglang_plug_api.answers.large_json import (
 
 
 class Counted:
-    """An entry for each item, and how many were made."""
+    """Makes an entry for each item, and counts the entries."""
 
     def __init__(self) -> None:
         self.made = 0

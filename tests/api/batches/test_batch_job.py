@@ -1,4 +1,4 @@
-"""One batch, with lines that answer as the test wants."""
+"""Tests of the job that runs one batch, with a route whose answers the test decides."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOW = 1000
 
 
 class Route:
-    """Answers lines; counts how often each ran, and how many at once."""
+    """A route that answers lines, and counts how often each ran and how many ran at once."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -131,7 +131,7 @@ StartBench = Callable[..., Awaitable[Bench]]
 
 @pytest.fixture
 def start(storage: SQLiteStore, add_input: AddInput, request_line: Make, batch_record: Make) -> StartBench:
-    """``await start(lines)``: a batch of so many lines, or of these lines."""
+    """Return a function that stores a batch of so many lines, or of these lines: ``await start(lines)``."""
 
     async def make(lines: int | list[Any], **changes: Any) -> Bench:
         await add_input([request_line(number) for number in range(lines)] if isinstance(lines, int) else lines)

@@ -1,4 +1,4 @@
-"""``serve`` builds the configuration and hands it to the server."""
+"""``serve`` builds the configuration and passes it to the server."""
 
 from __future__ import annotations
 

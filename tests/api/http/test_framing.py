@@ -1,4 +1,4 @@
-"""Ambiguous requests are rejected however their bytes are cut; plain ones are read as h11 reads them."""
+"""Ambiguous requests are rejected however their bytes are split; others are read as by h11."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def read(connection: h11.Connection, pieces: list[bytes]) -> tuple[bytes, bool]:
-    """The body of the first request, and whether all of it is there. Raises ``h11.RemoteProtocolError``."""
+    """Return the body of the first request, and whether it is complete. Raises ``h11.RemoteProtocolError``."""
     body = b""
     for piece in pieces:
         connection.receive_data(piece)

@@ -1,4 +1,4 @@
-"""Request ids, draining, and limits of bodies."""
+"""Tests of the middleware: request ids, draining, and limits of bodies."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ async def test_the_gate_counts_down_after_an_error() -> None:
 
 
 async def answered_id(own: Iterable[tuple[bytes, bytes]], headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The only ``x-request-id`` of an answer whose route sends the headers ``own``."""
+    """Return the only ``x-request-id`` of an answer whose route sends the headers ``own``."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": list(own)})

@@ -1,4 +1,4 @@
-"""Reading bodies: content types, emptiness, JSON, the model."""
+"""Tests of reading request bodies: content types, empty bodies, JSON, validation."""
 
 from __future__ import annotations
 

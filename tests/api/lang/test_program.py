@@ -1,4 +1,4 @@
-"""Programs: arguments, options, batches, streams, backends."""
+"""Tests of programs: arguments, options, batches, streams, backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images from addresses, from a server of this process: limits, redirects, and where connections lead."""
+"""Tests of fetching images from a server in this process: limits, redirects, and the addresses of connections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def answer(body: bytes = BODY, status: str = "200 OK", **headers: str) -> bytes:
 
 
 class Site:
-    """Answers from a table; what is not there gets 404. Records the heads of its requests."""
+    """A server that answers from a table, otherwise with 404, and records the heads of requests."""
 
     def __init__(self, answers: dict[str, bytes]) -> None:
         self.answers, self.requests = answers, list[str]()

@@ -1,4 +1,4 @@
-"""Prompts with images: how many are prepared, in what order, and what happens to what goes wrong."""
+"""Tests of the preparation of prompts with images: limits, order and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sglang_plug_api.service.gather import gather
 
 
 class Processor:
-    """One token for each image, whose array is the file; remembers how many threads were here."""
+    """A media processor with one token for each image, which records the maximum number of concurrent threads."""
 
     def __init__(self) -> None:
         self.running, self.max_running, self._lock = 0, 0, threading.Lock()
@@ -101,7 +101,7 @@ async def test_images_that_need_no_fetch_do_not_count() -> None:
 
 
 async def becomes(prompts: ImagePrompts, count: int) -> bool:
-    """True once so many bytes are left: the thread that made a prompt lets go of it a moment later."""
+    """Wait until the prepared prompts have so many bytes; the thread that made a prompt frees it a moment later."""
     for _ in range(1000):
         gc.collect()
         if prompts.prepared.bytes == count:

@@ -1,4 +1,4 @@
-"""``Generation``: bodies of ``/generate`` to answers."""
+"""Tests of ``Generation``, which turns bodies of ``/generate`` into answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics: names, kinds, and what moves them."""
+"""Tests of the Prometheus metrics: names, types, and the events that change them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def observer() -> PrometheusObserver:
 
 
 def values(observer: PrometheusObserver) -> dict[str, float]:
-    """Sample -> value, of those with the model's label alone."""
+    """Return the values of the samples whose only label is the model."""
     families = text_string_to_metric_families(observer.text().decode())
     samples = [sample for family in families for sample in family.samples]
     return {
@@ -133,7 +133,7 @@ def test_a_request_that_ended_is_forgotten(observer: PrometheusObserver) -> None
 
 
 def labels_of(observer: PrometheusObserver, name: str) -> list[dict[str, str]]:
-    """The labels of each sample of a metric."""
+    """Return the labels of each sample of a metric."""
     families = text_string_to_metric_families(observer.text().decode())
     return [sample.labels for family in families for sample in family.samples if sample.name == f"sglang:{name}"]
 

@@ -33,7 +33,7 @@ NOT_OPTIONS = {
     "engine.parallel.replica",
     "engine.parallel.replicas",
 }
-"""Fields that follow from other options."""
+"""Fields of the configuration that are derived from other options."""
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def configured(plugins: Plugins, *argv: str) -> ServerConfig:
 
 
 def sample(option: Option, number: int) -> Any:
-    """A valid value; 1 is not the default, 2 is not 1, and 3 is not 2."""
+    """Return a valid value of an option; number 1 differs from the default, 2 from 1, and 3 from 2."""
     if option.choices:
         others = [choice for choice in option.choices if choice != option.default]
         return [*others, option.default][(number - 1) % len(option.choices)]
@@ -152,7 +152,7 @@ def test_command_line_before_environment_before_file(
 
 
 IMPLIED = {"skip_tokenizer_init": ("engine.backends.grammar",)}
-"""Grammars are made of what the tokens stand for."""
+"""Fields that an option changes besides its own: without a tokenizer there can be no grammar backend."""
 
 
 @pytest.mark.parametrize("option", FIELDS, ids=lambda option: option.key)

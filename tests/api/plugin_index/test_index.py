@@ -1,4 +1,4 @@
-"""Index files are checked entry by entry, and the built-in one lists the plugins of this repository."""
+"""Index files are checked entry by entry, and the built-in index lists the plugins of this repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts of pooling requests: their lengths, and how they are joined."""
+"""Tests of the prompts of pooling requests: their lengths, and the joining of pairs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_is_cut_before_it_is_joined_is_the_same(side: Side, item_first: boo
 
 
 class Read(list[int]):
-    """Token ids that note the threads in which they are read."""
+    """Token ids that record the threads in which they are read."""
 
     threads: ClassVar[list[threading.Thread]] = []
 

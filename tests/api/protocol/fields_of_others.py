@@ -361,4 +361,4 @@ HARMLESS = {
     "shapes of adapters are read from their files": "is_3d_lora_weight",
     "features need not be switched on": "betas",
 }
-"""Reason -> fields that are accepted without effect, because they cannot change an answer."""
+"""Fields that are accepted without effect, because they cannot change an answer, by reason."""

@@ -1,4 +1,4 @@
-"""Fields of other servers and routes: refused by name, or proven to ask for nothing."""
+"""Fields of other servers and routes are refused by name unless their value has no effect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BODIES: Mapping[type[RequestBody], Mapping[str, Any]] = {
 
 
 def declared(body: RequestBody) -> dict[str, Any]:
-    """The fields that the class of a body declares; nothing looks at others."""
+    """Return the fields that the class of a body declares."""
     return body.model_dump(include=set(type(body).model_fields))
 
 

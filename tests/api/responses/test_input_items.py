@@ -1,4 +1,4 @@
-"""Pages of the input items of a response."""
+"""Tests of the pages of the input items of a response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens and the texts that they made."""
+"""Tests of the mapping between tokens and the text that they were decoded to."""
 
 from __future__ import annotations
 

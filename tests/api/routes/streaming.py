@@ -1,4 +1,4 @@
-"""A client of an application that runs in the same event loop."""
+"""A streaming client of an application in the same event loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Streaming:
-    """One answer, read as it comes by a client that may leave."""
+    """One answer that is read as it arrives, by a client that may disconnect."""
 
     def __init__(self, application: Any, path: str, body: Any) -> None:
         self._raw = json.dumps(body).encode()
@@ -33,7 +33,7 @@ class Streaming:
         return self.received
 
     async def leave(self) -> None:
-        """Close the connection, and wait until the application has noticed."""
+        """Close the connection, and wait until the application has ended."""
         self._left.set()
         await self.task
 

@@ -1,4 +1,4 @@
-"""Templates: one for each kind of components, complete, and valid Python."""
+"""There is a template for each kind of components, and its output is complete and valid Python."""
 
 from __future__ import annotations
 

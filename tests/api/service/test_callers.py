@@ -1,4 +1,4 @@
-"""Each API key is a caller of its own; which of them see what others own."""
+"""Each API key is a separate caller, and only some callers see objects of others."""
 
 from __future__ import annotations
 

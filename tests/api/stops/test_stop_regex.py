@@ -1,4 +1,4 @@
-"""Regular expressions that end an output: where the first match ends, in time linear in the text."""
+"""Tests of regular expressions as stop conditions: the end of the first match, in time linear in the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words that a shell offers: commands, actions, options and components of plugins."""
+"""Tests of shell completion: commands, actions, options and components of plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log-probabilities in three shapes."""
+"""Tests of the three formats of log-probabilities."""
 
 from __future__ import annotations
 

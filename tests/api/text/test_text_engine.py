@@ -1,4 +1,4 @@
-"""Text in, text out, over an engine that follows a script."""
+"""Tests of ``TextEngine`` over a scripted engine."""
 
 from __future__ import annotations
 

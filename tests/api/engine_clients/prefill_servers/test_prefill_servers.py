@@ -1,4 +1,4 @@
-"""A prefill server and its decode servers, over real sockets, with engines whose deaths are scripted."""
+"""Tests of a prefill server and its decode servers over real sockets, with engines whose failures are scripted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ IDENTITY = {"model": "Llama", "dtype": "float32", "weights": "a1"}
 
 
 class Engine(ScriptedReplica):
-    """An engine with a store that transfers; it says that it sends the prompts that it shall send."""
+    """An engine with a transfer store, which reports that it sends the prompts that it is asked to send."""
 
     def __init__(self, identity: dict[str, Any] = IDENTITY, *, transfers: bool = True) -> None:
         super().__init__(0)
@@ -62,7 +62,7 @@ class Engine(ScriptedReplica):
 
 
 class Made:
-    """Makes engines, and keeps them."""
+    """A factory of engines that keeps the engines it made."""
 
     def __init__(self, *engines: Engine) -> None:
         self._next, self.all = list(engines), list[Engine]()
@@ -82,7 +82,7 @@ def routing() -> CheckedRouting:
 
 @contextlib.asynccontextmanager
 async def prefill_server(makes: Made, *, secret: bytes = SECRET, port: int = 0) -> AsyncIterator[str]:
-    """A prefill server with one engine; yields its address."""
+    """Yield the address of a prefill server with one engine."""
     group = PrefillGroup(
         [makes],
         routing(),
@@ -110,7 +110,7 @@ def client_of(address: str, secret: bytes = SECRET) -> RemoteClient:
 
 @contextlib.asynccontextmanager
 async def decode_server(makes: Made, *addresses: str, secret: bytes = SECRET) -> AsyncIterator[DecodeGroup]:
-    """A decode server with one engine, which has started."""
+    """Yield a started decode server with one engine."""
     servers: list[tuple[str, Callable[[], RemoteClient]]] = [
         (address, lambda address=address: client_of(address, secret))  # type: ignore[misc]
         for address in addresses

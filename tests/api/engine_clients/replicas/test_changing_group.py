@@ -1,4 +1,4 @@
-"""Engines that come and go while requests are served, with scripted engines."""
+"""Tests of groups whose engines are added and removed while requests are served, with scripted engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT = 20.0
 
 
 class FirstOnly:
-    """Chooses the first replica of those it may choose."""
+    """A routing policy that chooses the first candidate."""
 
     def choose(self, request: Request, replicas: object) -> int:
         assert isinstance(replicas, list)

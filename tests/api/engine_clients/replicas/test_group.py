@@ -1,4 +1,4 @@
-"""Several engines behind one client, with engines whose deaths are scripted."""
+"""Tests of several engines behind one client, with engines whose failures are scripted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .scripted_replica import REFUSAL, ScriptedReplica, step
 
 
 class Wanted:
-    """Chooses the replica that the test wants, else the first."""
+    """A routing policy that chooses the replica that the test sets, otherwise the first one."""
 
     def __init__(self) -> None:
         self.replica = 0
@@ -38,7 +38,7 @@ class Wanted:
 
 
 class Fleet:
-    """A group, and every engine that it has made."""
+    """A group of replicas, and every engine that it has made."""
 
     def __init__(self, replicas: int = 2, max_restarts: int = 3) -> None:
         self.policy, self.now = Wanted(), 0.0

@@ -1,4 +1,4 @@
-"""Prefill engines and decode engines behind one client, with engines whose deaths are scripted."""
+"""Tests of prefill engines and decode engines behind one client, with engines whose failures are scripted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BLOCK_TOKENS = 4
 
 
 class PairedReplica(ScriptedReplica):
-    """An engine that notes whole requests, and says that it sends the prompts that it shall send."""
+    """An engine that records requests, and reports that it sends the prompts that it is asked to send."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -89,7 +89,7 @@ class Pairs:
 
     @property
     def served(self) -> list[int]:
-        """The number of requests that each engine got."""
+        """Return the number of requests that each engine received."""
         return [sum(len(engine.got) for engine in engines) for engines in self.engines]
 
     async def until(self, holds: Callable[[], Any]) -> None:

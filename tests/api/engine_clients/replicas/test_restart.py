@@ -1,4 +1,4 @@
-"""An engine that is replaced when it dies, with engines whose deaths are scripted."""
+"""Tests of the client that replaces a failed engine, with engines whose failures are scripted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .scripted_replica import step
 
 
 class Mortal(EngineClient):
-    """An engine that dies when ``die`` is called."""
+    """An engine client that fails when ``die`` is called."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -69,7 +69,7 @@ class Mortal(EngineClient):
 
 
 class Family:
-    """The engines one after the other, and the client over them."""
+    """The client that restarts engines, and the engines that it started one after the other."""
 
     def __init__(self, max_restarts: int = 3, window: float = 600.0) -> None:
         self.engines: list[Mortal] = []

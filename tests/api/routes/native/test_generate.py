@@ -1,4 +1,4 @@
-"""``/generate``."""
+"""Tests of ``/generate``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_the_engine_refuses_is_a_status_and_no_event(app: Any) -> None:
 
 
 def tokens_and_logprobs(entries: Any) -> Any:
-    """The triples of the one position, without the rounding of another batch."""
+    """Return token and log-probability of each entry at the only position, with a tolerance for rounding."""
     (triples,) = entries
     return [(token, pytest.approx(logprob, abs=1e-4)) for logprob, token, _ in triples]
 

@@ -1,4 +1,4 @@
-"""``/tokenize`` and ``/detokenize``."""
+"""Tests of ``/tokenize`` and ``/detokenize``."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_text_of_many_tokens_is_refused(app: Any) -> None:
 
 
 class NotesThreads(Letters):
-    """A tokenizer that notes which thread asks it for tokens."""
+    """A tokenizer that records the thread of each call."""
 
     def __init__(self) -> None:
         self.threads: list[threading.Thread] = []

@@ -1,4 +1,4 @@
-"""``/v1/files``."""
+"""Tests of ``/v1/files``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JSON = b'{"a": 1}\n'
 
 @pytest.fixture(scope="module")
 def app(apps: Callable[..., Any]) -> Iterator[Any]:
-    """An application that is being served; small limits."""
+    """A running application with low limits of stored files."""
     app = apps(max_file_bytes=LARGEST, max_files=8, max_request_bytes=1000)
     lifespan = app.application.router.lifespan_context(app.application)
     app.run(lifespan.__aenter__())
@@ -133,7 +133,7 @@ def test_an_id_is_never_a_path(app: Any, folder: Path, id: str, end: str) -> Non
 
 
 def ranged(app: Any, range: str, **headers: str) -> httpx.Response:
-    """The answer to a request for some bytes of a file of ten."""
+    """Return the answer to a range request for a file of ten bytes."""
     id = upload(app, b"0123456789").json()["id"]
     response: httpx.Response = app.get(f"/v1/files/{id}/content", headers={"range": range, **headers})
     return response

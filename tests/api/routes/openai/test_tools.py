@@ -1,4 +1,4 @@
-"""Tools and reasoning on ``/v1/chat/completions``, over an engine that says what it is told to."""
+"""Tests of tools and reasoning on ``/v1/chat/completions``, over a scripted engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMED = {"type": "function", "function": {"name": "clock"}}
 
 
 class Chat:
-    """Asks the application."""
+    """A client for chat completions of the application."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client
@@ -50,7 +50,7 @@ class Chat:
         return answer.json()["usage"]
 
     async def deltas(self, **fields: Any) -> tuple[list[Any], str]:
-        """Every delta but the first, and the reason of the end."""
+        """Return the deltas of a stream but the first, and the finish reason."""
         answer = await self.post(**{**ASK, **fields, "stream": True})
         assert answer.status_code == 200, answer.text
         lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n")]
@@ -70,7 +70,7 @@ class Chat:
 
 @pytest.fixture
 def chat_of(scripted_client: Any) -> Callable[..., Chat]:
-    """``chat_of(tool_call_parser=…, reasoning_parser=…)``."""
+    """Return a function that makes a client: ``chat_of(tool_call_parser=…, reasoning_parser=…)``."""
     return lambda *names, **options: Chat(scripted_client(*names, **options))
 
 
@@ -390,7 +390,7 @@ THREAD_PARSERS = """
         def finish(self):
             return []
 """
-"""Parsers for which every text is the name of the thread in which it is parsed."""
+"""Parsers that return the name of the thread in which they parse, in place of the text."""
 
 
 @pytest.mark.parametrize("path", ["/parse_function_call", "/separate_reasoning"])

@@ -1,4 +1,4 @@
-"""``/v1/embeddings``."""
+"""Tests of ``/v1/embeddings``."""
 
 from __future__ import annotations
 

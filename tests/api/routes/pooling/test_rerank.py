@@ -1,4 +1,4 @@
-"""``/v1/rerank``."""
+"""Tests of ``/v1/rerank``."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_model_without_the_answers_is_not_asked(app: Any) -> None:
 
 
 def close(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same results for another request, whose documents may be computed in other batches."""
+    """Return results with a tolerance, for comparison with a request whose documents are in other batches."""
     return [{**result, "relevance_score": pytest.approx(result["relevance_score"], abs=1e-6)} for result in results]
 
 

@@ -1,4 +1,4 @@
-"""A database that is deleted, replaced, emptied or overwritten while it is open; locks that outlive other readers."""
+"""Tests of a database that is deleted, replaced, emptied or overwritten while it is open, and of its lock."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ ACCIDENTS = (deleted, replaced, emptied, shortened, overwritten, without_log, wi
 
 
 async def checkpoint(storage: SQLiteStore) -> None:
-    """Bring everything from the write-ahead log into the database file, as SQLite does from time to time."""
+    """Move everything from the write-ahead log into the database file, as SQLite does from time to time."""
 
     def other_connection(_store: Any) -> None:
         database = sqlite3.connect(storage.folder / DATABASE)

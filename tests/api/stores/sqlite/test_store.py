@@ -1,4 +1,4 @@
-"""The folder: who may read it, what is left of killed processes, who runs batches."""
+"""Tests of the storage folder: permissions, remains of killed processes, and the lock for running batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_only_the_owner_may_read(storage: SQLiteStore) -> None:
 
 
 def age(storage: SQLiteStore, *names: str) -> None:
-    """Files with some content, a day old."""
+    """Write files with some content that are a day old."""
     for name in names:
         storage.path(name).write_text("x")
         os.utime(storage.path(name), (time.time() - 86400,) * 2)
