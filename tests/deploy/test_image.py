@@ -19,7 +19,7 @@ WRITABLE = ("/state", "/models", "/tmp")
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The instructions of the Dockerfile, each with its arguments."""
+    """Return the instructions of the Dockerfile, each with its arguments."""
     text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
     lines = [line for line in CONTINUED.sub(" ", text).splitlines() if line.strip()]
     return [(word, value) for word, _, value in (line.partition(" ") for line in lines)]

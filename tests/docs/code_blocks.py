@@ -41,7 +41,7 @@ class Block:
         return f"{self.page}:{self.line}"
 
     def exemption(self) -> Exemption | None:
-        """Return why it is not executed by the tests of this folder, if it is not."""
+        """Return the entry by which the block is exempt from execution, if there is one."""
         return next((entry for entry in exemptions() if entry.applies_to(self)), None)
 
     def commands(self) -> Iterator[str]:
@@ -100,7 +100,7 @@ def _blocks_of(page: Path) -> Iterator[Block]:
 
 
 def command_exemption(command: str) -> Exemption | None:
-    """Return why a command is not run, if it is not."""
+    """Return the entry by which a command is exempt from execution, if there is one."""
     return next((entry for entry in exemptions() if entry.applies_to_command(command)), None)
 
 

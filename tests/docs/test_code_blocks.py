@@ -57,13 +57,13 @@ SMALLER = {
 
 
 def checked(language: str | tuple[str, ...]) -> list[Block]:
-    """The blocks of a language that are not exempt."""
+    """Return the blocks of a language that are not exempt."""
     languages = (language,) if isinstance(language, str) else language
     return [block for block in blocks() if block.language in languages and block.exemption() is None]
 
 
 def commands() -> Iterator[tuple[Block, str]]:
-    """The commands that are not exempt."""
+    """Yield the commands that are not exempt."""
     for block in checked(SHELL):
         for command in block.commands():
             if command_exemption(command) is None:
@@ -98,7 +98,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
 
 @pytest.fixture(scope="module")
 def addresses(launcher: Launcher) -> Callable[[str], str]:
-    """Put the addresses of servers, which are started when they are needed, instead of those of the pages."""
+    """Return a function that replaces addresses in a text by those of servers, which are started when needed."""
     started: dict[str, int] = {}
 
     def start(address: str) -> int:
@@ -123,7 +123,7 @@ def addresses(launcher: Launcher) -> Callable[[str], str]:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The environment of a newcomer whose home folder is empty."""
+    """Environment variables of a user with an empty home folder."""
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": programs, "HOME": str(home), "XDG_STATE_HOME": str(home), "OMP_NUM_THREADS": "1"}
 

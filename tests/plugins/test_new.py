@@ -41,7 +41,7 @@ class Installation:
 
     @contextmanager
     def served(self, log: Path, *flags: str) -> Iterator[httpx.Client]:
-        """A client of a server with ``flags``, which ends with the block."""
+        """Yield a client of a server with ``flags``, which ends with the block."""
         command = [self.python, "-m", "sglang_plug", "serve", "--port", "0", "--max-total-tokens", "8192", *flags]
         with (
             log.open("wb") as errors,

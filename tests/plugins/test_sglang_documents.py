@@ -1,4 +1,4 @@
-"""SGLang's published documents with ``sglang-compat``: the cells run as they stand, under the names that they import.
+"""The cells of SGLang's published documents run unchanged with ``sglang-compat``.
 
 The named models are tiny ones in a local hub cache. What the cells' answers say is tested in ``tests/e2e``.
 """

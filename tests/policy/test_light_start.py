@@ -1,4 +1,4 @@
-"""Looking for plugins imports nothing heavy, so that ``--help`` is quick."""
+"""Discovering plugins imports no heavy library, so that ``--help`` is fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences between two recordings."""
+"""Find the differences between two recordings."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ LONGEST_LINE = 400
 
 @dataclass(frozen=True)
 class Difference:
-    """An exchange that is not the same in both recordings; ``lines`` say where."""
+    """An exchange that differs between the recordings; ``lines`` is a diff."""
 
     name: str
     lines: list[str]
 
 
 def read(file: Path) -> dict[str, Record]:
-    """A recording by the names of its exchanges."""
+    """Return the exchanges of a recording by name."""
     with file.open(encoding="utf-8") as lines:
         records = [json.loads(line) for line in lines]
     return {record["name"]: record for record in records}
 
 
 def without_locations(record: Record) -> Record:
-    """A record in which locations in code have a placeholder."""
+    """Return a record with placeholders for locations in code."""
 
     def replaced(value: Any) -> Any:
         if isinstance(value, str):
@@ -69,7 +69,7 @@ def differences(
 def nearly_equal(
     before: Mapping[str, Record], after: Mapping[str, Record], prepare: Callable[[Record], Record]
 ) -> dict[str, list[str]]:
-    """Names of exchanges that are the same only because of what ``differences`` allows, by what that is."""
+    """Return the names of exchanges that are equal only because of an exception in ``differences``, by exception."""
     groups: dict[str, list[str]] = {"are cut into events at other tokens": [], "differ in last digits of numbers": []}
     cut, digits = groups.values()
     for name in before:
@@ -98,7 +98,7 @@ def nearly(value: Any, other: Any) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """A text that is JSON, or an event's data that is; None if it is not."""
+    """Return the parsed JSON of a text or of the data of an event; ``None`` if it is no JSON."""
     head, mark, data = text.rpartition("data: ")
     try:
         parsed = json.loads(data)

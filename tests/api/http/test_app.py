@@ -37,7 +37,7 @@ BUILT_IN = Plugins.discover().names("route")
 
 @pytest.fixture
 async def client_of(text_engine: Any, discover: Any, plugin_file: Any) -> AsyncIterator[Callable[..., Any]]:
-    """Return a function that makes a client of an app with some built-in routes and one route of a plugin."""
+    """Yield a function that makes a client of an app with some built-in routes and one route of a plugin."""
     clients: list[httpx.AsyncClient] = []
 
     def make(*routes: str, path: str = "/extra", auth: str = "user", tasks: Any = (), **options: Any) -> Any:

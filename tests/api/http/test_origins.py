@@ -34,7 +34,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 async def client_of(text_engine: Any, discover: Any, plugin_file: Any) -> AsyncIterator[Callable[..., Any]]:
-    """Return a function that makes a client of an application with a plugin's routes: ``client_of(**options)``."""
+    """Yield a function that makes a client of an application with a plugin's routes: ``client_of(**options)``."""
     clients: list[httpx.AsyncClient] = []
 
     def make(**options: Any) -> httpx.AsyncClient:

@@ -297,7 +297,7 @@ def test_an_address_that_is_none(plugins: Any) -> None:
 
 @pytest.fixture
 def start_server() -> Iterator[Callable[..., ThreadServer]]:
-    """Return a function that starts servers in this process, which end after the test."""
+    """Yield a function that starts servers in this process, which end after the test."""
     servers: list[ThreadServer] = []
 
     def start(*flags: str) -> ThreadServer:

@@ -101,7 +101,10 @@ async def test_images_that_need_no_fetch_do_not_count() -> None:
 
 
 async def becomes(prompts: ImagePrompts, count: int) -> bool:
-    """Wait until the prepared prompts have so many bytes; the thread that made a prompt frees it a moment later."""
+    """Wait for prepared prompts of ``count`` bytes, and return whether they came.
+
+    The thread that made a prompt frees it a moment later.
+    """
     for _ in range(1000):
         gc.collect()
         if prompts.prepared.bytes == count:

@@ -89,7 +89,7 @@ class App:
 
 @pytest.fixture(scope="session")
 def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., App]]:
-    """Return a function that makes one application for each set of options: ``apps(**options)``."""
+    """Yield a function that makes one application for each set of options: ``apps(**options)``."""
     started: list[App] = []
 
     @functools.cache
@@ -128,14 +128,14 @@ def scripted_application(text_engine: Any) -> Callable[..., FastAPI]:
 async def scripted_client(
     scripted_application: Callable[..., FastAPI],
 ) -> AsyncIterator[Callable[..., httpx.AsyncClient]]:
-    """Return a function that makes a client of an application over ``scripted``, see ``scripted_application``."""
-    made: list[httpx.AsyncClient] = []
+    """Yield a function that makes a client of an application over ``scripted``, see ``scripted_application``."""
+    clients: list[httpx.AsyncClient] = []
 
     def make(*names: str, **options: Any) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(scripted_application(*names, **options), raise_app_exceptions=False)
-        made.append(httpx.AsyncClient(transport=transport, base_url="http://localhost"))
-        return made[-1]
+        clients.append(httpx.AsyncClient(transport=transport, base_url="http://localhost"))
+        return clients[-1]
 
     yield make
-    for client in made:
+    for client in clients:
         await client.aclose()

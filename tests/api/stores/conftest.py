@@ -16,7 +16,7 @@ __all__ = ["batch_record", "file_record", "storage"]
 
 @pytest.fixture
 def open_store(tmp_path: Path) -> Iterator[Callable[..., Database]]:
-    """Return a function that opens the store of one database anew: ``open_store(**limits)``."""
+    """Yield a function that opens the store of one database anew: ``open_store(**limits)``."""
     stores: list[Database] = []
 
     def start(*, max_files: int = 100, max_bytes: int = 10_000) -> Database:
