@@ -1,4 +1,4 @@
-"""There is a template for each kind of components, and its output is complete and valid Python."""
+"""Each kind of components has a template, whose output is complete and valid Python."""
 
 from __future__ import annotations
 
