@@ -34,7 +34,7 @@ def start_browser() -> Any:
     options.binary_location = shutil.which("chromium") or ""
     arguments = ["--headless=new", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars", "--lang=en"]
     if os.geteuid() == 0:
-        arguments.append("--no-sandbox")  # it does not start as root otherwise
+        arguments.append("--no-sandbox")  # Chromium does not start as root otherwise
     for argument in arguments:
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})

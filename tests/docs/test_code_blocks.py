@@ -234,7 +234,7 @@ def test_servers_start_and_answer(
     if "my-plugins" not in command:  # those of the repository are installed for a reader of their pages
         flags = [str(ROOT / "plugins") if word == "plugins" else word for word in flags]
         flags += [] if "--plugins-dir" in flags else ["--plugins-dir", str(ROOT / "plugins")]
-    flags.append("--skip-server-warmup")  # the request below is the first one
+    flags.append("--skip-server-warmup")  # the request below warms the server up
     server = launcher.in_thread(*flags)
     body = {"text": "The capital of Peru is", "sampling_params": {"max_new_tokens": 2}}
     answer = server.post("/generate", body, headers={"authorization": "Bearer key"})

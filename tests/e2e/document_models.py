@@ -51,7 +51,7 @@ def make_models(folder: Path) -> Mapping[str, Path]:
     tokens = {"vocab_size": len(tokenizer), "pad_token_id": 0, "eos_token_id": tokenizer.eos_token_id}
     grouped = {**WIDTHS, **tokens, "num_key_value_heads": 2}
     torch.manual_seed(2)
-    made: dict[str, PreTrainedModel] = {
+    models: dict[str, PreTrainedModel] = {
         "embedding": Qwen2ForCausalLM(Qwen2Config(**grouped)),
         "reward": LlamaForSequenceClassification(LlamaConfig(**grouped, num_labels=1)),
         "experts": Qwen2MoeForCausalLM(
@@ -67,7 +67,7 @@ def make_models(folder: Path) -> Mapping[str, Path]:
             XLMRobertaConfig(**{**WIDTHS, **tokens, "pad_token_id": 1}, type_vocab_size=1, num_labels=1)
         ),
     }
-    for name, model in made.items():
+    for name, model in models.items():
         model.float().eval().save_pretrained(folder / name)
         (_for_pairs(tokenizer) if name == "reranker" else tokenizer).save_pretrained(folder / name)
     return {

@@ -143,7 +143,7 @@ def test_a_batch_survives_its_server(launch: Any, tmp_path: Path) -> None:
         start = launch if ending == signal.SIGKILL else launch.in_thread
         server = start(*flags)
         user = Client(server)
-        assert done(user.get(id)) >= counted  # what was told is never taken back
+        assert done(user.get(id)) >= counted  # counts never decrease
     batch = user.wait(id)
     counts = batch.request_counts
     assert counts is not None and (counts.total, counts.completed, counts.failed) == (200, 200, 0)
@@ -293,7 +293,7 @@ def test_a_busy_server_starts_no_lines(server: Any, user: Client) -> None:
 def test_keys_are_asked_for_and_lines_need_none(launch: Any, tmp_path: Path) -> None:
     server = launch.in_thread("--file-storage-path", str(tmp_path / "storage"), "--api-key", "secret")
     server.get("/health")
-    assert not (tmp_path / "storage").exists()  # nothing is stored by a server that is not asked to
+    assert not (tmp_path / "storage").exists()  # the server creates the folder only on demand
     user = Client(server)
     for path in ("/v1/files", "/v1/batches", "/v1/files/x/content", "/v1/batches/x"):
         assert server.get(path).status_code == 401

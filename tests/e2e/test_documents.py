@@ -36,15 +36,15 @@ MODULES = {r"(?<=\bfrom )sglang\b|(?<= -m )sglang\b": "sglang_plug_lang"}
 """Patterns of SGLang's module names, and the replacement: programs need no other translation."""
 
 OTHERS = {
-    # The host that the copy had lost.
+    # The copied document lacks the host.
     r"https://:\{port\}": "http://localhost:{port}",
-    # A module next to the documents, for their own tests.
+    # A helper module of SGLang's documentation tests.
     r"\bfrom patch import\b": "from sglang_plug_lang.utils import",
-    # The later of two documents of the same route names six more keys, and asserts that there are no others.
+    # The assertion for this route allows no keys besides those of one version of SGLang.
     r'keys\(\) == (\{"model_path", "is_generation", "tokenizer_path"\})': r"keys() >= \1",
     # An image next to the test, instead of one on the internet.
     r"https://github\.com/sgl-project/sglang/\S*example_image\.png\?raw=true": "example_image.png",
-    # Time for the work of a large model, of which a small one needs little.
+    # Waiting times are for large models.
     r"\btime\.sleep\(": "time.sleep(0.1 * ",
 }
 
@@ -55,7 +55,7 @@ EXCLUDED = {
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
-    "SGLANG_PLUG_DEPLOYMENT": "thread",  # the documents start many servers, and say nothing of processes
+    "SGLANG_PLUG_DEPLOYMENT": "thread",  # faster, and the documents do not depend on processes
 }
 STARTS_WITHIN = 300.0
 """Maximum seconds that a cell waits for a server; without a limit it would wait for a dead one for ever."""

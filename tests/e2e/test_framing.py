@@ -135,7 +135,7 @@ def exchange(server: Any, data: bytes, pieces: int = 1) -> bytes:
             while piece := connection.recv(65536):
                 response += piece
         except ConnectionError:
-            pass  # the server closed it with bytes unread, behind its answer
+            pass  # the server closed the connection with unread bytes after its answer
     return response
 
 

@@ -44,7 +44,7 @@ class Anything(Grammar):
             if self.way == "python":
                 while True:
                     pass
-            if self.way == "library":  # which lets other Python run
+            if self.way == "library":  # releases the GIL
                 hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
             if self.way == "alone":
                 sum(range(10**15))
@@ -124,5 +124,5 @@ def test_a_library_that_lets_no_python_run_is_noticed_too(hanging: Any) -> None:
     assert answer.status_code == 503
     assert "keeps all of Python waiting" in answer.json()["error"]["message"]
     wait_served(hanging)
-    assert "in accept" in hanging.log  # the stacks
+    assert "in accept" in hanging.log  # the logged stacks
     assert hanging.engine_pid != before

@@ -72,7 +72,7 @@ def greatest(model: Any, part: str) -> dict[str, float]:
     ]
     for prompt in PROMPTS:
         with torch.inference_mode():
-            model.reference(torch.tensor([list(prompt)]))  # the model's own log-probabilities may be cached
+            model.reference(torch.tensor([list(prompt)]))  # not ``model.logprobs``, which may be cached
     for handle in handles:
         handle.remove()
     assert len(maxima) == 3

@@ -273,7 +273,7 @@ def test_a_server_of_its_own() -> None:
 
 def test_the_page_of_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block runs, in order; a ``text`` block is what the block before it prints."""
-    monkeypatch.setenv("SGLANG_PLUG_DEPLOYMENT", "thread")  # the page says nothing of processes
+    monkeypatch.setenv("SGLANG_PLUG_DEPLOYMENT", "thread")  # the page does not depend on processes
     names: dict[str, Any] = {"__name__": "page"}
     printed, examples = "", 0
     try:

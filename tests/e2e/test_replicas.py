@@ -133,7 +133,7 @@ def test_an_engine_is_killed_with_sixty_requests_in_flight(pair: Server) -> None
     until(lambda: len(pair.engine_pids()) == 2 and is_whole(pair), "the replica serves again")
     assert serving(pair) == [True, True]
     assert command_of(victim) == b""
-    for name in ("num_running_reqs", "num_queue_reqs", "num_used_tokens"):  # and not what its last step said
+    for name in ("num_running_reqs", "num_queue_reqs", "num_used_tokens"):  # not the numbers of its last step
         assert gauge(pair, name) == {"0": 0, "1": 0}, name
     before = gauge(pair, "queue_time_seconds_count")
     for number in range(4):

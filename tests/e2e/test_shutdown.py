@@ -23,8 +23,8 @@ LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, 
 
 def test_sigterm_lets_streams_end_and_refuses_what_is_new(launch: Any) -> None:
     server = launch("--drain-timeout", "600", "--send-timeout", "600")
-    # all of the text and ten alternatives for each token in every event: more than fits between the two, so that the
-    # stream is not over before it is read
+    # with all of the text and ten alternatives for each token in every event, the stream exceeds the buffers of the
+    # connection, so that it cannot end before it is read
     params = {"max_new_tokens": 400, "ignore_eos": True}
     body = {**LONG, "sampling_params": params, "return_logprob": True, "top_logprobs_num": 10}
     with server.client.stream("POST", "/generate", json=body) as stream:

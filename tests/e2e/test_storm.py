@@ -143,7 +143,7 @@ async def test_clients_that_never_finish_their_headers(server: Any, short_timeou
     expected = text_of(server)
     async with connections(short_timeout_server, LORIS) as opened:
         for index, (_, writer) in enumerate(opened):
-            if index % 2:  # the others say nothing at all
+            if index % 2:  # the other connections send nothing
                 writer.write(HALF_A_HEAD)
         with within(HEADER_TIMEOUT, "the time for heads"):
             assert await others(short_timeout_server, 4) == [expected] * 4
@@ -171,7 +171,7 @@ async def test_one_byte_now_and_then_does_not_prolong_it(short_timeout_server: A
 
 @replayed
 async def test_a_request_that_takes_longer_than_the_header_timeout_is_served(short_timeout_server: Any) -> None:
-    tokens = 1000  # which takes longer than that where a step takes a millisecond
+    tokens = 1000  # takes longer than the timeout at a millisecond per step
     body = {"text": PROMPT, "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}}
     with within(HEADER_TIMEOUT, "the time for heads"):
         events = await read_stream(short_timeout_server, {**body, "incremental": True})
@@ -184,7 +184,7 @@ async def test_half_closed_connections_leave_nothing_behind(server: Any) -> None
     async with connections(server, LORIS) as opened:
         for index, (_, writer) in enumerate(opened):
             writer.write(raw("/generate", {**body, "stream": index % 2 == 0}))
-            writer.write_eof()  # nothing more will come, and nobody reads
+            writer.write_eof()  # the client neither sends more nor reads
         assert await others(server) == [expected] * 10
     server.wait_whole()
     assert "Traceback" not in server.log

@@ -295,7 +295,7 @@ def test_killing_the_compiling_process_fails_no_request(server: Any) -> None:
     def workers() -> set[int]:
         return {pid for pid in server.members() if b"structured_outputs.grammar_worker" in command_of(pid)}
 
-    names = [f"{uuid.uuid4()}" for _ in range(42)]  # not what was compiled before
+    names = [f"{uuid.uuid4()}" for _ in range(42)]  # schemas that were never compiled
     schemas = [{"type": "object", "properties": {name: PERSON}, "required": [name]} for name in names]
     with ThreadPoolExecutor(len(schemas)) as pool:
         answers = [

@@ -138,7 +138,7 @@ def make_vision_model(name: str, folder: Path) -> VisionModel:
     model: PreTrainedModel = getattr(transformers, family.architecture)(config)
     with torch.no_grad():
         for parameter in model.parameters():
-            if not parameter.any():  # what training would fill
+            if not parameter.any():  # zero-initialised parameters would hide errors
                 parameter.normal_(std=0.2)
     model.float().eval().save_pretrained(folder)
     return VisionModel(folder, family, model, tokenizer)

@@ -29,8 +29,8 @@ class WatchedCache(RadixCache):
 
     def prefixes(self, size: int) -> set[tuple[str, tuple[int, ...]]]:
         """Return salt and tokens of each cached prefix of whole blocks of ``size``."""
-        found = [(salt, tokens[: len(self.find(tokens, salt).slots)]) for salt, tokens in self._inserted]
-        return {(salt, tokens[:end]) for salt, tokens in found for end in range(size, len(tokens) + 1, size)}
+        cached = [(salt, tokens[: len(self.find(tokens, salt).slots)]) for salt, tokens in self._inserted]
+        return {(salt, tokens[:end]) for salt, tokens in cached for end in range(size, len(tokens) + 1, size)}
 
 
 caches: list[WatchedCache] = []

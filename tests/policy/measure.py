@@ -136,8 +136,8 @@ def _request(trace: RequestTrace) -> Iterator[Row]:
     yield "files of which code runs for a text chat request", len(trace.files), ()
     yield "  in the engine's thread", len(trace.serving), sorted(trace.serving)
     yield "  in the API", len(trace.answering), sorted(trace.answering)
-    made = sorted(trace.constructed)
-    yield "classes of the project that it makes objects of", len(made), made
+    classes = sorted(trace.constructed)
+    yield "classes of the project that it makes objects of", len(classes), classes
 
 
 def _representations(sources: Sequence[Source]) -> Iterator[Row]:

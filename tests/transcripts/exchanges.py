@@ -146,9 +146,8 @@ class Talk:
 
     @staticmethod
     def _stable(key: str, value: str, answer: Answer) -> str:
-        """A header's value; a length that is the body's is said so, as ids and times differ in
-        length."""
-        if key.lower() == "allow":  # a set
+        """Return the value of a header, with a placeholder for the length of the body, which ids and times change."""
+        if key.lower() == "allow":  # methods in any order
             return ", ".join(sorted(value.split(", ")))
         right = key.lower() == "content-length" and value == str(len(answer.content))
         return "<length of the body>" if right and answer.content else value

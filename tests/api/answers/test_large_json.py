@@ -102,7 +102,7 @@ async def test_plain_lists_are_made_in_parts() -> None:
 
     others = asyncio.ensure_future(other_requests())
     value = {"a": [{"b": entry.long(3 * PART)}, {}], "c": [1], "d": {"e": entry.long(2)}}
-    made = await plain_in_parts(value)
+    encoded = await plain_in_parts(value)
     others.cancel()
-    assert made == plain(value) and type(made["a"][0]["b"]) is list
+    assert encoded == plain(value) and type(encoded["a"][0]["b"]) is list
     assert {PART, 2 * PART} <= set(seen)

@@ -164,7 +164,7 @@ async def test_lines_start_in_the_order_they_came() -> None:
     setting.engine.in_flight = 3
     tasks = [asyncio.create_task(setting.line("wide", 2)), asyncio.create_task(setting.line("narrow", 1))]
     await settle()
-    assert setting.started == []  # the narrow one would fit, but is second
+    assert setting.started == []  # the narrow line would fit, but lines start in order
     setting.engine.in_flight = 0
     setting.engine.step(waiting=0)
     await settle()

@@ -171,7 +171,7 @@ def stall(protocol: Any, transport: Transport, unsent: int) -> None:
 
 async def test_an_answer_that_nobody_takes_is_given_up() -> None:
     protocol, loop, transport = connect()
-    assert transport.limits == (0, 0)  # so that every byte that waits is told
+    assert transport.limits == (0, 0)  # so that the protocol is paused for every unsent byte
     stall(protocol, transport, 1000)
     assert loop.waiting == [20.0]
     loop.timers[-1].run_out()
@@ -185,7 +185,7 @@ async def test_an_answer_that_is_taken_slowly_is_not() -> None:
         transport.unsent = unsent
         loop.timers[-1].run_out()
         assert not transport.aborted
-    loop.timers[-1].run_out()  # nothing since the last look
+    loop.timers[-1].run_out()  # nothing was sent since the last timer
     assert transport.aborted
 
 

@@ -87,7 +87,7 @@ async def test_fetched_images_count_until_they_are_used() -> None:
         for _ in range(MAX_CONCURRENT_FETCHES):
             fetched = await stack.enter_async_context(prompts.fetched(images(Uploaded())))
         waiting = asyncio.ensure_future(prompts.prompt([9], images(Uploaded())))
-        prompt = await prompts.prompt([9], fetched)  # their bytes are here, so nothing is fetched for them
+        prompt = await prompts.prompt([9], fetched)  # already fetched, so it does not wait
         assert prompt.media[0].arrays["x"].data == b"uploaded" and not waiting.done()
     assert len((await waiting).media) == 1
 
@@ -96,8 +96,8 @@ async def test_images_that_need_no_fetch_do_not_count() -> None:
     prompts = image_prompts()
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(MAX_CONCURRENT_FETCHES + 1):
-            given = images(b"one")
-            assert await stack.enter_async_context(prompts.fetched(given)) == given
+            uploaded = images(b"one")
+            assert await stack.enter_async_context(prompts.fetched(uploaded)) == uploaded
 
 
 async def becomes(prompts: ImagePrompts, count: int) -> bool:

@@ -160,7 +160,7 @@ def adapters_info(running: str, value: float = 5.0) -> MetricGauge:
 
 def test_facts_of_extensions_replace_earlier_ones(observer: PrometheusObserver) -> None:
     observer.on_step(step(gauges=(adapters_info("a"), adapters_info("b"))))
-    observer.on_step(step())  # they come about once per second
+    observer.on_step(step())  # extensions report gauges only about once per second
     assert [labels["running"] for labels in labels_of(observer, "adapters_info")] == ["a", "b"]
     observer.on_step(step(gauges=(adapters_info("b", 7.0),)))
     assert labels_of(observer, "adapters_info") == [{"model_name": "demo", "running": "b"}]

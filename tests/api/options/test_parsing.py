@@ -51,11 +51,11 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Plugins:
     names = {of.kind: of.__name__ for hook in set(hooks.values()) for of in spec_types(hook)}
     source = "from sglang_plug.plugins.specs import *\nfrom sglang_plug import hookimpl\n"
     for hook in sorted({hooks[kind] for kind in kinds}):
-        made = [names[kind] for kind in kinds if hooks[kind] == hook]
+        specs = [names[kind] for kind in kinds if hooks[kind] == hook]
         source += (
-            f"@hookimpl\ndef {hook}():\n    for made in ({', '.join(made)},):\n"
+            f"@hookimpl\ndef {hook}():\n    for spec in ({', '.join(specs)},):\n"
             "        for name in ('sample1', 'sample2', 'sample3'):\n"
-            "            yield made(name=name, target='nowhere:nothing')\n"
+            "            yield spec(name=name, target='nowhere:nothing')\n"
         )
     file.write_text(source)
     return Plugins.discover(PluginOptions(files=(str(file),), strict=True))

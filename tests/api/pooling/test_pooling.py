@@ -21,17 +21,17 @@ ENGINE: Any = SimpleNamespace(info={"context_length": 3})
 
 
 def test_no_prompt_is_made_after_one_that_is_too_long() -> None:
-    made = []
+    lengths = []
 
     def prompts() -> Iterator[list[int]]:
         for length in (2, 3, 4, 1):
-            made.append(length)
+            lengths.append(length)
             yield [0] * length
 
     with pytest.raises(ApiError, match=r"documents\[2\]: The input \(4 tokens\) is longer") as caught:
         fitting(ENGINE, prompts(), 4, "documents")
     assert (caught.value.param, caught.value.code) == ("documents", "context_length_exceeded")
-    assert made == [2, 3, 4]
+    assert lengths == [2, 3, 4]
     assert fitting(ENGINE, iter([[1], [2, 3]]), 2, "documents") == [[1], [2, 3]]
 
 

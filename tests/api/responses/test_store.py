@@ -95,15 +95,15 @@ async def test_a_response_is_deleted_while_its_size_is_found_out() -> None:
 
 
 async def test_others_are_served_while_a_size_is_found_out() -> None:
-    made, seen = list[int](), list[int]()
+    entries, seen = list[int](), list[int]()
 
     async def others() -> None:
         while True:
-            seen.append(len(made))
+            seen.append(len(entries))
             await asyncio.sleep(0)
 
     def entry(item: int) -> int:
-        made.append(item)
+        entries.append(item)
         return item
 
     serving = asyncio.ensure_future(others())

@@ -92,7 +92,7 @@ async def test_others_are_served_while_a_response_is_encoded(
     again, turns_in_parts = await ask("GET", path)
     assert again == created and turns_in_parts >= turns_of_read + positions
     _, turns_in_parts = await ask("POST", "/v1/responses", json=body)
-    assert turns_in_parts >= turns + 2 * positions  # of the answer, and of its size in the store
+    assert turns_in_parts >= turns + 2 * positions  # for the answer, and for its size in the store
 
 
 class CountingDecoder(LettersDecoder):

@@ -222,7 +222,7 @@ async def test_an_update_that_aborts_ends_what_was_admitted_before_it_and_nothin
     engine = text_engine(drain_timeout=1.0)
     scripted.pause.clear()
     gate_is_held = engine.admission_gate.closed_and_idle(lambda: 0, 1.0)
-    await gate_is_held.__aenter__()  # as by another update
+    await gate_is_held.__aenter__()  # as during another update
     updating = asyncio.create_task(engine.update_weights("org/other", abort=True))
     admitted = asyncio.create_task(engine.complete(job(engine)))
     await asyncio.sleep(0.01)

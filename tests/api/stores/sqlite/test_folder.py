@@ -87,7 +87,7 @@ def test_a_folder_that_others_can_replace_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path / "open" / "storage", tmp_path / "link"):
         with pytest.raises(ConfigError, match="mode 0777"):
             check_owner(folder)
-    (tmp_path / "open").chmod(0o1777)  # as /tmp: nobody may move what belongs to others
+    (tmp_path / "open").chmod(0o1777)  # sticky, like /tmp: users cannot move files of others
     check_owner(tmp_path / "open" / "storage")
 
 

@@ -95,7 +95,7 @@ async def test_what_is_stored_after_an_accident_is_refused(
         assert str(storage.folder) not in refused.value.message
     (critical,) = [
         record for record in caplog.records if record.levelno == logging.CRITICAL
-    ]  # once, not at each request
+    ]  # logged once, not at each request
     assert str(storage.folder) in critical.getMessage()
     assert storage.exists
     assert server.status()["problem"]
