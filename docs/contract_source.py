@@ -63,7 +63,7 @@ class SourceTree:
             if (definition := self._find(module, name)) is not None
         }
         self._names = {id(definition.node): name for name, definition in reversed(self.definitions.items())}
-        """Definition -> its public name."""
+        """The public name of each definition."""
 
     def items(self) -> dict[str, Item]:
         """Return the description of every public name and hook."""

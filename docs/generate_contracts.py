@@ -109,7 +109,7 @@ DEFINITIONS = {
         "AdapterOptions",
     ),
 }
-"""Module -> what is described besides its public names: what fields of ``Kernels`` compute, and groups of options."""
+"""Names that are described besides the public ones, by module: fields of ``Kernels``, and groups of options."""
 LAYERS = """\
 ## Layers
 

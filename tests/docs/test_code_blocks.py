@@ -185,7 +185,7 @@ def test_programs_run(page: str, addresses: Callable[[str], str], tmp_path: Path
     parameters((block, command) for block, command in commands() if is_server(command) and not starts_here(command)),
 )
 def test_options_of_other_servers_are_accepted(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They need a model, and are not started: each option exists, and its value is allowed."""
+    """The options of servers that need another model exist, and have allowed values; the servers are not started."""
     monkeypatch.chdir(ROOT)
     arguments = words(os.path.expandvars(command.replace("$KEY", "key").replace("$ADMIN_KEY", "admin-key")))
     options, flags, rest = read_plugin_flags(arguments[2:], {})

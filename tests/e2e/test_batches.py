@@ -127,7 +127,7 @@ def test_hundreds_of_lines(user: Client) -> None:
 
 
 def test_a_batch_survives_its_server(launch: Any, tmp_path: Path) -> None:
-    """Killed at a random moment, then told to stop at another: nothing is lost and nothing is there twice."""
+    """A batch whose server is killed and later stopped has each result exactly once."""
     flags = ("--file-storage-path", str(tmp_path / "storage"), *NO_GRAMMARS)
     server = launch(*flags)
     user = Client(server)
@@ -170,7 +170,7 @@ def test_cancel(server: Any, user: Client) -> None:
 
 
 def test_completions(server: Any, user: Client) -> None:
-    """One prompt, several, and token ids; a line that is refused goes to the other file."""
+    """Lines of completions may have one prompt, several, or token ids; refused lines are in the error file."""
     bodies: list[dict[str, Any]] = [
         {"prompt": "Once upon a time", "max_tokens": 6, "temperature": 0},
         {"prompt": ["The sun", "The moon"], "max_tokens": 4, "temperature": 0, "n": 2},

@@ -66,7 +66,7 @@ def test_the_engine_is_killed_and_the_server_serves_again(server: Any) -> None:
 
 @replayed
 def test_stopping_while_the_engine_starts_again(server: Any) -> None:
-    """The last test of this server."""
+    """SIGTERM ends a server whose engine is restarting; this is the last test of the server."""
     served(server)
     engine = server.engine_pid
     os.kill(engine, signal.SIGKILL)

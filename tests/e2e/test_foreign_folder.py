@@ -68,7 +68,7 @@ def test_commands_there_execute_none_of_its_files(planted: Path) -> None:
 
 
 def test_python_m_takes_no_library_from_there(tmp_path: Path) -> None:
-    """Python itself takes the standard library's modules from there before any program runs; the rest it does not."""
+    """With ``python -m``, only modules that Python imports before any program runs can come from the current folder."""
     for name in ("msgspec", "pluggy", "torch", "zmq", "uvicorn"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'a').write(__file__)")
     done = subprocess.run(

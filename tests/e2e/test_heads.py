@@ -175,7 +175,7 @@ def add_matrix(folder: Path, index: int, matrix: nn.Linear, activation: nn.Modul
 
 
 def test_matrices_behind_the_pooling(tmp_path: Path, serve: Callable[..., Any]) -> None:
-    """Wider and narrower again, as EmbeddingGemma has them, on a decoder whose tokens see each other."""
+    """Dense layers after the pooling, as in EmbeddingGemma, work on a decoder with bidirectional attention."""
     config = transformers.Gemma3TextConfig(
         **DECODER, head_dim=16, sliding_window=24, use_bidirectional_attention=True, bos_token_id=1, eos_token_id=2
     )

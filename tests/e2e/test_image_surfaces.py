@@ -189,7 +189,7 @@ def test_files_that_are_no_images_to_show(client: openai.OpenAI) -> None:
 
 
 def test_responses_leave_out_old_images(client: Any, vision_server: Any, expected: Any) -> None:
-    """``truncation`` counts what images take."""
+    """``truncation`` of ``/v1/responses`` counts the tokens of images."""
     max_tokens = vision_server.info()["context_length"] - TOKENS
 
     def turns(words: int) -> list[Any]:

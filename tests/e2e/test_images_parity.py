@@ -97,7 +97,7 @@ def test_prompts_cold_and_cached(
 def test_ranks_share_the_decoder(
     family: str, vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
 ) -> None:
-    """Rank 0 looks at the images, and tells the other one what it saw."""
+    """Rank 0 encodes the images and sends the embeddings to the other rank."""
     model = vision_model(family)
     two_ranks = ParallelOptions(tp_size=2, executor="threads")
     engine = serve(replace(config(model.path, chunk=7), parallel=two_ranks))
@@ -120,7 +120,7 @@ def test_retracted_prompts_are_seen_again(
 def test_recorded_decode_steps_count_positions_as_the_model_does(
     vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
 ) -> None:
-    """In bfloat16 transformers is no measure: recorded steps equal those that are not recorded, bit by bit."""
+    """Recorded decode steps in bfloat16, where transformers is too inexact, equal other steps bit by bit."""
     plugins = Plugins.discover()
     if "avx512" not in plugins.names("attention") or library.why_not():
         pytest.skip("no backend here records decode steps")
@@ -157,7 +157,7 @@ def test_states_behind_images_are_reused(
 
 
 def test_an_image_is_told_by_its_content(vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]) -> None:
-    """The same prompt with another image of that size shares only what stands before it, in chunks too."""
+    """A prompt with another image of the same size shares only the prefix before the image."""
     model = vision_model("qwen2.5-vl")
     engine = serve(config(model.path, chunk=9))
     text = f"Look: {PAD} What is it?"

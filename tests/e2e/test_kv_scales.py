@@ -226,7 +226,7 @@ def test_transformers_code_has_them_too(tiny_model: Any, serve: Callable[..., An
 def test_one_scale_for_latents_that_are_keys_and_values(
     tiny_model: Any, serve: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """The norm of latents makes them large, and what expands them small again."""
+    """A checkpoint of latent attention with large latents, and accordingly small up-projections, needs the scale."""
     model = tiny_model("deepseek-v2-lite")
     near = error(serve(config(model.path)), model)
 

@@ -92,7 +92,7 @@ def test_select(endpoint: Any, method: Any, country: str, capital: str) -> None:
 
 
 def test_a_prompt_that_ends_within_a_token(endpoint: Any) -> None:
-    """The choice joins the space before it; a method that looked at the choice's tokens alone would not see that."""
+    """The tokens of a choice are scored together with the space before it, which is part of the first token."""
     choose = function(lambda s: s.__iadd__("The capital of France is " + select("city", ["Rome", "Paris"])))
     assert choose()["city"] == "Paris"
 

@@ -118,7 +118,7 @@ def test_a_class_as_a_regular_expression() -> None:
 
 
 def test_several_paths_from_the_likeliest_first_tokens() -> None:
-    """Generate nothing, but look at the likeliest tokens; then continue after each of them."""
+    """A program asks for the likeliest first tokens without generating any, and continues after each of them."""
     paths = []
 
     @sgl.function

@@ -112,7 +112,7 @@ def test_a_family_with_a_plugin_can_go_through_transformers_too(
 def test_the_short_factors_serve_what_they_were_made_for(
     tiny_model: Callable[..., Any], serve: Callable[..., Any]
 ) -> None:
-    """A model for long contexts, served within its original length, is transformers' model of short ones."""
+    """A LongRoPE model that is served within its original length equals transformers with the short factors."""
     model = tiny_model("phi-4-mini")
     longer = {
         "max_position_embeddings": 4096,

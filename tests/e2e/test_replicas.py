@@ -153,7 +153,7 @@ def test_weights_are_updated_on_both_or_on_none(pair: Server, tmp_path: Any) -> 
 
 
 def test_the_server_ends_with_all_its_engines(pair: Server) -> None:
-    """The last test of this server."""
+    """SIGTERM ends the server and all of its engines; this is the last test of the server."""
     until(lambda: len(pair.engine_pids()) == 2 and is_whole(pair), "both replicas are idle")
     os.kill(pair.engine_pids()[0], signal.SIGKILL)
     pair.signal(signal.SIGTERM)

@@ -108,7 +108,7 @@ def test_while_it_warms_up(whom: str, times: int, launch: Any, tmp_path: Path) -
 
 
 def test_while_it_warms_up_and_the_engine_is_gone(launch: Any, tmp_path: Path) -> None:
-    """The engine goes first and the server is told in the same moment: its own request must not hold it back."""
+    """A server whose engine dies during the warm-up stops at a signal without waiting for the warm-up request."""
     file = plugin(tmp_path, BLOCKED_STEP)
     server = launch.begin("--plugin", str(file), "--schedule-policy", "blocked")
     until(file.with_suffix(".reached").exists, "the warm-up request is in the engine")

@@ -56,7 +56,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_nothing_accepted_is_lost_when_others_use_the_folder(launch: Any, tmp_path: Path, temporary: Path) -> None:
-    """A second server comes and goes, operators read the database, and then the server is killed.
+    """Files and batches survive a second server, programs that read the database, and a kill of the server.
 
     The next server also removes the temporary folder that the killed one left behind.
     """

@@ -114,7 +114,7 @@ def test_processes(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) 
 
 
 def test_short_of_slots(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
-    """Sequences are retracted, and computed again in other slots."""
+    """Sequences that are retracted for lack of slots and computed again have the same outputs."""
     model = tiny_model("llama-3.2-1b")
     engine = serve(config(model.path, 2, pool=100))
     check(model, engine, "short")
@@ -129,7 +129,7 @@ def test_sampled_tokens_are_those_of_one_rank(tiny_model: Callable[[str], Any], 
 
 
 def test_with_drafts(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
-    """Guesses that fail leave slots that others get; the other rank follows."""
+    """Outputs with drafts are right although other sequences reuse the slots of rejected drafts on both ranks."""
     model = tiny_model("llama-3.2-1b")
     engine = serve(replace(config(model.path, 2), speculative=SpeculativeOptions(algorithm="ngram")))
     prompt = tuple([5, 6, 7, 8] * 6)

@@ -321,7 +321,7 @@ async def test_a_full_queue_is_no_answer(start: StartBench) -> None:
 
 
 async def test_a_line_leaves_the_admission_until_it_is_tried_again(start: StartBench) -> None:
-    """Otherwise one that is refused for hours would keep lines of all batches from starting."""
+    """A refused line frees its place until it is retried, so that lines of other batches can start."""
     bench = await start(3)
     bench.slots = Slots(1)
     attempts = Counter[str]()
@@ -406,7 +406,7 @@ async def test_what_nobody_expected_fails_the_batch_without_details(start: Start
 
 
 async def test_a_storage_that_fails_leaves_the_batch_to_be_continued(start: StartBench) -> None:
-    """A disk that is full for a while must not end a batch that was accepted."""
+    """If the store fails for a while, for example because the disk is full, the batch is continued later."""
     bench = await start(20)
     path = bench.storage.folder / "batches.sqlite3"
 

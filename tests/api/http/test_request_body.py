@@ -182,6 +182,6 @@ async def test_texts_may_be_full_of_signs() -> None:
 
 
 async def test_an_unterminated_string_is_scanned_once() -> None:
-    """A search for the end of the string that restarts at each quote would take quadratic time: hours."""
+    """The end of a string is searched for only once: a search that restarts at each quote would take quadratic time."""
     with pytest.raises(ApiError, match="not valid JSON|Invalid JSON"):
         await read_body(request_of(b'{"nested": "' + b"[" * MAX_CONTAINERS + rb"\"" * (1 << 22)), Body)

@@ -310,7 +310,7 @@ def start_server() -> Iterator[Callable[..., ThreadServer]]:
 
 
 def test_what_was_loaded_is_ignored_by_the_garbage_collector(capsys: pytest.CaptureFixture[str]) -> None:
-    """A full collection of it takes tenths of a second, and a large body brings one about."""
+    """Loaded objects are frozen, because a full collection, which a large body causes, takes tenths of a second."""
     announce = inspect.signature(serve).parameters["announce"].default
     before = gc.get_freeze_count()
     loaded = [[number] for number in range(1000)]

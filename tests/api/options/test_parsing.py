@@ -115,7 +115,7 @@ def test_every_field_has_exactly_one_option() -> None:
 
 
 def test_flags_are_the_golden_list(plugins: Plugins) -> None:
-    """An option that is renamed or removed breaks somebody's script: change the list knowingly."""
+    """The flags equal the golden list, because renamed or removed options break scripts of users."""
     flags = sorted(flags_of(parser_of(plugins)))
     assert "\n".join(flags) + "\n" == GOLDEN_FLAGS.read_text()
 

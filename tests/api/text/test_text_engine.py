@@ -447,7 +447,7 @@ async def test_salts_of_two_callers_are_never_the_same(text_engine: Any, scripte
 
 
 async def test_a_refusal_names_the_field_that_the_engine_names(text_engine: Any, scripted: Any) -> None:
-    """Whatever its text begins with."""
+    """The field of a refusal is that of the engine's error, whatever the message begins with."""
     scripted.error = RequestError("No token is left", about="processor_fields", field="allowed_token_ids")
     engine = text_engine()
     with pytest.raises(ApiError, match="^No token is left$") as refused:

@@ -43,9 +43,9 @@ class ScriptedReplica(EngineClient):
         self.controls: list[tuple[str, dict[str, Any]]] = []
         self.listeners: list[Callable[[StepStats], None]] = []
         self.refusals: dict[str, Exception] = {}
-        """Name of a control call -> the error that it raises."""
+        """The error that each control call raises, by name."""
         self.values: dict[str, Any] = {}
-        """Name of a control call -> its answer."""
+        """The answer of each control call, by name."""
         self.may_go_on, self.may_start, self.may_answer = asyncio.Event(), asyncio.Event(), asyncio.Event()
         for event in (self.may_go_on, self.may_start, self.may_answer):
             event.set()

@@ -368,7 +368,7 @@ async def test_separate_reasoning(chat_of: Any) -> None:
 
 @pytest.mark.parametrize("path", ["/parse_function_call", "/separate_reasoning"])
 async def test_what_is_parsed_is_bounded(chat_of: Any, path: str) -> None:
-    """Parsers take microseconds for each character of what is full of calls."""
+    """The length of parsed texts is limited, because parsers take microseconds for each character of a call."""
     message, param = await chat_of().refusal(path, text="<" * (MAX_PARSED_TEXT + 1), reasoning_parser="deepseek-r1")
     assert (message, param) == (f"text: String should have at most {MAX_PARSED_TEXT} characters", "text")
 

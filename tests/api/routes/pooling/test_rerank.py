@@ -30,7 +30,7 @@ def test_as_in_the_documents(name: str, served: Fixture, tiny: Fixture) -> None:
 
 
 def test_the_two_texts_of_a_pair_are_told_apart(tiny: Fixture) -> None:
-    """Otherwise the test above could not see token types."""
+    """Token types change the score of the tiny model, which the test above relies on."""
     model = tiny("bert-reranker")
     tokens = torch.tensor([model.tokens(QUERY, DOCUMENTS[1])])
     with torch.inference_mode():

@@ -57,7 +57,7 @@ async def test_what_a_killed_process_left_behind_goes(storage: SQLiteStore, file
 async def test_files_of_a_database_that_was_deleted_are_kept(
     storage: SQLiteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A backup of the database may know them."""
+    """Files without a record in a new database are kept, because a backup of the database may refer to them."""
     await storage.call(lambda store: None)
     age(storage, "a", "b")
     await storage.close()
