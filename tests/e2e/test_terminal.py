@@ -143,7 +143,7 @@ def test_mistakes_are_explained(arguments: list[str], message: str, capsys: pyte
 
 
 def test_a_model_of_its_own_on_a_terminal(tmp_path: Path) -> None:
-    """A pseudo-terminal stands for the user's: the prompt, the command, the answer, and the history on disk."""
+    """The chat works in a pseudo-terminal: the prompt, a command, the answer, and the history on disk."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
     program = [sys.executable, "-m", "sglang_plug", "chat", "--temperature", "0", "--max-total-tokens", "4096"]

@@ -58,7 +58,7 @@ def rows(device: str, *shapes: str, seconds_of: Time | None = None) -> dict[str,
 
 
 def _matrices(name: str) -> dict[str, tuple[int, int, bool]]:
-    """Yield rows, columns, and whether the first half is a gate, of the matrices in a decode step."""
+    """Return the size of each matrix in a decode step, and whether its first half is a gate, by name."""
     shape = SHAPES[name]
     heads = (shape.heads + 2 * shape.kv_heads) * shape.dim
     return {

@@ -59,7 +59,7 @@ class ScriptedReplica(EngineClient):
         self._dead.set()
 
     def serve_again(self) -> None:
-        """Serve again after a failure, which all waiting callers have been told of."""
+        """Serve again after a failure that was reported to all waiting callers."""
         self._reason = None
 
     async def start(self) -> Mapping[str, Any]:

@@ -124,7 +124,7 @@ def test_without_a_tokenizer(apps: Callable[..., Any]) -> None:
 
 
 def test_a_text_of_many_tokens_is_refused(app: Any) -> None:
-    """Too many tokens are refused, because the tokenizer holds the GIL while it decodes them."""
+    """The number of tokens is limited, because the tokenizer holds the GIL while it decodes them."""
     answer = app.post("/detokenize", {"tokens": [1] * (MAX_DECODED_TOKENS + 1)})
     assert answer.status_code == 400
     assert (

@@ -126,7 +126,7 @@ async def test_a_file_that_is_put_back_is_used_again(storage: SQLiteStore, file_
 async def test_a_backup_that_is_copied_over_the_open_database_is_not_trusted(
     storage: SQLiteStore, file_record: Make, tmp_path: Path
 ) -> None:
-    """A damaged database stays refused after a backup was copied over it, because the connection has cached old pages."""
+    """A damaged database stays refused after a backup was copied over it, because the connection caches old pages."""
     await storage.call(lambda store: store.add_file(file_record("a")))
     await checkpoint(storage)
     shutil.copy(storage.folder / DATABASE, tmp_path / "backup")
