@@ -1,4 +1,4 @@
-"""A cluster without a model: chat sessions on a thousand replicas, with each routing policy, and what a decision costs.
+"""Simulate chat sessions on a thousand replicas with each routing policy, and measure the time of a decision.
 
 Run as ``python -m benchmarks.cluster``. The router and the policies are the server's own. A replica is simulated: an
 LRU of blocks of its prompts, running slots, a queue before them, and durations from the
@@ -57,12 +57,12 @@ class IdleClient(EngineClient):
         return {}
 
     async def submit(self, request: Request) -> AsyncGenerator[Output, None]:
-        """Refuse."""
+        """Raise ``NotImplementedError``."""
         raise NotImplementedError
         yield
 
     async def control(self, name: str, **arguments: Any) -> Any:
-        """Refuse."""
+        """Raise ``NotImplementedError``."""
         raise NotImplementedError
 
     def on_step(self, listener: Callable[[StepStats], None]) -> None:
@@ -70,11 +70,11 @@ class IdleClient(EngineClient):
 
     @property
     def failure(self) -> str | None:
-        """Nothing fails."""
+        """Always ``None``."""
         return None
 
     async def wait_failed(self) -> str:
-        """Wait for ever."""
+        """Wait forever."""
         await asyncio.Event().wait()
         return ""
 
@@ -150,11 +150,11 @@ class Outcome:
     requests: int
     decision_p50: float
     decision_p99: float
-    """Microseconds."""
+    """99th percentile of the time that the routing policy takes for one request, in microseconds."""
     hit_rate: float
     """Share of the prompt tokens that were cached where they were computed."""
     possible: float
-    """The same if every replica had the blocks of all."""
+    """The hit rate if all replicas shared their blocks."""
     imbalance: float
     """Maximum number of tokens that one replica served, relative to the mean."""
     first_token_p50: float
@@ -227,7 +227,7 @@ class Cluster:
         self._begin(replica, now)
 
     def _begin(self, replica: SimulatedReplica, now: float) -> None:
-        """Begin with what waits for a replica, while it has running slots."""
+        """Start the waiting requests of a replica while it has running slots."""
         while replica.queue and replica.running < MAX_RUNNING:
             turn = replica.queue.popleft()
             digests = _block_digests(turn.request)

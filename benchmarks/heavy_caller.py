@@ -1,4 +1,4 @@
-"""How long an interactive caller waits during another caller's long prompts, over HTTP, with several schedule policies.
+"""Measure how long an interactive caller waits while another caller sends long prompts, for several schedule policies.
 
 Run as ``python -m benchmarks.heavy_caller``. For each ``--policy`` a server with random weights and two API keys is
 started. The servers take turns, and only one of them is busy at any time. A round of a server has three parts:

@@ -123,7 +123,7 @@ def conversations(bench: Bench, count: int, length: int, turns: int) -> dict[str
 
 
 def without_hits(bench: Bench, length: int, rounds: int) -> dict[str, Any]:
-    """Measure prompts that nobody has sent before, on two servers in turn."""
+    """Measure prompts that were not sent before, on two servers in turn."""
     times = {"without": list[float](), "with": list[float]()}
     with bench.client(pool=4 * length, stores=False) as plain:
         with bench.client(pool=4 * length, stores=True, name="new") as tiered:

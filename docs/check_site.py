@@ -1,4 +1,4 @@
-"""Check the built site: links within it lead somewhere, nothing comes from other hosts, and all tables are rendered.
+"""Check the built site: links within it have targets, nothing is loaded from other hosts, and tables are rendered.
 
 ``python docs/check_site.py build/site`` prints each fault, and its exit status is 1 if there is one.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
-"""Element -> the attribute whose address is loaded with the page."""
+"""Attributes whose addresses are loaded with the page, by element."""
 NOT_LOADED = ("canonical", "search", "index", "next", "prev", "genindex", "author", "help", "copyright")
 """Relations of ``link`` elements that load nothing."""
 RAW_TABLE = re.compile(r"^\|[\s:|-]+\|$", re.MULTILINE)

@@ -49,7 +49,7 @@ def prepare(app: Any, page: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Register what is special here."""
+    """Register the event handlers of this configuration."""
     app.connect("source-read", prepare)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 

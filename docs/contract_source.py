@@ -14,7 +14,7 @@ from sglang_plug_api.contract.surface import HOOKS, Item, Member
 
 FOLDERS = {"sglang_plug": "core", "sglang_plug_api": "api"}
 EARLIER_NAMES = {"sglang_plug": "sglang_plug.renamed", "sglang_plug_api.plugin": "sglang_plug_api.plugin"}
-"""Module -> the module with ``RENAMED``, its earlier names that still work."""
+"""The module with ``RENAMED``, the earlier names that still work, by public module."""
 SPECIAL = ("__init__", "__call__", "__enter__", "__exit__", "__iter__", "__len__", "__getitem__")
 """Methods with underscores that are part of the contract."""
 DEPRECATION = "warn_deprecated"
@@ -63,10 +63,10 @@ class SourceTree:
             if (definition := self._find(module, name)) is not None
         }
         self._names = {id(definition.node): name for name, definition in reversed(self.definitions.items())}
-        """Definition -> its public name."""
+        """The public name of each definition."""
 
     def items(self) -> dict[str, Item]:
-        """Return every public name and hook, with what it is."""
+        """Return the description of every public name and hook."""
         items = {name: self._item(definition) for name, definition in self.definitions.items()}
         for node in self.module("sglang_plug.plugins.hookspecs").body:
             if isinstance(node, ast.FunctionDef) and "hookspec" in _decorators(node):

@@ -40,7 +40,7 @@ PAGE = Path(__file__).with_name("api.md")
 SHOWN = 60
 """Characters of a default that a table shows."""
 LARGEST = 1 << 63
-"""What every integer fits into; not worth a cell."""
+"""Default upper bound of integers, which tables leave out."""
 VALIDATION = ("HTTPValidationError", "ValidationError")
 """Schemas of FastAPI's own errors, which this server never answers with."""
 BOUNDS = {
@@ -157,11 +157,11 @@ REFUSED: Mapping[str, Remedies] = {
     "`/load_lora_adapter`": misplaced.ADAPTERS,
     "`/update_weights_from_disk`": misplaced.WEIGHTS,
 }
-"""Whose they are -> what to do instead, besides those of all bodies."""
+"""Refused fields by the body that they belong to, with the remedy of each; fields of all bodies are not listed."""
 
 
-class Nobody(EngineClient):
-    """An engine that nobody asks."""
+class UncalledEngine(EngineClient):
+    """An engine client that is never called, because the program reads only routes and schemas."""
 
     async def start(self) -> Mapping[str, Any]:
         raise NotImplementedError
@@ -207,29 +207,29 @@ FACTS = Facts(
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One path with its methods, and who offers it."""
+    """One path with its methods, and the route that serves it."""
 
     path: str
     methods: tuple[str, ...]
     call: Mapping[str, Any]
-    """Its part of the OpenAPI document."""
+    """The operation of the OpenAPI document."""
     spec: RouteSpec
 
     @property
     def tag(self) -> str:
-        """The heading it stands under."""
+        """The heading of the endpoint's table."""
         tags = self.call.get("tags") or ["other"]
         return str(tags[0])
 
     @property
     def body(self) -> str:
-        """A link to its body, if it has one."""
+        """A link to the schema of the body, if there is one."""
         for kind, content in self.call.get("requestBody", {}).get("content", {}).items():
             return type_of(content["schema"]) if "$ref" in content["schema"] else f"`{kind}`"
         return ""
 
     def row(self) -> str:
-        """Its line of the table."""
+        """Return the line of the table of routes."""
         summary = str(self.call.get("summary", "")) + (" (deprecated)" if self.call.get("deprecated") else "")
         tasks = ", ".join(sorted(self.spec.tasks)) or "any"
         methods = ", ".join(self.methods)
@@ -237,7 +237,7 @@ class Endpoint:
 
 
 def endpoints(engine: TextEngine, plugins: Plugins, document: Mapping[str, Any]) -> Iterator[Endpoint]:
-    """Every endpoint of the plugins, in the order of the routes."""
+    """Yield every endpoint of the plugins, in the order of the routes."""
     for component in plugins.all("route"):
         assert isinstance(component.spec, RouteSpec)
         for route in component.load()(engine).routes:
@@ -249,7 +249,7 @@ def endpoints(engine: TextEngine, plugins: Plugins, document: Mapping[str, Any])
 
 
 def endpoint_tables(endpoints: Iterable[Endpoint]) -> Iterator[str]:
-    """A table for each tag."""
+    """Yield a table for each tag."""
     by_tag: dict[str, list[Endpoint]] = {}
     for endpoint in endpoints:
         by_tag.setdefault(endpoint.tag, []).append(endpoint)
@@ -262,7 +262,7 @@ def endpoint_tables(endpoints: Iterable[Endpoint]) -> Iterator[str]:
 
 
 def body_tables(schemas: Mapping[str, Any]) -> Iterator[str]:
-    """A section for each body and each part of one."""
+    """Yield a section for each body and for each schema in bodies."""
     for name in sorted(schemas):
         if name in VALIDATION or "properties" not in schemas[name]:
             continue
@@ -278,7 +278,7 @@ def body_tables(schemas: Mapping[str, Any]) -> Iterator[str]:
 
 
 def refused_table() -> Iterator[str]:
-    """Fields that are refused by name, those of all bodies first."""
+    """Yield the table of fields that are refused by name, those of all bodies first."""
     yield "| field of | field | passes | instead |\n|---|---|---|---|"
     rows: set[tuple[str, str]] = set()
     for body, remedies in {"all": misplaced.EVERYWHERE, **REFUSED}.items():
@@ -292,7 +292,7 @@ def refused_table() -> Iterator[str]:
 
 
 def type_of(schema: Mapping[str, Any]) -> str:
-    """A schema in a few words; that null stands for "not given" goes without saying."""
+    """Return a short description of a schema; ``null`` for a field that is not given is left out."""
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -326,7 +326,7 @@ def limits(schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def default_cell(default: Any) -> str:
-    """A default in a cell."""
+    """Return a default as the text of a cell."""
     if default is None:
         return "–"
     text = json.dumps(default, ensure_ascii=False)
@@ -334,25 +334,27 @@ def default_cell(default: Any) -> str:
 
 
 def plain(text: str) -> str:
-    """A docstring as a paragraph of markdown."""
+    """Return a docstring as a paragraph of Markdown."""
     return re.sub(r"``([^`]+)``", r"`\1`", " ".join(text.split()))
 
 
 @contextlib.contextmanager
 def application() -> Iterator[tuple[TextEngine, Plugins, FastAPI]]:
-    """The application with the built-in plugins, over an engine that nobody asks."""
+    """Yield the application with the built-in plugins, over an engine client that is never called."""
     plugins = Plugins.discover(PluginOptions(allow=(DISTRIBUTION,), strict=True))
     with tempfile.TemporaryDirectory() as folder:
         config = ServerConfig(storage=StorageConfig(file_storage_path=folder))
         server = ServerFacts(
             storage=load_storage(config, plugins), state=ServerState(weight_version=""), observers={}, plugins={}
         )
-        engine = TextEngine(config, Nobody(), FACTS, None, server=server, request_fields=request_fields(plugins))
+        engine = TextEngine(
+            config, UncalledEngine(), FACTS, None, server=server, request_fields=request_fields(plugins)
+        )
         yield engine, plugins, build_app(engine, plugins, GateState())
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the content of the page."""
     with application() as (engine, plugins, app):
         document = app.openapi()
         listed = list(endpoints(engine, plugins, document))

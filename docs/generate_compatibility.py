@@ -67,27 +67,27 @@ WORKS, NO_EFFECT, REFUSED, MISSING = "works", "no effect", "refused", "not offer
 
 @dataclass(frozen=True)
 class Body:
-    """A request body here."""
+    """The fields of a request body of this server, and the remedies for fields that it refuses."""
 
     fields: frozenset[str]
     remedies: Mapping[str, str]
 
 
 def data(name: str) -> ModuleType:
-    """A module of ``tests/api/protocol``."""
+    """Import a module of ``tests/api/protocol``."""
     if str(ROOT) not in sys.path:
         sys.path.append(str(ROOT))
     return importlib.import_module(f"tests.api.protocol.{name}")
 
 
 def routes_of(engine: TextEngine, plugins: Plugins) -> list[APIRoute]:
-    """The routes of all plugins."""
+    """Return the routes of all plugins."""
     routers = [component.load()(engine) for component in plugins.all("route")]
     return [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
 
 
 def endpoint_rows(paths: frozenset[str]) -> Iterator[str]:
-    """Yield a line for each endpoint of the others. Raises ``LookupError`` for one that nothing is known of."""
+    """Yield a line for each endpoint of SGLang and vLLM. Raises ``LookupError`` for one without a description."""
     others = data("endpoints_of_others")
     reasons = {path: reason for reason, listed in others.NOT_OFFERED.items() for path in listed.split()}
     sglang, vllm = set(others.SGLANG.split()), set(others.VLLM.split())
@@ -101,7 +101,7 @@ def endpoint_rows(paths: frozenset[str]) -> Iterator[str]:
 
 
 def bodies(routes: Iterable[APIRoute], schemas: Mapping[str, Any]) -> dict[str, Body]:
-    """The bodies by the names of their schemas."""
+    """Return the request bodies by the names of their schemas."""
     models = {route.endpoint.body_model for route in routes if hasattr(route.endpoint, "body_model")}
     by_name = {
         model.__name__: Body(frozenset(schemas[model.__name__]["properties"]), getattr(model, "misplaced", {}))
@@ -149,12 +149,12 @@ def field_sections(known: Mapping[str, Body]) -> Iterator[str]:
 
 
 def mark(supported: bool) -> str:
-    """A cell that says whether a server has something."""
+    """Return a cell that shows whether a server has an endpoint or field."""
     return "✓" if supported else ""
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the content of the page."""
     with application() as (engine, plugins, app):
         routes = routes_of(engine, plugins)
         known = bodies(routes, app.openapi()["components"]["schemas"])

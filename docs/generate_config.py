@@ -100,7 +100,7 @@ Besides the options, the server and the libraries that it uses read these:
 
 
 def group_sections(plugins: Plugins) -> Iterator[str]:
-    """A table for each group of options."""
+    """Yield a table for each group of options."""
     for group in GROUPS:
         yield f"## {group.title}\n"
         yield "| flag | YAML key | environment | type | default | |\n|---|---|---|---|---|---|"
@@ -132,7 +132,7 @@ def explanation(option: Option, plugins: Plugins) -> Iterator[str]:
 
 
 def flag_rows() -> Iterator[str]:
-    """The flags about plugins."""
+    """Yield the rows of the flags about plugins."""
     for action in plugin_flags()._actions:
         key = action.dest
         has_variable = key in ENVIRONMENT_KEYS or key == "config"
@@ -145,7 +145,7 @@ def flag_rows() -> Iterator[str]:
 
 
 def setting_rows(plugins: Plugins) -> Iterator[str]:
-    """The settings of the built-in components."""
+    """Yield the rows of the settings of built-in components."""
     for component in plugins.all():
         if component.spec.settings is None:
             continue
@@ -158,21 +158,21 @@ def setting_rows(plugins: Plugins) -> Iterator[str]:
 
 
 def field_texts(cls: type) -> dict[str, str]:
-    """The docstring of each field of a class, by name."""
+    """Return the docstring of each field of a class, by name."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(definition, ast.ClassDef)
     return {ast.unparse(node.target): text for node, text in fields(definition)}
 
 
 def default_cell(default: Any) -> str:
-    """A default in a cell."""
+    """Return a default as the text of a cell."""
     if default is None or default == () or default == {}:
         return "–"
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the content of the page."""
     plugins = Plugins.discover(PluginOptions(allow=(DISTRIBUTION,), strict=True))
     return PAGE_TEXT.format(
         groups="\n".join(group_sections(plugins)),

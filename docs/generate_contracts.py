@@ -87,7 +87,7 @@ SECTIONS = {
     "plugins.registry": "All plugins",
     "config": "Configuration and errors",
 }
-"""Module -> heading. Specs are described in ``docs/hooks.md``."""
+"""The heading of each module on the page. Specs are described in ``docs/hooks.md``."""
 DEFINITIONS = {
     "contracts.model.kernels": (
         "pack_linear",
@@ -109,7 +109,7 @@ DEFINITIONS = {
         "AdapterOptions",
     ),
 }
-"""Module -> what is described besides its public names: what fields of ``Kernels`` compute, and groups of options."""
+"""Names that are described besides the public ones, by module: fields of ``Kernels``, and groups of options."""
 LAYERS = """\
 ## Layers
 
@@ -125,11 +125,11 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 SPECIAL = ("__init__", "__call__")
 """Methods with underscores that are shown."""
 UNDOCUMENTED = ("plugins.registry.Plugins",)
-"""Public for programs that start the engine; of all plugins only commands receive one."""
+"""Public names for programs that start the engine, of which plugins receive instances only in commands."""
 
 
 def public() -> dict[str, list[str]]:
-    """Module -> its public names, as ``sglang_plug`` says."""
+    """Return the public names of ``sglang_plug`` by module."""
     names: dict[str, list[str]] = {}
     for name, module in stub_exports(ast.parse((CORE / "__init__.pyi").read_text(encoding="utf-8"))).items():
         names.setdefault(module, []).append(name)
@@ -137,7 +137,7 @@ def public() -> dict[str, list[str]]:
 
 
 def sections() -> Iterator[str]:
-    """The page, part by part."""
+    """Yield the parts of the page."""
     specs = [node for node in parse("plugins.specs").body if isinstance(node, ast.ClassDef) and node.name != "Spec"]
     rows = [_spec_row(node) for node in specs]
     yield INTRODUCTION.format(rows="\n".join(rows))
@@ -207,7 +207,7 @@ def _field_rows(node: ast.ClassDef) -> Iterator[str]:
 
 
 def function_section(node: Function) -> str:
-    """The signature and docstring of a function."""
+    """Return the signature and docstring of a function."""
     marks = [ast.unparse(decorator) for decorator in node.decorator_list]
     words = [word for mark, word in (("classmethod", "classmethod"), ("property", "property")) if mark in marks]
     if isinstance(node, ast.AsyncFunctionDef):
@@ -236,7 +236,7 @@ def _about(tree: ast.Module) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the content of the page."""
     return "\n".join(sections())
 
 

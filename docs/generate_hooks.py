@@ -55,7 +55,7 @@ def parse_specs() -> ast.Module:
 
 
 def hooks(module: ast.Module) -> Iterator[ast.FunctionDef]:
-    """The hook specifications, in life-cycle order."""
+    """Yield the hook specifications, in life-cycle order."""
     for node in module.body:
         if isinstance(node, ast.FunctionDef) and any(
             "hookspec" in ast.unparse(decorator) for decorator in node.decorator_list
@@ -64,24 +64,24 @@ def hooks(module: ast.Module) -> Iterator[ast.FunctionDef]:
 
 
 def specs(module: ast.Module) -> Iterator[ast.ClassDef]:
-    """``Spec`` and what is derived from it."""
+    """Yield ``Spec`` and its subclasses."""
     for node in module.body:
         if isinstance(node, ast.ClassDef) and node.name.endswith("Spec"):
             yield node
 
 
 def signature(hook: ast.FunctionDef) -> str:
-    """``name(arguments)``, as an implementation may write it."""
+    """Return the signature of a hook, as an implementation may write it: ``name(arguments)``."""
     return f"{hook.name}({', '.join(argument.arg for argument in hook.args.args)})"
 
 
 def returns(hook: ast.FunctionDef) -> str:
-    """The annotation of what an implementation returns."""
+    """Return the annotation of the return value of an implementation."""
     return ast.unparse(hook.returns) if hook.returns else "None"
 
 
 def constant(module: ast.Module, name: str) -> tuple[str, str]:
-    """Value and docstring of a module's constant."""
+    """Return value and docstring of a constant of a module."""
     for node, after in pairwise(module.body):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             return ast.unparse(node.value), text_of(after)
@@ -89,21 +89,21 @@ def constant(module: ast.Module, name: str) -> tuple[str, str]:
 
 
 def text_of(node: ast.AST) -> str:
-    """The text, if ``node`` is a docstring that stands behind what it describes."""
+    """Return the text of ``node`` if it is the docstring of a variable."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
         return " ".join(node.value.value.split())
     return ""
 
 
 def fields(definition: ast.ClassDef) -> Iterator[tuple[ast.AnnAssign, str]]:
-    """The annotated fields of a class, each with its docstring."""
+    """Yield the annotated fields of a class, each with its docstring."""
     for node, after in pairwise([*definition.body, ast.Pass()]):
         if isinstance(node, ast.AnnAssign):
             yield node, text_of(after)
 
 
 def field_table(spec: ast.ClassDef) -> str:
-    """The fields a spec adds: name, type, default and what they mean."""
+    """Return the table of the fields that a spec adds: name, type, default and meaning."""
     rows = ["| field | type | default | |", "|---|---|---|---|"]
     for node, text in fields(spec):
         if "ClassVar" not in (kind := ast.unparse(node.annotation)):
@@ -113,7 +113,7 @@ def field_table(spec: ast.ClassDef) -> str:
 
 
 def kind_of(spec: ast.ClassDef) -> str:
-    """The ``kind`` that stands before the colon in ``kind:name``."""
+    """Return the ``kind`` of a spec's components, as in ``kind:name``."""
     for node in spec.body:
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "kind" and node.value is not None:
             return str(ast.literal_eval(node.value))
@@ -121,7 +121,7 @@ def kind_of(spec: ast.ClassDef) -> str:
 
 
 def sections(hook_module: ast.Module, spec_module: ast.Module) -> Iterator[str]:
-    """The page, part by part."""
+    """Yield the parts of the page."""
     version, note = constant(hook_module, "API_VERSION")
     rows = [f"| [`{signature(hook)}`](#{anchor(hook)}) | `{escape(returns(hook))}` |" for hook in hooks(hook_module)]
     questions = ast.get_docstring(hook_module) or ""
@@ -139,17 +139,17 @@ def sections(hook_module: ast.Module, spec_module: ast.Module) -> Iterator[str]:
 
 
 def anchor(hook: ast.FunctionDef) -> str:
-    """The identifier that markdown gives the hook's heading."""
+    """Return the identifier of the hook's heading in Markdown."""
     return re.sub(r"[^\w-]", "", signature(hook).replace(" ", "-"))
 
 
 def docstring(node: ast.FunctionDef | ast.ClassDef) -> str:
-    """The docstring, unindented."""
+    """Return the docstring without indentation."""
     return dedent(ast.get_docstring(node) or "")
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the content of the page."""
     return "\n".join(sections(parse("plugins.hookspecs"), parse_specs()))
 
 

@@ -103,7 +103,7 @@ CONTRACTS: Mapping[str, tuple[str, ...]] = {
     "tool-parser": ("OutputParser", "Text", "CallStart", "CallArguments", "CallEnd", "Constraint"),
     "weights": ("WeightLoader", "Checkpoint", "WeightError"),
 }
-"""Kind -> the public classes on its page, in this order."""
+"""The public classes on the page of each kind, in this order."""
 EXAMPLE = PluginNames("example")
 LANGUAGES = {".py": "python", ".json": "json", ".jsonl": "json"}
 
@@ -136,7 +136,7 @@ def section(tree: SourceTree, name: str) -> Iterator[str]:
 
 
 def example(kind: str) -> Iterator[str]:
-    """Yield the files of the plugin that ``plugins new`` creates, but for those that are the same for all kinds."""
+    """Yield the files of the plugin that ``plugins new`` creates, without those that are the same for all kinds."""
     yield f"`sglang-plug plugins new {kind} example` writes a distribution with these files, and the tests of"
     yield f"sglang-plug install it and run its tests. The component is `{kind}:{component_name(kind, EXAMPLE)}`."
     for path, text in sorted(render_plugin(kind, EXAMPLE).items(), key=lambda item: _file_order(item[0])):
@@ -164,7 +164,7 @@ def conformance(kind: str, tree: SourceTree) -> Iterator[str]:
 
 
 def page(kind: str, tree: SourceTree) -> str:
-    """The page of a kind with its generated parts renewed."""
+    """Return the page of a kind with its generated parts renewed."""
     blocks: dict[str, Callable[[], Iterator[str]]] = {
         "declaration": partial(declaration, kind),
         "contract": partial(contract, kind, tree),

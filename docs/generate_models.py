@@ -1,4 +1,4 @@
-"""Write ``docs/models.md``: every model the installed project declares, and what tests compare with transformers.
+"""Write ``docs/models.md``: every model that the project declares, and the configurations that tests compare.
 
 The rows come from the plugin registry. What was checked comes from the tests themselves: each module under
 ``tests/builtin_models`` has a table ``CASES`` of ``name: (architecture, configuration)``, and ``families()`` of
@@ -116,14 +116,14 @@ original length if you need no longer contexts.
 
 
 def load(path: Path) -> ModuleType:
-    """A test module, by its path. Tests import each other by their folders."""
+    """Import a test module by its path. Tests import each other by their folders."""
     if str(ROOT) not in sys.path:
         sys.path.append(str(ROOT))
     return importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 def compared(folders: Iterator[Path]) -> dict[str, list[str]]:
-    """For each architecture, the names of the configurations that tests in ``folders`` compare."""
+    """Return the names of the configurations that tests in ``folders`` compare, by architecture."""
     names: dict[str, list[str]] = {}
     for folder in sorted(folders):
         for path in sorted(folder.glob("test_*.py")):
@@ -133,7 +133,7 @@ def compared(folders: Iterator[Path]) -> dict[str, list[str]]:
 
 
 def vision_models() -> dict[str, list[str]]:
-    """For each vision-language architecture, the names of the models that are compared and served."""
+    """Return the names of the compared and served models, by vision-language architecture."""
     names: dict[str, list[str]] = {}
     for name, family in load(TESTS / "e2e" / "vision_families.py").FAMILIES.items():
         names.setdefault(family.architecture, []).append(f"{name} with images")
@@ -141,7 +141,7 @@ def vision_models() -> dict[str, list[str]]:
 
 
 def served() -> dict[str, list[str]]:
-    """For each architecture, the names of the models that are served end to end."""
+    """Return the names of the models that end-to-end tests serve, by architecture."""
     names: dict[str, list[str]] = {}
     for name, config in load(TESTS / "families.py").families().items():
         architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]
@@ -157,17 +157,17 @@ def models() -> Iterator[tuple[ModelSpec, str]]:
 
 
 def row(*cells: str) -> str:
-    """A line of a table without empty cells."""
+    """Return a line of a table, with a dash in empty cells."""
     return table_row(*(cell or "–" for cell in cells))
 
 
 def listed(names: list[str]) -> str:
-    """Names in one cell; they may hold commas."""
+    """Return names as the text of one cell; a name may contain commas."""
     return "; ".join(names)
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the content of the page."""
     own = list(models())
     native = [(spec, plugin) for spec, plugin in own if "generate" in spec.tasks and not spec.generic]
     folders = [folder for folder in (TESTS / "builtin_models").iterdir() if folder.is_dir()]

@@ -1,4 +1,4 @@
-"""Write the table of ``docs/plugin-authors.md``: each kind, the size of its example, its time, and what its tests find.
+"""Write the table of ``docs/plugin-authors.md``: example size, test time and detected faults of each kind.
 
 The times are those of ``template_times.toml``, which ``measure_templates.py`` writes. Planted bugs are counted from the
 tests that are marked ``planted_bug``, which prove that each one is named; one that is not found has the mark ``xfail``
@@ -31,19 +31,19 @@ TIMES = DOCS / "template_times.toml"
 
 @dataclass
 class Planted:
-    """Faulty components of a kind in the tests."""
+    """Numbers of the faulty components of a kind in the tests."""
 
     caught: int = 0
     planted: int = 0
 
     def add(self, caught: int, missed: int) -> None:
-        """Count further ones."""
+        """Add the numbers of further components."""
         self.caught += caught
         self.planted += caught + missed
 
 
 def planted_bugs() -> dict[str, Planted]:
-    """Count the planted bugs of each kind, as the tests have them."""
+    """Count the planted bugs in the tests, by kind."""
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
     counts: dict[str, Planted] = {}
@@ -124,7 +124,7 @@ def times() -> Iterator[str]:
 
 
 def page() -> str:
-    """The page with its table renewed."""
+    """Return the page with its table renewed."""
     return with_blocks(PAGE, {"kinds": table, "times": times})
 
 

@@ -1,4 +1,4 @@
-"""Write the generated parts of ``docs/route-reference.md`` from the docstrings of what routes may import.
+"""Write the generated parts of ``docs/route-reference.md`` from the docstrings of the names that routes may import.
 
 ``--check`` writes nothing and fails if the page is not what would be written.
 """
@@ -60,11 +60,11 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "services": ("Service", "named_options", "engine_group", "EngineGroup"),
 }
-"""Part of the page -> the names that it describes; those of types of fields are in its text."""
+"""The names that each part of the page describes; names of types of fields are in its text."""
 DEFAULTS = ("sglang_plug_api.text.sampling", "SamplingDefaults")
 """The class of ``TextEngine.defaults``, which routes use but do not import."""
 RECEIVED = frozenset({"TextEngine", "SamplingDefaults", "ChatParsingOptions"})
-"""Classes that routes do not construct."""
+"""Classes that routes receive and do not construct."""
 
 
 def group(tree: SourceTree, names: tuple[str, ...]) -> Iterator[str]:
@@ -96,7 +96,7 @@ def _definition(tree: SourceTree, name: str) -> ast.stmt:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the content of the page."""
     tree = SourceTree(ROOT, (MODULE,))
     blocks: dict[str, Callable[[], Iterator[str]]] = {
         name: partial(group, tree, names) for name, names in GROUPS.items()

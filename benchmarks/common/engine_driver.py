@@ -23,7 +23,7 @@ class ListInbox:
 
 
 def nobody(message: FromEngine) -> None:
-    """Handle outputs without a client. Raises ``RuntimeError`` if a request fails."""
+    """Discard outputs. Raises ``RuntimeError`` if a request fails."""
     for output in message.outputs if isinstance(message, StepOutputs) else ():
         if output.finish is not None and output.finish.reason == "error":
             raise RuntimeError(output.finish.message)

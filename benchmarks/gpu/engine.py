@@ -101,7 +101,7 @@ class StripedMasks(StepExtension, SamplingPhase):
 
 @dataclass(frozen=True, slots=True)
 class ReadyMask:
-    """A mask that nobody has to wait for. A ``PendingMask``."""
+    """A ``PendingMask`` whose result is ready."""
 
     tokens: AllowedTokens
 

@@ -1,4 +1,4 @@
-"""One-file plugins for the tests of the command line; an engine that follows a script for those of the server."""
+"""Fixtures: one-file plugins for tests of the command line, and a scripted engine for tests of the server."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Discover = Callable[..., Plugins]
 
 @pytest.fixture
 def plugin_file(tmp_path: Path) -> SourceFile:
-    """``plugin_file(name, source)``: the path of a one-file plugin."""
+    """Return a function that writes a one-file plugin and returns its path: ``plugin_file(name, source)``."""
 
     def write(name: str, source: str) -> str:
         file = tmp_path / f"{name}.py"
@@ -60,7 +60,7 @@ def plugin_file(tmp_path: Path) -> SourceFile:
 
 @pytest.fixture
 def discover() -> Discover:
-    """``discover(*files, **options)``: the built-in plugins and those in ``files``."""
+    """Return a function that discovers the built-in plugins and those in ``files``: ``discover(*files, **options)``."""
     return lambda *files, **options: Plugins.discover(PluginOptions(files=files, **options))
 
 
@@ -82,7 +82,7 @@ INFO: dict[str, Any] = {
 
 
 class ScriptedEngine(EngineClient):
-    """Says ``reply``, one token or ``burst`` of them at a time, then the end token."""
+    """An engine client that generates ``reply``, ``burst`` tokens at a time, and then the end token."""
 
     def __init__(self, reply: str = "Hello, world", *, burst: int = 1) -> None:
         self.reply, self.burst = reply, burst
@@ -165,13 +165,13 @@ def _prompt_logprobs(request: Request) -> tuple[TokenLogprob, ...]:
 
 @pytest.fixture
 def scripted() -> ScriptedEngine:
-    """An engine that says what it is told to."""
+    """An engine whose output the test decides."""
     return ScriptedEngine()
 
 
 @pytest.fixture
 def text_engine(scripted: ScriptedEngine) -> Callable[..., TextEngine]:
-    """``text_engine(**options)``: the text side of ``scripted``, with options of ``ServerConfig``.
+    """Return a function that makes a ``TextEngine`` over ``scripted``, with options of ``ServerConfig``.
 
     It has the parsers that the options name if ``plugins`` are given.
     """

@@ -1,4 +1,4 @@
-"""A tokenizer whose tokens are characters."""
+"""A tokenizer for tests whose tokens are characters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Letters:
 
 
 class LettersDecoder:
-    """Decodes at once, but for a tilde, which waits for what follows."""
+    """A decoder that returns each character at once, except for a tilde, which waits for the next character."""
 
     def __init__(self, skip_special: bool) -> None:
         self._skip_special, self._held = skip_special, ""
@@ -58,7 +58,7 @@ class LettersDecoder:
 
 
 class Unused(Letters):
-    """A tokenizer that must not be asked for tokens."""
+    """A tokenizer that must never be called."""
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         raise AssertionError("a text was tokenised")

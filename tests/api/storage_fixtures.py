@@ -1,4 +1,4 @@
-"""Fixtures of the tests of batches and of stores: records, and a store in a folder of its own."""
+"""Fixtures of the tests of batches and of stores: records, and a store in a new folder."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ENDPOINT = "/v1/completions"
 
 @pytest.fixture(scope="session")
 def file_record() -> Callable[..., FileRecord]:
-    """``file_record(id, **changes)``: an input file of 10 bytes."""
+    """Return a function that makes the record of an input file of 10 bytes: ``file_record(id, **changes)``."""
     record = FileRecord(id="", purpose="batch", filename="in.jsonl", bytes=10, created_at=NOW)
     return lambda id, **changes: dataclasses.replace(record, id=id, **changes)
 
 
 @pytest.fixture(scope="session")
 def batch_record() -> Callable[..., BatchRecord]:
-    """``batch_record(id, **changes)``: a batch of the file ``input``."""
+    """Return a function that makes the record of a batch of the file ``input``: ``batch_record(id, **changes)``."""
     record = BatchRecord(
         id="",
         model="demo",
@@ -39,7 +39,7 @@ def batch_record() -> Callable[..., BatchRecord]:
 
 @pytest.fixture
 async def storage(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
-    """A storage folder of its own."""
+    """A SQLite store in a new folder."""
     store = SQLiteStore(StoreContext(folder=str(tmp_path / "storage"), max_bytes=100_000))
     yield store
     await store.close()

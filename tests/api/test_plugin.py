@@ -1,4 +1,4 @@
-"""Names that route plugins import."""
+"""Tests of the names that route plugins import."""
 
 from __future__ import annotations
 

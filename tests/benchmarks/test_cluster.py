@@ -1,4 +1,4 @@
-"""The simulated cluster: prefixes are found again, loads are even, and nothing is lost."""
+"""Tests of the simulated cluster: prefix hits, even loads, and no lost request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of structured outputs, on a model that costs nothing."""
+"""Tests of the benchmark of structured outputs, with a model that takes almost no time."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.benchmarks.asgi_server import Receive, Send, body_of, serving
 
 
 class FakeServer:
-    """Speaks just enough ``/generate`` and ``/v1/completions``; remembers what it was asked."""
+    """A server with just enough of ``/generate`` and ``/v1/completions``, which records requests."""
 
     def __init__(self, mode: str = "good", tokens_per_event: int = 1) -> None:
         self.mode, self.tokens_per_event = mode, tokens_per_event

@@ -1,4 +1,4 @@
-"""The benchmark of speculation, on a model that costs nothing."""
+"""Tests of the benchmark of speculation, with a model that takes almost no time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask one question on the playground of a running server: ``python -m tests.browser.ask URL QUESTION``."""
+"""Ask a question on the playground of a running server: ``python -m tests.browser.ask URL QUESTION``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages in headless Chromium, driven by Selenium, as served by real servers; skipped where either is missing."""
+"""Fixtures: pages of real servers in headless Chromium, driven by Selenium; tests are skipped if either is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = "clé of the tests"
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """One browser for all tests; each opens its page anew."""
+    """The browser of all tests, each of which opens its page anew."""
     for program in ("chromium", "chromedriver"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed (Debian: apt-get install chromium chromium-driver)")
@@ -46,7 +46,7 @@ def page(browser: Any) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def keyed(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """A server with a key, whose model's first sentence is its reasoning."""
+    """A server with an API key, whose parser takes the first sentence of an output for reasoning."""
     file: Path = tmp_path_factory.mktemp("parser") / "sentence.py"
     file.write_text(PARSER)
     launched: Server = shared_launcher("--api-key", KEY, "--plugin", str(file), "--reasoning-parser", "sentence")
@@ -55,7 +55,7 @@ def keyed(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Ser
 
 @pytest.fixture(scope="session")
 def vision_server(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """A vision-language model with random weights, whose outputs take a minute or more unless they are stopped."""
+    """A server of a vision-language model with random weights, whose outputs take minutes unless they are stopped."""
     model = make_vision_model("qwen2.5-vl", tmp_path_factory.mktemp("qwen2.5-vl-tiny"))
     path = model.path / "config.json"
     config = json.loads(path.read_text())
@@ -69,6 +69,6 @@ def vision_server(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def reranker(shared_launcher: Any, tiny: Callable[[str], Any]) -> Server:
-    """A cross-encoder with random weights."""
+    """A server of a cross-encoder with random weights."""
     launched: Server = shared_launcher("--model-path", str(tiny("bert-reranker").path), "--is-embedding")
     return launched

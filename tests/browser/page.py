@@ -1,4 +1,4 @@
-"""What tests do with a page: write, press, look, and wait for what happens."""
+"""Actions of tests on a page: writing, clicking, reading, and waiting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 
 def _selenium(module: str) -> Any:
-    """A module of Selenium; without it, the tests that import this module are skipped."""
+    """Import a module of Selenium; without it, the tests that import this module are skipped."""
     return pytest.importorskip(f"selenium.webdriver{module}", reason="selenium comes with the 'browser' extra")
 
 
@@ -24,17 +24,17 @@ Keys = _selenium(".common.keys").Keys
 WebDriverWait = _selenium(".support.ui").WebDriverWait
 
 TIMEOUT = 60
-"""Seconds until something that has to happen counts as not happening."""
+"""Maximum seconds to wait for an expected state."""
 WIDTH, HEIGHT = 1280, 900
 
 
 def start_browser() -> Any:
-    """Headless Chromium with its console and its requests recorded. Selenium downloads neither it nor the driver."""
+    """Start headless Chromium with recorded console and requests. Selenium does not download browser or driver."""
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
     arguments = ["--headless=new", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars", "--lang=en"]
     if os.geteuid() == 0:
-        arguments.append("--no-sandbox")  # it does not start as root otherwise
+        arguments.append("--no-sandbox")  # Chromium does not start as root otherwise
     for argument in arguments:
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
@@ -43,7 +43,7 @@ def start_browser() -> Any:
 
 
 class Page:
-    """The one page of the browser.
+    """The only page of the browser.
 
     Args:
         browser: its logs of earlier pages are dropped.
@@ -79,25 +79,25 @@ class Page:
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
     def id(self, name: str) -> Any:
-        """The element with an id."""
+        """Return the element with an id."""
         return self.browser.find_element(By.ID, name)
 
     def all(self, selector: str) -> list[Any]:
-        """The elements that a CSS selector names."""
+        """Return the elements that match a CSS selector."""
         return self.browser.find_elements(By.CSS_SELECTOR, selector)
 
     def script(self, code: str, *arguments: Any) -> Any:
-        """The value of a script that the test runs."""
+        """Run a script in the page, and return its value."""
         return self.browser.execute_script(code, *arguments)
 
     def until(self, holds: Callable[[], Any], description: str) -> Any:
-        """Ask again and again until the answer is true; returns it."""
+        """Poll ``holds`` until it returns a true value, and return that."""
         return WebDriverWait(self.browser, TIMEOUT, poll_frequency=0.05).until(
             lambda _: holds(), f"never came: {description}"
         )
 
     def press(self, name: str) -> None:
-        """Click the element with an id; the groups of settings that it stands in are opened first."""
+        """Click the element with an id, after opening the groups of settings that contain it."""
         self._reveal(name)
         self.id(name).click()
 
@@ -113,14 +113,14 @@ class Page:
         self.id(name).find_element(By.CSS_SELECTOR, f"option[value='{value}']").click()
 
     def send(self, text: str) -> Any:
-        """Send a message; returns the answer when it is complete."""
+        """Send a message, and return the complete answer."""
         before = len(self.all(".message.assistant"))
         self.write("message", text)
         self.press("send")
         return self.answer(before + 1)
 
     def answer(self, number: int) -> Any:
-        """The answer with this number, once it and all others are complete."""
+        """Wait until all answers are complete, and return the one with this number."""
         self.until(lambda: len(self.all(".message.assistant")) == number, f"answer {number}")
         self.until(lambda: self.id("send").is_displayed(), "the end of the answer")
         return self.all(".message.assistant")[-1]
@@ -130,12 +130,12 @@ class Page:
         next(link for link in self.all("nav a") if link.text == name).click()
 
     def console_errors(self) -> list[str]:
-        """Errors in the console since the last call, but for the expected ones."""
+        """Return the errors in the console since the last call, without the expected ones."""
         entries = [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
         return [text for text in entries if not any(part in text for part in self.expected_errors)]
 
     def requested_hosts(self) -> set[str]:
-        """The hosts of all requests since the last call."""
+        """Return the hosts of all requests since the last call."""
         messages = [json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")]
         sent = [
             message["params"]["request"]["url"]

@@ -49,7 +49,7 @@ def save(picture: bytes, path: Path) -> None:
 
 
 def chat(page: Page, url: str) -> bytes:
-    """A chat with coloured tokens."""
+    """Take the screenshot of a chat with coloured tokens."""
     page.resize(1200, 900)
     page.open_chat(url)
     page.press("logprobs")
@@ -66,7 +66,7 @@ def chat(page: Page, url: str) -> bytes:
 
 
 def operations(page: Page, url: str) -> bytes:
-    """The operations page under load."""
+    """Take the screenshot of the operations page under load."""
     ends = time.monotonic() + LOAD_SECONDS
     users = [threading.Thread(target=talk, args=(url, number, ends)) for number in range(9)]
     for user in users:
@@ -81,7 +81,7 @@ def operations(page: Page, url: str) -> bytes:
 
 
 def talk(url: str, number: int, ends: float) -> None:
-    """Hold conversations with a common beginning until the time is over."""
+    """Send conversations with a common prefix until the time is over."""
     system = f"You are assistant number {number % 3}. " * 12
     messages: list[Any] = [{"role": "system", "content": system}]
     turn = 0

@@ -1,4 +1,4 @@
-"""The chat with the demo model, in a browser."""
+"""Tests of the chat with the demo model in a browser."""
 
 from __future__ import annotations
 

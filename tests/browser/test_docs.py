@@ -1,4 +1,4 @@
-"""The page of the routes: it is read, filtered, and calls the server."""
+"""Tests of the page of the routes: reading, filtering, and calling the server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .page import By, Page
 
 
 def open_route(page: Page, url: str, method: str, path: str) -> Any:
-    """Open the page, and a route in it; returns the route's element."""
+    """Open the page and a route on it, and return the element of the route."""
     page.open(url, "/docs")
     page.until(lambda: len(page.all(".route")) > 30, "the routes")
     page.write("filter", f"{method} {path}".lower())
@@ -23,7 +23,7 @@ def path_of(route: Any) -> str:
 
 
 def send(page: Page, form: Any) -> tuple[str, str]:
-    """Press Send; returns the status line and the answer."""
+    """Click Send, and return the status line and the answer."""
     form.find_element(By.CSS_SELECTOR, "button.primary").click()
     state = form.find_element(By.CLASS_NAME, "state")
     page.until(lambda: state.text not in ("", "…"), "the answer")

@@ -1,4 +1,4 @@
-"""The pages on a phone, at a zoom of 200 %, in the dark, and for those who do not see them or use a keyboard."""
+"""Tests of the pages on a phone, at a zoom of 200 %, in dark mode, with screen readers and with a keyboard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ return [...document.querySelectorAll("input, textarea, select, button, a[href], 
   return !(labels + one.textContent + (one.getAttribute("aria-label") ?? "")).trim();
 }).map((one) => one.outerHTML)
 """
-"""Finds controls without a name for screen readers."""
+"""Script that returns the controls without a name for screen readers."""
 CONTRAST = """
 const channels = (text) => {
   const numbers = text.match(/[\\d.]+/g).map(Number);
@@ -37,7 +37,7 @@ return [...document.querySelectorAll("p, label, summary, h1, h2, button, a, td, 
   return (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05) < 4.5;
 }).map((one) => one.textContent.trim())
 """
-"""Finds texts with less contrast than WCAG 2 asks for, 4.5."""
+"""Script that returns texts with less contrast than WCAG 2 requires, 4.5."""
 
 
 def open_page(page: Page, url: str, path: str) -> None:

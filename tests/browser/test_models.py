@@ -1,4 +1,4 @@
-"""What the playground offers depends on the model, and on the server's parsers and keys."""
+"""Tests of the controls of the playground, which depend on the model and on the server's parsers and keys."""
 
 from __future__ import annotations
 

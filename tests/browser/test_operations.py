@@ -1,4 +1,4 @@
-"""The operations page, while requests run."""
+"""Tests of the operations page while requests run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUESTION = "What is the capital of Peru?"
 
 @pytest.fixture
 def load(vision_server: Any) -> Iterator[None]:
-    """Three requests that run as long as the test: the model's outputs end with its context."""
+    """Three requests that run as long as the test, because their outputs end only at the context length."""
     body = {"messages": [{"role": "user", "content": "Tell me everything."}], "ignore_eos": True, "temperature": 0}
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for number in range(3):

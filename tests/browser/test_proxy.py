@@ -1,4 +1,4 @@
-"""The pages behind a proxy that puts a prefix before the server's paths."""
+"""Tests of the pages behind a proxy that adds a prefix to the paths of the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PREFIX = "/llm"
 
 @pytest.fixture
 def proxied(server: Any) -> Iterator[str]:
-    """Address of the shared server, which a proxy serves below a prefix and nowhere else."""
+    """The address of a proxy that serves the shared server below a prefix."""
 
     class Proxy(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -42,7 +42,7 @@ def proxied(server: Any) -> Iterator[str]:
             self.wfile.write(answer.content)
 
         def log_message(self, format: str, *values: Any) -> None:
-            """Print nothing."""
+            """Suppress the log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
         thread = threading.Thread(target=proxy.serve_forever)

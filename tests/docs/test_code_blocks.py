@@ -53,17 +53,17 @@ SMALLER = {
     "--random-output-len 128": "--random-output-len 8",
     "--request-rate 1 2 4 8 16": "--request-rate 8 16",
 }
-"""What is smaller here than on the page."""
+"""Options of commands, and the smaller ones that replace them in tests."""
 
 
 def checked(language: str | tuple[str, ...]) -> list[Block]:
-    """The blocks of a language that are not exempt."""
+    """Return the blocks of a language that are not exempt."""
     languages = (language,) if isinstance(language, str) else language
     return [block for block in blocks() if block.language in languages and block.exemption() is None]
 
 
 def commands() -> Iterator[tuple[Block, str]]:
-    """The commands that are not exempt."""
+    """Yield the commands that are not exempt."""
     for block in checked(SHELL):
         for command in block.commands():
             if command_exemption(command) is None:
@@ -75,7 +75,7 @@ def is_server(command: str) -> bool:
 
 
 def starts_here(command: str) -> bool:
-    """Whether a command of ``serve`` needs only the demo model, which stands for ``MODEL`` and ``./my-model``."""
+    """Return True if a ``serve`` command needs only the demo model, which stands for ``MODEL`` and ``./my-model``."""
     arguments = words(command)[2:]
     named = arguments[0] if arguments and not arguments[0].startswith("-") else "MODEL"
     return named in STAND_INS and not {"--model-path", *NOT_STARTED} & set(arguments)
@@ -98,7 +98,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
 
 @pytest.fixture(scope="module")
 def addresses(launcher: Launcher) -> Callable[[str], str]:
-    """Put the addresses of servers, which are started when they are needed, instead of those of the pages."""
+    """Return a function that replaces addresses in a text by those of servers, which are started when needed."""
     started: dict[str, int] = {}
 
     def start(address: str) -> int:
@@ -123,7 +123,7 @@ def addresses(launcher: Launcher) -> Callable[[str], str]:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The environment of a newcomer whose home folder is empty."""
+    """Environment variables of a user with an empty home folder."""
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": programs, "HOME": str(home), "XDG_STATE_HOME": str(home), "OMP_NUM_THREADS": "1"}
 
@@ -174,7 +174,7 @@ def test_data_can_be_parsed(block: Block) -> None:
 
 @pytest.mark.parametrize("page", pages_with("python"))
 def test_programs_run(page: str, addresses: Callable[[str], str], tmp_path: Path) -> None:
-    """Those of a page run one after the other in one process, as a reader would try them."""
+    """The programs of a page run one after the other in one process, as a reader would try them."""
     program = addresses("\n".join(block.text for block in checked("python") if block.page == page))
     done = run([sys.executable, "-c", program], tmp_path)
     assert done.returncode == 0, f"{done.stderr}\n{program}"
@@ -185,7 +185,7 @@ def test_programs_run(page: str, addresses: Callable[[str], str], tmp_path: Path
     parameters((block, command) for block, command in commands() if is_server(command) and not starts_here(command)),
 )
 def test_options_of_other_servers_are_accepted(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They need a model, and are not started: each option exists, and its value is allowed."""
+    """The options of servers that need another model exist, and have allowed values; the servers are not started."""
     monkeypatch.chdir(ROOT)
     arguments = words(os.path.expandvars(command.replace("$KEY", "key").replace("$ADMIN_KEY", "admin-key")))
     options, flags, rest = read_plugin_flags(arguments[2:], {})
@@ -234,7 +234,7 @@ def test_servers_start_and_answer(
     if "my-plugins" not in command:  # those of the repository are installed for a reader of their pages
         flags = [str(ROOT / "plugins") if word == "plugins" else word for word in flags]
         flags += [] if "--plugins-dir" in flags else ["--plugins-dir", str(ROOT / "plugins")]
-    flags.append("--skip-server-warmup")  # the request below is the first one
+    flags.append("--skip-server-warmup")  # the request below warms the server up
     server = launcher.in_thread(*flags)
     body = {"text": "The capital of Peru is", "sampling_params": {"max_new_tokens": 2}}
     answer = server.post("/generate", body, headers={"authorization": "Bearer key"})

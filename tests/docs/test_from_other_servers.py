@@ -23,11 +23,11 @@ ACCEPTED_BY_HINT = ("from-vllm", "from-sglang")
 
 
 BENCH_SERVE = "Flags of `bench serve`"
-"""The section whose options are not those of ``serve``."""
+"""Heading of the section whose options are those of a benchmark instead of ``serve``."""
 
 
 def rows(page: str, section: str | None = None) -> list[tuple[str, str]]:
-    """The left and the right cell of every row of a section; without one, of all sections about serving."""
+    """Return the two cells of every row of a section, by default of all sections about serving."""
     parts = (DOCS / f"{page}.md").read_text(encoding="utf-8").split("\n## ")
     kept = [part for part in parts if part.startswith(section or "") and (section or not part.startswith(BENCH_SERVE))]
     text = "\n".join(kept)
@@ -36,7 +36,7 @@ def rows(page: str, section: str | None = None) -> list[tuple[str, str]]:
 
 
 def own_flags() -> set[str]:
-    """The options of ``serve`` and of the commands that the pages name."""
+    """Return the options of ``serve`` and of the commands that the pages name."""
     parser = argparse.ArgumentParser(parents=[plugin_flags()], conflict_handler="resolve")
     plugins = Plugins.discover()
     for name in ("serve", "chat", "complete"):

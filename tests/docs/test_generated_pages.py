@@ -1,4 +1,4 @@
-"""The pages about the HTTP API and the options are what the code says, and say all of it."""
+"""The generated pages about the HTTP API and the options are complete and up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first page's program."""
+"""The program on the first page of the documentation works."""
 
 from __future__ import annotations
 

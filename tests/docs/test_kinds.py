@@ -1,4 +1,4 @@
-"""There is a page for each kind of components, and what is generated of it is up to date."""
+"""Tests that each kind of components has a page whose generated parts are up to date."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ SOURCES = (
 
 
 def text(page: Path) -> str:
-    """The page without its code blocks."""
+    """Return the page without its code blocks."""
     return CODE.sub("", page.read_text(encoding="utf-8"))
 
 
 def anchors(page: Path) -> set[str]:
-    """The identifiers of the page's headings."""
+    """Return the identifiers of the page's headings."""
     plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in HEADING.findall(text(page)))
     return {re.sub(r"\s", "-", heading) for heading in plain}
 

@@ -1,4 +1,4 @@
-"""What the pages for operators name exists: metrics, options, routes."""
+"""Tests that the metrics, options and routes in the pages for operators exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.parser_flags import flags_of
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("operations", "security", "deployment")
 OTHERS = {"--num-prompts", "--request-rate"}
-"""Of ``sglang-plug bench``."""
+"""Options of ``sglang-plug bench``."""
 METRIC = re.compile(r"sglang:\w+")
 SAMPLES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",), "gauge": ("",)}
 
@@ -37,7 +37,7 @@ def text(page: str) -> str:
 
 
 def metrics() -> Iterator[Metric]:
-    """Those of the observer, and those of step extensions that every server has."""
+    """Yield the metrics of the Prometheus observer and those of the step extensions that every server has."""
     observer = PrometheusObserver()
     observer.on_start({"served_model_name": "demo", "components": {}, "page_size": 1, "max_total_tokens": 1})
     numbers: dict[str, Any] = dict.fromkeys((field.name for field in fields(StepStats) if field.default is MISSING), 0)
@@ -46,7 +46,7 @@ def metrics() -> Iterator[Metric]:
 
 
 def name_of(metric: Metric) -> str:
-    """As it is shown: the library leaves the ending of counters out."""
+    """Return the name as it is exported: the library leaves out the ending of counters."""
     return f"{metric.name}_total" if metric.type == "counter" else metric.name
 
 

@@ -1,4 +1,4 @@
-"""The table for plugin authors counts what the tests plant, and nearly all of it is found."""
+"""The table for plugin authors counts the planted bugs of the tests, nearly all of which are detected."""
 
 from __future__ import annotations
 

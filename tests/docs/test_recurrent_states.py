@@ -18,9 +18,9 @@ WIDTH = 8
 
 
 def batch(pool: StatePool, row: int, start: int, end: int) -> ForwardBatch:
-    made = make_batch([list(range(1, end + 1))], [end - start], kv=None, device=CPU)
-    made.recurrent = RecurrentInputs(pool, SequenceSpans.of([row], [end - start], CPU))
-    return made
+    forward_batch = make_batch([list(range(1, end + 1))], [end - start], kv=None, device=CPU)
+    forward_batch.recurrent = RecurrentInputs(pool, SequenceSpans.of([row], [end - start], CPU))
+    return forward_batch
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""The site is built without warnings, and its pages have what readers look for."""
+"""The site is built without warnings, and its pages have navigation, search, copy buttons and edit links."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPOSITORY = "https://github.com/example/sglang-plug"
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site, of a repository with a web address."""
+    """The folder of the built site of a repository with a web address."""
     pytest.importorskip("furo", reason="Sphinx and its theme come with the 'docs' extra")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--quiet", "-d", str(folder / "trees")]

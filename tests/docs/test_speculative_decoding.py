@@ -17,7 +17,7 @@ def test_the_example_keeps_the_contract(tmp_path: Path) -> None:
     file = tmp_path / "followers.py"
     file.write_text(source)
     plugins = Plugins.discover(PluginOptions(files=(str(file),), strict=True))
-    made = plugins.get("drafter", "followers").load()
-    check_drafter(made)
-    sequence = made().begin([], salt="")
+    drafter = plugins.get("drafter", "followers").load()
+    check_drafter(drafter)
+    sequence = drafter().begin([], salt="")
     assert list(sequence.propose([1, 2, 3, 1], 3)) == [2, 3, 1]

@@ -1,4 +1,4 @@
-"""What pages name exists: options, and the components of their tables."""
+"""Tests that the options and components that pages name exist."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OTHERS = {
     "docs/plugin-index.md": {"--index", "--kind"},
     "docs/write-a-plugin.md": {"--into", "--junit", "--strict"},
 }
-"""Options of other programs, and examples; of a page with ``None`` all may be."""
+"""Options of other programs, and examples, by page; ``None`` allows all options of a page."""
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 KINDS = {
     "attention": "attention",
@@ -58,7 +58,7 @@ KINDS = {
     "observer": "observer",
     "command": "command",
 }
-"""Row of the README's table -> kind of component."""
+"""Kinds of components by row of the README's table."""
 ALIASES = {"attention": {"torch_native"}}
 ELSEWHERE = {"model", "tool-parser", "reasoning-parser", "route"}
 """Kinds whose rows have no complete list of names, and those that ``test_the_tables_of_parsers`` reads."""
@@ -71,7 +71,7 @@ def plugins() -> Plugins:
 
 @functools.cache
 def flags() -> set[str]:
-    """The options of all commands and of their actions."""
+    """Return the options of all commands and of their actions."""
     known = set()
     for name in plugins().names("command"):
         parser = argparse.ArgumentParser(parents=[plugin_flags()], conflict_handler="resolve")

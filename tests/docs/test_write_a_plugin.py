@@ -1,4 +1,4 @@
-"""The tutorial is executed: its files are written down, found like a reader's, and used."""
+"""The plugins of the tutorial are written to files, discovered and used as by a reader."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BLOCK = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.DOTALL | re.MULTIL
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``my-plugins`` as the tutorial leaves it."""
+    """The folder ``my-plugins`` at the end of the tutorial."""
     root = tmp_path_factory.mktemp("tutorial")
     blocks = BLOCK.findall((ROOT / "docs" / "write-a-plugin.md").read_text(encoding="utf-8"))
     assert len(blocks) == 10
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bigram(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.Tensor]:
-    """A checkpoint, and the table of logits that it stands for."""
+    """A checkpoint of the bigram model, and its table of logits."""
     path = tmp_path_factory.mktemp("bigram")
     generator = torch.Generator().manual_seed(1)
     embed, head = (torch.randn(32, 8, generator=generator) for _ in range(2))

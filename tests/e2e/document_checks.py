@@ -1,4 +1,4 @@
-"""What must hold after the cells of published documents: the shape of their answers, and words that are known."""
+"""Checks of the results of cells of published documents: the shape of answers, and words that are known."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SERVER = {"model_path", "tokenizer_path", "tokenizer_mode", "load_format", "dtyp
 
 @dataclass
 class Notebook:
-    """A document after some of its cells: names, what each printed, and the models that replace the named ones."""
+    """A document after some of its cells: variables, printed text, and the models that replace the named ones."""
 
     models: Mapping[str, Path]
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "notebook"})
@@ -37,7 +37,7 @@ class Notebook:
 
 
 def is_chat(answer: Any, words: str) -> None:
-    """A chat completion with one choice, as JSON."""
+    """Check that a JSON object is a chat completion with one choice."""
     assert answer.keys() == CHAT
     (choice,) = answer["choices"]
     assert choice.keys() == CHOICE
@@ -48,13 +48,13 @@ def is_chat(answer: Any, words: str) -> None:
 
 
 def is_generated(answer: Any) -> None:
-    """An answer of ``/generate``."""
+    """Check that a JSON object is an answer of ``/generate``."""
     assert answer["text"] and answer["meta_info"].keys() >= META
     assert answer["meta_info"]["finish_reason"]["type"] in ("stop", "length")
 
 
 def is_completion(answer: Any, limit: int) -> None:
-    """A completion of the ``openai`` client with one choice of at most ``limit`` tokens."""
+    """Check that an object of the ``openai`` client is a completion with one choice of at most ``limit`` tokens."""
     (choice,) = answer.choices
     assert answer.object == "text_completion" and choice.finish_reason in ("stop", "length")
     assert choice.text and 0 < answer.usage.completion_tokens <= limit
@@ -182,7 +182,7 @@ CHECKS: Mapping[str, Mapping[str, Check]] = {
         "In [11]": is_streamed_conversation,
     },
 }
-"""Documents, their cells, and what must hold after these."""
+"""The check of the state after each cell of each document."""
 
 NATIVE_PRINTS = {"In [5]": r"\n", "In [6]": r"\n", "In [7]": re.escape(FLUSHED), "In [9]": r".*repository not found.*"}
 PRINTS: Mapping[str, Mapping[str, str]] = {
@@ -208,11 +208,11 @@ PRINTS: Mapping[str, Mapping[str, str]] = {
         "In [12]": r".+\n",
     },
 }
-"""Documents, their cells, and the expression for all that these print."""
+"""The regular expression for the output of each cell of each document."""
 
 
 def check(document: str, cell: str, book: Notebook) -> None:
-    """What must hold after a cell, if anything is known."""
+    """Check what a cell printed and its variables, as far as they are known."""
     pattern = PRINTS[document].get(cell)
     if pattern is not None:
         assert re.fullmatch(pattern, book.printed[cell], re.DOTALL), (cell, pattern, book.printed[cell])

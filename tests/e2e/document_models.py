@@ -1,4 +1,4 @@
-"""Tiny models instead of those that published documents name, and what ``transformers`` computes with them."""
+"""Tiny models in place of those that published documents name, and the results of ``transformers`` for them."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ WIDTHS: dict[str, Any] = {
 
 @cache
 def demo() -> Path:
-    """The demo model's folder: it answers most of the documents' questions, and its tokenizer has a chat template."""
+    """Return the folder of the demo model: it answers most questions of the documents, and has a chat template."""
     spec = importlib.util.find_spec("sglang_plug_models.demo")
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent / "sglang-plug-demo"
 
 
 def make_models(folder: Path) -> Mapping[str, Path]:
-    """The documents' names of models, and the folders that stand for them."""
+    """Write the models, and return their folders by the names in the documents."""
     tokenizer = AutoTokenizer.from_pretrained(demo())
     tokens = {"vocab_size": len(tokenizer), "pad_token_id": 0, "eos_token_id": tokenizer.eos_token_id}
     grouped = {**WIDTHS, **tokens, "num_key_value_heads": 2}
     torch.manual_seed(2)
-    made: dict[str, PreTrainedModel] = {
+    models: dict[str, PreTrainedModel] = {
         "embedding": Qwen2ForCausalLM(Qwen2Config(**grouped)),
         "reward": LlamaForSequenceClassification(LlamaConfig(**grouped, num_labels=1)),
         "experts": Qwen2MoeForCausalLM(
@@ -67,7 +67,7 @@ def make_models(folder: Path) -> Mapping[str, Path]:
             XLMRobertaConfig(**{**WIDTHS, **tokens, "pad_token_id": 1}, type_vocab_size=1, num_labels=1)
         ),
     }
-    for name, model in made.items():
+    for name, model in models.items():
         model.float().eval().save_pretrained(folder / name)
         (_for_pairs(tokenizer) if name == "reranker" else tokenizer).save_pretrained(folder / name)
     return {
@@ -85,7 +85,7 @@ def make_models(folder: Path) -> Mapping[str, Path]:
 
 
 def _for_pairs(tokenizer: Any) -> Any:
-    """With XLM-RoBERTa's template for a query and a document."""
+    """Return the demo model's tokenizer with XLM-RoBERTa's template for a query and a document."""
     token, own = tokenizer.eos_token, AutoTokenizer.from_pretrained(demo())
     own.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{token} $A {token}",
@@ -96,7 +96,7 @@ def _for_pairs(tokenizer: Any) -> Any:
 
 
 def embedding(folder: Path, text: str) -> list[float]:
-    """The last state of a text, brought to length 1."""
+    """Return the normalized hidden state of the last token of a text."""
     model, inputs = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)(text)
     with torch.inference_mode():
         states = model(torch.tensor([inputs["input_ids"]]), output_hidden_states=True).hidden_states[-1]
@@ -105,7 +105,7 @@ def embedding(folder: Path, text: str) -> list[float]:
 
 
 def score(folder: Path, *texts: str) -> float:
-    """What a scoring head gives for a text, or for a pair of them."""
+    """Return the score that a sequence classifier gives a text or a pair of texts."""
     model, tokenizer = AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     with torch.inference_mode():
         return float(model(input_ids=tokenizer(*texts, return_tensors="pt")["input_ids"]).logits[0, 0])

@@ -10,7 +10,7 @@ from tests.annotated_schemas import annotated
 
 Schema = dict[str, Any]
 LONG_TEXTS = 0.15
-"""Share of the objects that have a text of up to some hundred characters."""
+"""Fraction of the objects that have a text of up to some hundred characters."""
 
 NAMES = (
     "id name title email phone address city country zip_code price amount currency quantity status type kind tags "
@@ -60,7 +60,7 @@ class RandomSchema:
         self.definitions: Schema = {}
 
     def schema(self) -> Schema:
-        """An object, now and then a list or a choice of objects at the top."""
+        """Return the schema of an object, sometimes of a list or a union of objects."""
         draw = self._random
         top = draw.choices([self._object, self._array, self._union], [8, 1, 1])[0](draw.randint(1, 3))
         if "properties" in top and draw.random() < LONG_TEXTS:  # once, or an output might not end in time
@@ -72,7 +72,7 @@ class RandomSchema:
         return top
 
     def part(self, depth: int) -> Schema:
-        """Any schema of a few levels; it may refer to ``definitions``."""
+        """Return a schema of a few levels, which may refer to ``definitions``."""
         draw = self._random
         if depth > 0 and draw.random() < 0.4:
             nested: list[Callable[[int], Schema]] = [self._object, self._array, self._union, self._reference]
@@ -159,19 +159,19 @@ class RandomSchema:
 
 
 def random_schemas(count: int) -> Iterator[Schema]:
-    """Bounded schemas: whatever is written comes to an end."""
+    """Yield bounded schemas: every document that matches is finite."""
     return (RandomSchema(seed).schema() for seed in range(count))
 
 
 def annotated_schemas(count: int) -> Iterator[tuple[Schema, Schema]]:
-    """Bounded schemas, each with annotations in it and without."""
+    """Yield bounded schemas, each with annotations and without."""
     for seed in range(count):
         schema = RandomSchema(seed).schema()
         yield annotated(schema, random.Random(seed)), schema
 
 
 def openapi_schemas(count: int) -> Iterator[tuple[Schema, Schema]]:
-    """Bounded schemas with ``nullable`` and ``discriminator``, each with what it means in JSON Schema."""
+    """Yield bounded schemas with ``nullable`` and ``discriminator``, each with its equivalent in JSON Schema."""
     for seed in range(count):
         generator, draw = RandomSchema(seed), random.Random(seed)
         names = draw.sample(NAMES, draw.randint(1, 4))
@@ -199,7 +199,7 @@ def _object(properties: Schema) -> Schema:
 
 
 def _tagged_union(variants: dict[str, Schema], draw: random.Random) -> tuple[Schema, Schema]:
-    """A union with a discriminator, whose branches may leave out or not restrict the tag; and a strict union."""
+    """Return a union with a discriminator, whose branches may omit or not restrict the tag, and a strict union."""
     definitions, strict = {}, []
     for tag, variant in variants.items():
         value = draw.choice([{"const": tag}, {"enum": [tag], "type": "string"}, {"type": "string"}])
@@ -214,7 +214,7 @@ def _tagged_union(variants: dict[str, Schema], draw: random.Random) -> tuple[Sch
 
 
 def long_texts(count: int) -> Iterator[Schema]:
-    """Objects with a text of up to some hundred characters, half of them a level deeper."""
+    """Yield objects with a text of up to some hundred characters, half of them a level deeper."""
     for seed in range(count):
         text = RandomSchema(seed).long_text()
         schema: Schema = {"type": "object", "properties": {"biography": text}, "additionalProperties": False}

@@ -1,4 +1,4 @@
-"""Scenes in which the test has to act while a server is still at something: played again where it came too late.
+"""Repeat tests that have to act while a server is in a certain state, if they were too late.
 
 A machine may stand still for seconds between any two lines of a test. Such a scene proves nothing then, neither that
 the server is right nor that it is wrong; one that is late every time fails.
@@ -22,7 +22,7 @@ Scene = TypeVar("Scene", bound=Callable[..., Any])
 
 
 class TooLate(AssertionError):
-    """What the test was to meet was over."""
+    """The state of the server that a test needs was over before the test could observe it."""
 
 
 def in_time(holds: Any, description: str) -> None:
@@ -32,7 +32,7 @@ def in_time(holds: Any, description: str) -> None:
 
 
 def wait_in_time(holds: Callable[[], Any], description: str, seconds: float = 30.0) -> Any:
-    """Ask again and again until the answer is true, and return it. Raises ``TooLate`` after ``seconds``."""
+    """Poll ``holds`` until it returns a true value, and return that. Raises ``TooLate`` after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not (answer := holds()):
         in_time(time.monotonic() < deadline, description)
@@ -42,7 +42,7 @@ def wait_in_time(holds: Callable[[], Any], description: str, seconds: float = 30
 
 @contextlib.contextmanager
 def within(seconds: float, description: str) -> Iterator[None]:
-    """Connections that the server ends are the test's fault once it took longer than ``seconds``."""
+    """Raise ``TooLate`` instead of errors of closed connections if the block took longer than ``seconds``."""
     begun = time.monotonic()
     try:
         yield
@@ -53,7 +53,7 @@ def within(seconds: float, description: str) -> Iterator[None]:
 
 
 def replayed(test: Scene) -> Scene:
-    """Play a test up to ``TIMES`` times, until it comes in time for what it is about."""
+    """Run a test up to ``TIMES`` times, until it does not raise ``TooLate``."""
     attempts = range(TIMES - 1)
     if inspect.iscoroutinefunction(test):
 

@@ -1,4 +1,4 @@
-"""Servers for tests: ``sglang-plug serve`` in a process of its own, and in a thread of the process of the tests."""
+"""Servers for tests: ``sglang-plug serve`` in a separate process, or in a thread of the process of the tests."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ ENVIRONMENT = {
 }
 READY = " at http://"
 NO_GRAMMARS = ("--grammar-backend", "none")
-"""For servers without constrained outputs: the process that compiles grammars takes as long to start as they do."""
+"""Options of servers without constrained outputs, which start in half the time without the process for grammars."""
 TIMEOUT = 240.0
-"""Seconds until something that has to happen counts as not happening."""
+"""Maximum seconds to wait for an expected state."""
 LOG_SHOWN = 3000
 STDERR = 2
 ENGINE = b"sglang_plug.engine.processes.worker"
-"""In the command line of an engine's process."""
+"""Part of the command line of an engine's process."""
 
 
 def until(holds: Callable[[], Any], description: str) -> Any:
-    """Ask again and again until the answer is true; returns it."""
+    """Poll ``holds`` until it returns a true value, and return that."""
     deadline = time.monotonic() + TIMEOUT
     while not (answer := holds()):
         assert time.monotonic() < deadline, f"never happened: {description}"
@@ -54,7 +54,7 @@ def until(holds: Callable[[], Any], description: str) -> Any:
 
 
 def command_of(pid: int) -> bytes:
-    """The command line of a process; empty if it is gone."""
+    """Return the command line of a process; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -62,10 +62,10 @@ def command_of(pid: int) -> bytes:
 
 
 class HttpServer:
-    """What tests ask a server over HTTP.
+    """A client of a server under test: HTTP requests, and checks of the server's state.
 
     Args:
-        flags: options that it was started with.
+        flags: options that the server was started with.
     """
 
     def __init__(self, flags: tuple[str, ...]) -> None:
@@ -79,25 +79,25 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that the server listens on."""
         return int(self.url.rpartition(":")[2])
 
     def get(self, path: str, **more: Any) -> httpx.Response:
-        """GET."""
+        """Send a GET request."""
         return self.client.get(path, **more)
 
     def post(self, path: str, body: Any = None, **more: Any) -> httpx.Response:
-        """POST with a JSON body."""
+        """Send a POST request with a JSON body."""
         return self.client.post(path, **more) if body is None else self.client.post(path, json=body, **more)
 
     def generate(self, body: Mapping[str, Any]) -> Any:
-        """``POST /generate`` that must succeed."""
+        """Return the answer to ``POST /generate``, which must succeed."""
         answer = self.post("/generate", dict(body))
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def events(self, path: str, body: Mapping[str, Any]) -> list[Any]:
-        """The events of a stream, ``[DONE]`` checked and left out."""
+        """Return the events of a stream without the final ``[DONE]``, which must be there."""
         answer = self.post(path, {**body, "stream": True})
         assert answer.status_code == 200, answer.text
         lines = answer.text.split("\n\n")
@@ -105,27 +105,27 @@ class HttpServer:
         return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 
     def info(self) -> dict[str, Any]:
-        """``/server_info``."""
+        """Return the answer of ``/server_info``."""
         return self.get("/server_info").json()
 
     def load(self) -> tuple[int, int]:
-        """Running and waiting sequences."""
+        """Return the numbers of running and waiting sequences."""
         info = self.info()
         return info["running"], info["waiting"]
 
     def is_whole(self) -> bool:
-        """Nothing runs or waits, and every KV slot is free or cached."""
+        """Return True if no sequence runs or waits, and every KV slot is free or cached."""
         info = self.info()
         slots = info["slots"]
         return (info["running"], info["waiting"], slots["free"] + slots["cached"]) == (0, 0, slots["capacity"])
 
     def wait_whole(self) -> None:
-        """Wait until nothing runs and no KV slot is lost."""
+        """Wait until no sequence runs or waits, and every KV slot is free or cached."""
         until(self.is_whole, "no requests, and free + cached slots == capacity")
 
 
 class Server(HttpServer):
-    """``sglang-plug serve`` in a process group of its own."""
+    """A server in a separate process group."""
 
     def __init__(self, flags: tuple[str, ...], log: Path, folder: Path | None = None) -> None:
         super().__init__(flags)
@@ -155,11 +155,11 @@ class Server(HttpServer):
 
     @property
     def log(self) -> str:
-        """What it wrote to stderr."""
+        """The stderr of the server so far."""
         return self.log_path.read_text(errors="replace")
 
     def members(self) -> list[int]:
-        """Live processes of its group."""
+        """Return the ids of the live processes in the process group of the server."""
         pids = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
@@ -169,16 +169,16 @@ class Server(HttpServer):
         return pids
 
     def wait_gone(self) -> None:
-        """Wait until no process of its group lives."""
+        """Wait until no process in the process group of the server is alive."""
         until(lambda: not self.members(), "no process left")
 
     def engine_pids(self) -> list[int]:
-        """The engine's process, if there is one."""
+        """Return the process ids of the live engines of the server."""
         return [pid for pid in self.members() if ENGINE in command_of(pid)]
 
     @property
     def engine_pid(self) -> int:
-        """The engine's process."""
+        """The process id of the only engine."""
         (pid,) = self.engine_pids()
         return pid
 
@@ -187,11 +187,11 @@ class Server(HttpServer):
         self.process.send_signal(number)
 
     def exit_code(self) -> int:
-        """Wait for the end."""
+        """Wait until the API process has ended, and return its exit status."""
         return self.process.wait(TIMEOUT)
 
     def close(self) -> None:
-        """End it, whatever state it is in."""
+        """Terminate the server, whatever state it is in, and kill what is left of its process group."""
         if self._log.closed:
             return
         self.client.close()
@@ -210,9 +210,9 @@ class Server(HttpServer):
 
 
 class ProcessLog(logging.Handler):
-    """All that this process logs while the handler is open, at the level that ``serve`` would set.
+    """Handler that keeps the log of this process while it is open, at the level that ``serve`` would set.
 
-    Where several are open, the one that was opened last has to be closed first.
+    If several handlers are open, the one that was opened last has to be closed first.
     """
 
     def __init__(self, level: int) -> None:
@@ -226,15 +226,15 @@ class ProcessLog(logging.Handler):
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The formatted records, one on each line."""
         return "".join(f"{line}\n" for line in self.lines)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
+        """Format a record and keep the text."""
         self.lines.append(self.format(record))
 
     def close(self) -> None:
-        """Keep nothing more."""
+        """Remove the handler from the root logger, and restore the logger's level."""
         root = logging.getLogger()
         if self in root.handlers:
             root.removeHandler(self)
@@ -243,9 +243,10 @@ class ProcessLog(logging.Handler):
 
 
 class ThreadServer(HttpServer):
-    """``sglang-plug serve`` in a thread of this process, engine included, which starts in a tenth of the time.
+    """A server in a thread of this process, engine included, which starts in a tenth of the time.
 
-    For tests that ask nothing of processes and signals. Raises ``AssertionError`` if it ends before it is ready.
+    It is for tests that do not depend on processes and signals. Raises ``AssertionError`` if the server ends before it
+    is ready.
     """
 
     def __init__(self, flags: tuple[str, ...]) -> None:
@@ -258,7 +259,7 @@ class ThreadServer(HttpServer):
         self._thread.start()
         assert self._ready.wait(TIMEOUT) and self.url, f"the server with {' '.join(flags)} did not get ready"
         self.log_of_start = self._log.text
-        """What was logged until it was ready."""
+        """The log until the server was ready."""
 
     def _serve(self) -> None:
         def announce(text: str) -> None:
@@ -278,15 +279,15 @@ class ThreadServer(HttpServer):
 
     @property
     def log(self) -> str:
-        """What was logged in this process since it was started, by other servers of the process too."""
+        """The log of this process since the start of the server, including records of other servers in the process."""
         return self._log.text
 
     def stop(self) -> None:
-        """Tell it to stop as SIGTERM does."""
+        """Ask the server to stop, as SIGTERM does."""
         self._shutdown.stop()
 
     def close(self) -> None:
-        """Stop it, and collect what is left of it."""
+        """Stop the server, and collect the garbage that it leaves."""
         self._log.close()
         if not self._thread.is_alive():
             return
@@ -298,14 +299,14 @@ class ThreadServer(HttpServer):
 
 
 class InProcessShutdown(Shutdown):
-    """Ends no process by force: it would be that of the tests."""
+    """A shutdown without a deadline: ending the process by force would end the tests."""
 
     def expect_end(self, seconds: float = 0.0) -> None:
-        """Expect nothing."""
+        """Do nothing."""
 
 
 def engines() -> set[int]:
-    """Live engines that this process has started."""
+    """Return the ids of the live engine processes that this process has started."""
     pids = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -318,7 +319,7 @@ def engines() -> set[int]:
 
 @contextlib.contextmanager
 def stderr_into(file: IO[str]) -> Iterator[None]:
-    """Have this process and those that it starts write there what they write to stderr."""
+    """Redirect the stderr of this process, and of processes that it starts, into a file."""
     own = os.dup(STDERR)
     os.dup2(file.fileno(), STDERR)
     try:
@@ -330,9 +331,9 @@ def stderr_into(file: IO[str]) -> Iterator[None]:
 
 
 def failed_start(code: int, *flags: str) -> str:
-    """What ``sglang-plug serve`` logs and writes to stderr when it ends with ``code``, called in this process.
+    """Run ``sglang-plug serve`` in this process, and return its log and stderr; it must end with ``code``.
 
-    Its engine is in a process of its own, unless the flags say otherwise, and must be gone.
+    Unless the flags say otherwise, the engine runs in a separate process, which must have ended.
     """
     before = engines()
     with contextlib.closing(ProcessLog(logging.INFO)) as log, tempfile.TemporaryFile("w+", buffering=1) as written:
@@ -346,7 +347,7 @@ def failed_start(code: int, *flags: str) -> str:
 
 
 def refused_start(*flags: str) -> str:
-    """What a start says that ends because of a mistake of the user's; see ``failed_start``."""
+    """Return the output of a start that fails because of an error of the user; see ``failed_start``."""
     return failed_start(USAGE_ERROR, *flags)
 
 
@@ -360,10 +361,10 @@ def with_defaults(flags: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Launcher:
-    """Starts servers, and closes all of them in the end.
+    """Starts servers, and closes all of them at the end.
 
     Args:
-        folder: for logs and stored files.
+        folder: the folder for logs and stored files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -372,23 +373,26 @@ class Launcher:
         self._threads: list[ThreadServer] = []
 
     def begin(self, *flags: str, folder: Path | None = None) -> Server:
-        """A server that may not be ready yet, or never be; by the installed program if ``folder`` is where it runs."""
+        """Start a server without waiting for it.
+
+        With ``folder`` the installed program is run in that folder.
+        """
         log = self._folder / f"server-{len(self.servers)}.log"
         self.servers.append(Server(with_defaults(flags), log, folder))
         return self.servers[-1]
 
     def __call__(self, *flags: str, folder: Path | None = None) -> Server:
-        """A server that is ready."""
+        """Start a server, and wait until it is ready."""
         return self.begin(*flags, folder=folder).wait_ready()
 
     def in_thread(self, *flags: str) -> ThreadServer:
-        """Start a server in this process."""
+        """Start a server in a thread of this process, and wait until it is ready."""
         if "--file-storage-path" not in flags:
             flags = (*flags, "--file-storage-path", str(self._folder / f"storage-{len(self._threads)}"))
         self._threads.append(ThreadServer(with_defaults(flags)))
         return self._threads[-1]
 
     def close(self) -> None:
-        """End every server."""
+        """Close every server."""
         for server in reversed([*self.servers, *self._threads]):
             server.close()

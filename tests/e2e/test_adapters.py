@@ -27,7 +27,7 @@ IN_USE = ("running_lora_adapters", "waiting_lora_adapters")
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Adapters for the demo model."""
+    """Folders of adapters for the demo model."""
     root = tmp_path_factory.mktemp("adapters")
     model = AutoModelForCausalLM.from_pretrained(DEMO, dtype=torch.float32)
     names = linears(model, r".*layers.*_proj")
@@ -36,7 +36,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def adapted(module_launcher: Any, folders: dict[str, Path]) -> Any:
-    """A server with two of them."""
+    """A server with two adapters."""
     flags = ["--lora-paths", f"red={folders['red']}", str(folders["blue"]), "--max-loras-per-batch", "2"]
     return module_launcher(*flags, "--engine-restart", *NO_GRAMMARS)
 
@@ -87,7 +87,7 @@ def test_loading_and_unloading_do_not_disturb_a_stream(
 
 
 def adapters_in_use(server: Any) -> list[tuple[str, str, str]]:
-    """What gateways read of the adapters: the maximum at once, those of running requests, and of waiting ones."""
+    """Return the labels that gateways read: the maximum number of adapters, the running ones and the waiting ones."""
     families = text_string_to_metric_families(server.get("/metrics").text)
     labels = [sample.labels for family in families for sample in family.samples if "lora_requests" in sample.name]
     return [tuple(sample[name] for name in ("max_lora", *IN_USE)) for sample in labels]  # type: ignore[misc]

@@ -32,12 +32,12 @@ FAMILIES = {
     "mixtral-8x7b": r".*self_attn\.\w_proj",
     "deepseek-v2": r".*(q_a_proj|q_b_proj|kv_a_proj_with_mqa|o_proj)",
 }
-"""Family -> matrices that the adapters change."""
+"""The matrices that the adapters change, by family."""
 NEW_TOKENS = 6
 
 
 def prompts() -> list[list[int]]:
-    """Some share long prefixes."""
+    """Return prompts, some of which share long prefixes."""
     draw = random.Random(5)
     shared = [draw.randrange(3, 512) for _ in range(50)]
     return [shared + [draw.randrange(3, 512) for _ in range(length)] for length in (1, 20)]
@@ -57,7 +57,7 @@ def config(
 
 
 def requests(names: list[str | None], prefix: str, count: int = NEW_TOKENS) -> list[Request]:
-    """Every prompt with every adapter, mixed."""
+    """Return a request for every prompt with every adapter; neighbouring requests have different adapters."""
     return [
         Request(
             id=f"{prefix}-{name}-{index}",
@@ -72,7 +72,7 @@ def requests(names: list[str | None], prefix: str, count: int = NEW_TOKENS) -> l
 
 
 def expected(model: Any, adapters: dict[str | None, Lora], count: int = NEW_TOKENS) -> dict[Any, Any]:
-    """Adapter and prompt -> greedy tokens and their log-probabilities."""
+    """Return the greedy tokens and log-probabilities of transformers for each adapter and prompt."""
     references = {}
     for name in [None, *adapters]:
         merged = type(model)(model.path, model.reference if name is None else adapters[name].merged(model.reference))

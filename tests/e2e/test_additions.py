@@ -1,4 +1,4 @@
-"""What clients of SGLang and vLLM ask for besides OpenAI's fields, with the ``openai`` client and a real server."""
+"""Tests of SGLang's and vLLM's additions to OpenAI's fields, with the ``openai`` client and a real server."""
 
 from __future__ import annotations
 

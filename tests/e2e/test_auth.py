@@ -1,4 +1,4 @@
-"""Keys: who may call what, and what a caller without one is told."""
+"""Tests of API keys: the routes that a key may call, and the errors without a valid key."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_path_decides_and_no_header(guarded: Any) -> None:
     assert call(guarded, "GET", "/server_info", headers={"host": "localhost/health"}).status_code == 400
     for headers in ({"x-original-url": "/health"}, {"x-forwarded-prefix": "/health"}):
         check_refused(call(guarded, "GET", "/server_info", headers=headers))
-    double = f"{guarded.url}//server_info"  # written out: two slashes at the beginning stand before a host
+    double = f"{guarded.url}//server_info"  # absolute, because a path with two slashes would be read as a host
     for path in ("/server_info?/health", "/v1/models/../models", "/health/../server_info", "/HEALTH", double):
         assert call(guarded, "GET", path).status_code in (401, 404), path
 

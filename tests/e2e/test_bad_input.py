@@ -1,4 +1,4 @@
-"""Malformed and hostile requests: a refusal that says what is wrong, and a server that goes on as before."""
+"""Malformed and hostile requests are refused with a reason, and the server serves on as before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ABSENT = object()
 
 
 def refusal(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
-    """The error of a refused request, its shape checked."""
+    """Return the error of a refused request, and check its shape."""
     assert answer.status_code == status, answer.text[:300]
     assert answer.headers["content-type"] == "application/json"
     body = answer.json()
@@ -43,7 +43,7 @@ def refusal(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", autouse=True)
 def sound(server: Any) -> Iterator[None]:
-    """After all of it the server still answers, has lost no KV slot and logged no unexpected error."""
+    """Check after all tests that the server still answers, has lost no KV slot and logged no unexpected error."""
     start = len(server.log)
     yield
     server.wait_whole()
@@ -53,13 +53,13 @@ def sound(server: Any) -> Iterator[None]:
 
 
 def send(server: Any, path: str, body: Any) -> httpx.Response:
-    """POST a body that may hold what JSON has no words for."""
+    """POST a body that may contain values which JSON cannot express, such as NaN."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     return server.post(path, content=raw, headers={"content-type": "application/json"})
 
 
 def with_field(path: str, name: str, value: Any) -> dict[str, Any]:
-    """The valid body with one field replaced; sampling parameters go where the route has them."""
+    """Return the valid body with one field replaced; a sampling parameter is put where the route expects it."""
     body = json.loads(json.dumps(VALID[path]))
     target = body
     if path == GENERATE and name in NATIVE_SAMPLING:
@@ -314,7 +314,7 @@ def test_a_large_body_below_the_limit_is_read(server: Any) -> None:
 
 
 def raw_exchange(server: Any, data: bytes) -> bytes:
-    """What the server answers to these bytes."""
+    """Send bytes to the server, and return all bytes of its answer."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=240) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
@@ -358,7 +358,7 @@ FIELDS = {
 
 @st.composite
 def mutated(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
-    """A valid body with one to three fields replaced by anything."""
+    """Return a valid body with one to three fields replaced by random values."""
     path = draw(st.sampled_from([CHAT, COMPLETIONS, GENERATE]))
     body = json.loads(json.dumps(VALID[path]))
     for name in draw(st.lists(st.sampled_from(FIELDS[path]), min_size=1, max_size=3, unique=True)):
@@ -368,7 +368,7 @@ def mutated(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 
 def check_any_answer(answer: httpx.Response) -> None:
-    """Served, or refused with a reason."""
+    """Check that a request was served, or refused with a reason."""
     if answer.status_code == 200:
         assert answer.json() if answer.headers["content-type"] == "application/json" else "[DONE]" in answer.text
     else:

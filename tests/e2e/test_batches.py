@@ -30,7 +30,7 @@ TIMEOUT = max(240.0, LINES / 2)
 
 
 def until(holds: Callable[[], Any], description: str) -> Any:
-    """Ask again and again until the answer is true; returns it."""
+    """Poll ``holds`` until it returns a true value, and return that."""
     deadline = time.monotonic() + TIMEOUT
     while not (answer := holds()):
         assert time.monotonic() < deadline, f"never happened: {description}"
@@ -39,7 +39,7 @@ def until(holds: Callable[[], Any], description: str) -> Any:
 
 
 class Client:
-    """What users call, over one server."""
+    """The calls of a user of the batch API of one server."""
 
     def __init__(self, server: Any) -> None:
         self.api = openai.OpenAI(base_url=f"{server.url}/v1", api_key="None", max_retries=0)
@@ -86,19 +86,19 @@ def names(count: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def server(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Two sequences at a time: lines get one running slot."""
+    """A server that runs two sequences at a time, of which batch lines may use one."""
     folder = tmp_path_factory.mktemp("storage")
     return module_launcher.in_thread("--file-storage-path", str(folder), "--max-running-requests", "2")
 
 
 @pytest.fixture
 def user(server: Any) -> Client:
-    """Of ``server``."""
+    """A user of the shared server."""
     return Client(server)
 
 
 def used(rows: Sequence[dict[str, Any]]) -> tuple[int, int]:
-    """Prompt and output tokens that the answers tell."""
+    """Return the sums of prompt and output tokens in the usage of the answers."""
     usages = [row["response"]["body"]["usage"] for row in rows]
     return sum(usage["prompt_tokens"] for usage in usages), sum(usage["completion_tokens"] for usage in usages)
 
@@ -127,7 +127,7 @@ def test_hundreds_of_lines(user: Client) -> None:
 
 
 def test_a_batch_survives_its_server(launch: Any, tmp_path: Path) -> None:
-    """Killed at a random moment, then told to stop at another: nothing is lost and nothing is there twice."""
+    """A batch whose server is killed and later stopped has each result exactly once."""
     flags = ("--file-storage-path", str(tmp_path / "storage"), *NO_GRAMMARS)
     server = launch(*flags)
     user = Client(server)
@@ -143,7 +143,7 @@ def test_a_batch_survives_its_server(launch: Any, tmp_path: Path) -> None:
         start = launch if ending == signal.SIGKILL else launch.in_thread
         server = start(*flags)
         user = Client(server)
-        assert done(user.get(id)) >= counted  # what was told is never taken back
+        assert done(user.get(id)) >= counted  # counts never decrease
     batch = user.wait(id)
     counts = batch.request_counts
     assert counts is not None and (counts.total, counts.completed, counts.failed) == (200, 200, 0)
@@ -170,7 +170,7 @@ def test_cancel(server: Any, user: Client) -> None:
 
 
 def test_completions(server: Any, user: Client) -> None:
-    """One prompt, several, and token ids; a line that is refused goes to the other file."""
+    """Lines of completions may have one prompt, several, or token ids; refused lines are in the error file."""
     bodies: list[dict[str, Any]] = [
         {"prompt": "Once upon a time", "max_tokens": 6, "temperature": 0},
         {"prompt": ["The sun", "The moon"], "max_tokens": 4, "temperature": 0, "n": 2},
@@ -225,7 +225,7 @@ def test_embeddings(launch: Any, tmp_path: Path) -> None:
 
 
 def test_the_window_closes(launch: Any, tmp_path: Path) -> None:
-    """What is done stays; what is not is told in the error file."""
+    """An expired batch keeps its results; its other lines are in the error file."""
     folder = tmp_path / "storage"
     server = launch.in_thread("--file-storage-path", str(folder), "--batch-concurrency", "1")
     user = Client(server)
@@ -293,7 +293,7 @@ def test_a_busy_server_starts_no_lines(server: Any, user: Client) -> None:
 def test_keys_are_asked_for_and_lines_need_none(launch: Any, tmp_path: Path) -> None:
     server = launch.in_thread("--file-storage-path", str(tmp_path / "storage"), "--api-key", "secret")
     server.get("/health")
-    assert not (tmp_path / "storage").exists()  # nothing is stored by a server that is not asked to
+    assert not (tmp_path / "storage").exists()  # the server creates the folder only on demand
     user = Client(server)
     for path in ("/v1/files", "/v1/batches", "/v1/files/x/content", "/v1/batches/x"):
         assert server.get(path).status_code == 401

@@ -1,4 +1,4 @@
-"""``bench`` measures a real server, by each of its APIs, and a model in its own process."""
+"""Tests of ``bench``, which measures a real server through each API, or a model in its own process."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_requests_are_sent_at_the_rate(server: Server, tmp_path: Path) -> None:
 def test_the_flags_of_vllm_have_their_effect(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Path, headers, sampling, the metrics that are shown, and the file with its made name."""
+    """Flags of vLLM set path, headers, sampling parameters, printed metrics, and the result file."""
     sizes = ["--num-prompts", "2", "--input-len", "20", "--output-len", "5", "--top-p", "0.5", "--top-k", "3"]
     traffic = ["--backend", "vllm", "--endpoint", "/v1/completions", "--header", "x-test=1", "--max-concurrency", "1"]
     report_flags = ["--percentile-metrics", "ttft", "--metric-percentiles", "50,90", "--metadata", "commit=abc"]

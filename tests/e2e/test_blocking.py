@@ -1,4 +1,4 @@
-"""Route plugins: taken away, added, and in each other's way. And a server with no room left."""
+"""Route plugins that are blocked, added and in conflict, and a server whose queue is full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A selected plugin that does not work ends the start, and the last line says which one it is."""
+"""A selected plugin that does not work ends the start, and the last line of the output names it."""
 
 from __future__ import annotations
 

@@ -36,26 +36,26 @@ def client(server: Any, key: str, **headers: str) -> httpx.Client:
 
 @pytest.fixture(scope="module")
 def server(module_launcher: Any) -> Any:
-    """Two keys, and two running slots."""
+    """A server with two API keys and two running slots."""
     keys = ("--api-key", "key-a,key-b", "--key-weight", "key-b=2")
     return module_launcher.in_thread(*keys, *FLAGS, "--enable-metrics")
 
 
 @pytest.fixture(scope="module")
 def users(module_launcher: Any) -> Any:
-    """One key, whose users are callers."""
+    """A server with one API key, where each ``user`` is a caller."""
     return module_launcher.in_thread("--api-key", "key-a", "--fairness-key", "user", *FLAGS)
 
 
 @pytest.fixture(scope="module")
 def keyless(module_launcher: Any) -> Any:
-    """No key, and the default of ``--fairness-key``."""
+    """A server without API keys, and with the default of ``--fairness-key``."""
     return module_launcher.in_thread(*FLAGS)
 
 
 @contextlib.contextmanager
 def asking(client: httpx.Client, id: str, **fields: Any) -> Iterator[None]:
-    """Have a request with a long output in the server until the block ends."""
+    """Keep a request with a long output on the server until the block ends."""
 
     def ask() -> None:
         client.post("/generate", json={**LONG, "rid": id, **fields})

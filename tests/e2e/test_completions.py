@@ -114,9 +114,9 @@ def test_logprobs_in_a_stream(client: openai.OpenAI) -> None:
 
 
 def test_prompt_logprobs_equal_those_of_generating_them(client: openai.OpenAI) -> None:
-    made = complete(client, logprobs=0, max_tokens=8).choices[0]
-    scored = complete(client, FRANCE + made.text, logprobs=0, echo=True, max_tokens=1).choices[0].logprobs
-    assert scored.token_logprobs[5:13] == pytest.approx(made.logprobs.token_logprobs, abs=1e-4)
+    generated = complete(client, logprobs=0, max_tokens=8).choices[0]
+    scored = complete(client, FRANCE + generated.text, logprobs=0, echo=True, max_tokens=1).choices[0].logprobs
+    assert scored.token_logprobs[5:13] == pytest.approx(generated.logprobs.token_logprobs, abs=1e-4)
 
 
 def test_no_new_tokens_scores_the_prompt_only(client: openai.OpenAI) -> None:

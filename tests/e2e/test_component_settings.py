@@ -158,7 +158,7 @@ def __getattr__(name):
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a plugin with a component of each kind."""
+    """Write a plugin with a component of each kind, and return its file."""
     file = tmp_path_factory.mktemp("plugin") / "settled.py"
     file.write_text(PLUGIN.replace("MODEL_MODULE", "llama.model").replace("MODEL_CLASS", "Llama"))
     return file
@@ -166,7 +166,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def settled(module_launcher: Launcher, plugin: Path) -> Server:
-    """A server all of whose components of these kinds are the plugin's."""
+    """A server whose components of these kinds all come from the plugin."""
     flags = [text for flag, kind in KINDS.items() for text in (flag, f"my-{kind}")]
     levels = [
         text

@@ -1,4 +1,4 @@
-"""Connections and streams of clients that do nothing with them leave the server to the others."""
+"""Idle connections and streams that are not read do not keep the server from serving other clients."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PAUSED = "paused"
 
 @pytest.fixture(scope="module")
 def small(module_launcher: Any) -> Iterator[Any]:
-    """Few connections, and running slots for two sequences."""
+    """A server with few connections and running slots for two sequences."""
     return module_launcher.in_thread(
         "--max-connections", str(MAX_CONNECTIONS), "--max-running-requests", "2", "--log-level", "warning"
     )
 
 
 def stream_request() -> bytes:
-    """A long stream whose events are large."""
+    """Return a request for a long stream of large events."""
     params = {"max_new_tokens": TOKENS, "ignore_eos": True, "temperature": 0}
     body = {"text": "Hi", "stream": True, "sampling_params": params, "return_logprob": True, "top_logprobs_num": 10}
     data = json.dumps(body).encode()

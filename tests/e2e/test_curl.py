@@ -1,4 +1,4 @@
-"""What goes over the wire: curl as users type it, and server-sent events byte for byte."""
+"""Tests of the HTTP protocol: curl commands as users type them, and the bytes of server-sent events."""
 
 from __future__ import annotations
 

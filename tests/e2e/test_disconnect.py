@@ -1,4 +1,4 @@
-"""Clients that leave: their requests end and their KV slots come back, and nobody else notices."""
+"""The requests of clients that disconnect end and free their KV slots, without an effect on other clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROMPT = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n"
 
 
 def body_of(index: int, tokens: int) -> tuple[str, dict[str, Any]]:
-    """Every kind of request, streaming and not."""
+    """Return path and body of a request; the kind depends on ``index``, and every other request streams."""
     stream = index % 2 == 0
     params = {"max_new_tokens": tokens, "ignore_eos": True}
     chat = {"messages": [{"role": "user", "content": f"Tell me a story, number {index}."}], "max_tokens": tokens}
@@ -32,7 +32,7 @@ def body_of(index: int, tokens: int) -> tuple[str, dict[str, Any]]:
 
 
 async def leave(server: Any, index: int, seconds: float, tokens: int) -> None:
-    """Send a request and drop the connection after a while, half of the time without a word."""
+    """Send a request and drop the connection after a while, sometimes by aborting it."""
     path, body = body_of(index, tokens)
     raw = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -1,4 +1,4 @@
-"""SGLang's published documents, run as they stand: only the names of modules and models are others."""
+"""SGLang's published documents run unchanged apart from the names of modules and models."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ CELLS = {
     "native-api-2025-12": 25,
     "frontend-language": 17,
 }
-"""The documents and how many cells each has."""
+"""The number of cells of each document."""
 
 MODULES = {r"(?<=\bfrom )sglang\b|(?<= -m )sglang\b": "sglang_plug_lang"}
-"""The whole translation of a program written for SGLang."""
+"""Patterns of SGLang's module names, and the replacement: programs need no other translation."""
 
 OTHERS = {
-    # The host that the copy had lost.
+    # The copied document lacks the host.
     r"https://:\{port\}": "http://localhost:{port}",
-    # A module next to the documents, for their own tests.
+    # A helper module of SGLang's documentation tests.
     r"\bfrom patch import\b": "from sglang_plug_lang.utils import",
-    # The later of two documents of the same route names six more keys, and asserts that there are no others.
+    # The assertion for this route allows no keys besides those of one version of SGLang.
     r'keys\(\) == (\{"model_path", "is_generation", "tokenizer_path"\})': r"keys() >= \1",
     # An image next to the test, instead of one on the internet.
     r"https://github\.com/sgl-project/sglang/\S*example_image\.png\?raw=true": "example_image.png",
-    # Time for the work of a large model, of which a small one needs little.
+    # Waiting times are for large models.
     r"\btime\.sleep\(": "time.sleep(0.1 * ",
 }
 
 EXCLUDED = {
     ("quick-start", "Terminal"): "the same command as in the cell after it",
 }
-"""Cells that do not run, and why."""
+"""Cells that do not run, with the reason."""
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
-    "SGLANG_PLUG_DEPLOYMENT": "thread",  # the documents start many servers, and say nothing of processes
+    "SGLANG_PLUG_DEPLOYMENT": "thread",  # faster, and the documents do not depend on processes
 }
 STARTS_WITHIN = 300.0
-"""Seconds; the cells would wait for ever for a server that has ended."""
+"""Maximum seconds that a cell waits for a server; without a limit it would wait for a dead one for ever."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 @pytest.fixture
 def book(models: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
-    """An empty notebook in a folder of its own. Servers that its cells leave behind are ended."""
+    """An empty notebook in a new folder. Servers that its cells leave running are ended."""
     monkeypatch.chdir(tmp_path)
     for name, value in {**ENVIRONMENT, "XDG_STATE_HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
@@ -86,13 +86,13 @@ def book(models: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def cells_of(document: str) -> list[tuple[str, str, str]]:
-    """Name, language and text of a document's cells."""
+    """Return name, language and text of the cells of a document."""
     cells = CELL.findall((FOLDER / f"{document}.md").read_text(encoding="utf-8"))
     return [(name, language, text) for name, language, text in cells]
 
 
 def translated(text: str, models: Mapping[str, Path], port: int) -> str:
-    """A cell with the names that hold here: of modules and models, and the port that the quick start wants."""
+    """Return a cell with the names of modules and models, and the port, of this test."""
     for pattern, replacement in {**MODULES, **OTHERS, r"\b30000\b": str(port)}.items():
         text = re.sub(pattern, replacement, text)
     names = "|".join(re.escape(name) for name in sorted(models, key=len, reverse=True))

@@ -1,4 +1,4 @@
-"""The engine dies: the API process notices, says so, and goes."""
+"""If the engine dies, the API process reports it and ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .servers import TIMEOUT
 
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}}
 SERVED_ON = 1.0
-"""Seconds for which a server without an engine tells those who ask."""
+"""Seconds for which a server without an engine still answers with an error."""
 
 
 @replayed

@@ -17,14 +17,14 @@ LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, 
 
 
 def refused(server: Any, before: int) -> httpx.Response:
-    """What a chat is answered with while there is no engine, after ``before``."""
+    """Return the answer to a chat while there is no engine, after that with the process id ``before`` died."""
     while (answer := server.post("/v1/chat/completions", PARIS)).status_code == 200:
         in_time(server.engine_pids() in ([], [before]), "there is no engine")
     return answer
 
 
 def served(server: Any) -> httpx.Response:
-    """The first answer after that."""
+    """Return the first successful answer to a chat."""
 
     def ask() -> httpx.Response | None:
         answer: httpx.Response = server.post("/v1/chat/completions", PARIS)
@@ -66,7 +66,7 @@ def test_the_engine_is_killed_and_the_server_serves_again(server: Any) -> None:
 
 @replayed
 def test_stopping_while_the_engine_starts_again(server: Any) -> None:
-    """The last test of this server."""
+    """SIGTERM ends a server whose engine is restarting; this is the last test of the server."""
     served(server)
     engine = server.engine_pid
     os.kill(engine, signal.SIGKILL)

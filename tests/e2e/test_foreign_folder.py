@@ -29,7 +29,7 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's checkpoint next to a module for each name that any process may import; each leaves a mark when run."""
+    """A folder with the demo checkpoint and a module for each importable name, which records its execution."""
     folder = tmp_path_factory.mktemp("work") / "checkpoint"
     (demo,) = Path(sglang_plug_models.demo.__file__).parent.glob("*/config.json")
     shutil.copytree(demo.parent, folder)
@@ -43,7 +43,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def executed(folder: Path) -> str:
-    """The planted files that have been run."""
+    """Return the planted files that were executed."""
     marks = folder.parent / "executed"
     return marks.read_text() if marks.exists() else ""
 
@@ -68,7 +68,7 @@ def test_commands_there_execute_none_of_its_files(planted: Path) -> None:
 
 
 def test_python_m_takes_no_library_from_there(tmp_path: Path) -> None:
-    """Python itself takes the standard library's modules from there before any program runs; the rest it does not."""
+    """With ``python -m``, only modules that Python imports before any program runs can come from the current folder."""
     for name in ("msgspec", "pluggy", "torch", "zmq", "uvicorn"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'a').write(__file__)")
     done = subprocess.run(

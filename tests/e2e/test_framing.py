@@ -24,27 +24,27 @@ STATUS_LINE = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
 def with_length(*values: bytes) -> bytes:
-    """A request with these ``Content-Length`` headers."""
+    """Return a request with these ``Content-Length`` headers."""
     return START + b"".join(b"Content-Length: %s\r\n" % value for value in values) + b"\r\n" + BODY
 
 
 def with_coding(*values: bytes) -> bytes:
-    """A chunked request with these ``Transfer-Encoding`` headers."""
+    """Return a chunked request with these ``Transfer-Encoding`` headers."""
     return START + b"".join(b"Transfer-Encoding: %s\r\n" % value for value in values) + b"\r\n" + CHUNK + b"0\r\n\r\n"
 
 
 def with_header(line: bytes) -> bytes:
-    """A request with a length and one more line."""
+    """Return a request with a length and one more header line."""
     return START + line + b"\r\nContent-Length: " + LENGTH + b"\r\n\r\n" + BODY
 
 
 def with_chunk_line(line: bytes) -> bytes:
-    """A chunked request whose first chunk begins with ``line``."""
+    """Return a chunked request whose first chunk begins with ``line``."""
     return CHUNKED + line + b"\r\n" + BODY + b"\r\n0\r\n\r\n"
 
 
 def with_target(target: bytes, host: bytes = b"localhost") -> bytes:
-    """A request for ``target``."""
+    """Return a request for ``target``."""
     return b"GET %s HTTP/1.1\r\nHost: %s\r\n\r\n" % (target, host)
 
 
@@ -124,7 +124,7 @@ AMBIGUOUS = {
 
 
 def exchange(server: Any, data: bytes, pieces: int = 1) -> bytes:
-    """Everything that the server answers until it closes the connection."""
+    """Send bytes, and return everything that the server answers until it closes the connection."""
     response = b""
     with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -135,12 +135,12 @@ def exchange(server: Any, data: bytes, pieces: int = 1) -> bytes:
             while piece := connection.recv(65536):
                 response += piece
         except ConnectionError:
-            pass  # the server closed it with bytes unread, behind its answer
+            pass  # the server closed the connection with unread bytes after its answer
     return response
 
 
 def check_refused_once(answer: bytes) -> None:
-    """One 4xx in the server's own form, and no other answer."""
+    """Check that the only answer is one 4xx in the error format of the server."""
     (status,) = STATUS_LINE.findall(answer)
     head, _, body = answer.partition(b"\r\n\r\n")
     assert status.startswith(b"4")

@@ -1,4 +1,4 @@
-"""Requests made from the server's own OpenAPI document: whatever they say, no answer is the server's fault."""
+"""Requests generated from the OpenAPI document of the server never lead to a server error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytest.importorskip("schemathesis", reason="schemathesis comes with the 'fuzz' e
 SECONDS = int(os.environ.get("FUZZ_SECONDS", "15"))
 SEED = os.environ.get("FUZZ_SEED", "1")
 SMALL = ["--context-length", "64", "--max-sequences-per-request", "8", "--max-total-tokens", "2048"]
-"""So that no request takes long."""
+"""Options with low limits, with which no request takes long."""
 GREEDY = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}}
 
 

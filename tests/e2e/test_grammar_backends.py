@@ -32,7 +32,7 @@ FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
 
 @pytest.fixture(scope="module", params=sorted(LIBRARIES))
 def structured(module_launcher: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A server for each backend whose library is here."""
+    """A server for each grammar backend whose library is installed."""
     if importlib.util.find_spec(LIBRARIES[request.param]) is None:
         pytest.skip(f"{LIBRARIES[request.param]} is not installed")
     with contextlib.closing(module_launcher.in_thread("--grammar-backend", request.param)) as server:
@@ -41,7 +41,7 @@ def structured(module_launcher: Any, request: pytest.FixtureRequest) -> Iterator
 
 @pytest.fixture(scope="module")
 def client(structured: Any) -> Iterator[openai.OpenAI]:
-    """As users make it."""
+    """A client of the ``openai`` package, created as users create it."""
     with openai.OpenAI(base_url=f"{structured.url}/v1", api_key="None", max_retries=0) as client:
         yield client
 
@@ -105,7 +105,7 @@ def test_kinds_that_only_one_of_them_has(structured: Any) -> None:
 
 
 HARD = {"type": "integer", "multipleOf": 7, "minimum": 0, "maximum": 100}
-"""Which llguidance alone enforces."""
+"""A schema that only llguidance enforces."""
 
 
 def ask(server: Any, **params: Any) -> Any:
@@ -160,7 +160,7 @@ LONG = (
 
 @pytest.mark.parametrize("backend", ["llguidance", "outlines", "xgrammar"])
 def test_long_strings_and_nested_repetitions(server: Any, backend: str) -> None:
-    """At temperature 1, where most outputs failed when masks of long repetitions were wrong."""
+    """Outputs of long strings and nested repetitions are valid at temperature 1, where wrong masks would show."""
     if importlib.util.find_spec(LIBRARIES.get(backend, backend)) is None:
         pytest.skip(f"{backend} is not installed")
     cases = [(kind, source, seed) for kind, source in LONG for seed in range(4)]
@@ -180,7 +180,7 @@ def test_long_strings_and_nested_repetitions(server: Any, backend: str) -> None:
 
 @pytest.fixture(scope="module")
 def choices_only(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A server whose grammar backend is a plugin that enforces lists of choices and nothing else."""
+    """A server whose grammar backend is a plugin that enforces only lists of choices."""
     folder = tmp_path_factory.mktemp("plugins")
     new = (sys.executable, "-m", "sglang_plug", "plugins", "new", "grammar", "words", "--into", str(folder))
     subprocess.run(new, check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""A grammar that was quick and then never answers: its request ends, and the server serves on."""
+"""A grammar that stops answering ends its request, and the server serves on."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Anything(Grammar):
             if self.way == "python":
                 while True:
                     pass
-            if self.way == "library":  # which lets other Python run
+            if self.way == "library":  # releases the GIL
                 hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
             if self.way == "alone":
                 sum(range(10**15))
@@ -59,7 +59,7 @@ LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 300, "
 
 @pytest.fixture(scope="module")
 def hanging(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A server with a grammar that hangs in the way that its regex says."""
+    """A server with a grammar backend that hangs in the way that the regex of the request names."""
     file = tmp_path_factory.mktemp("plugin") / "hanging.py"
     file.write_text(PLUGIN)
     return module_launcher(
@@ -68,7 +68,7 @@ def hanging(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> A
 
 
 def wait_served(server: Any) -> None:
-    """Until another engine serves what is well."""
+    """Wait until a new engine serves requests with a grammar that compiles."""
 
     def is_well() -> bool:
         answer = ask(server, "well")
@@ -100,7 +100,7 @@ def test_python_without_end_ends_one_request_only(hanging: Any) -> None:
 
 
 def test_a_library_without_end_is_named_and_the_engine_restarts(hanging: Any) -> None:
-    """Who brought it gets a refusal, not an error that clients try again after; the others do."""
+    """The request whose grammar never compiles is refused with 400; others get an error that clients may retry."""
     before, others = hanging.engine_pid, list[httpx.Response]()
 
     def other() -> None:
@@ -124,5 +124,5 @@ def test_a_library_that_lets_no_python_run_is_noticed_too(hanging: Any) -> None:
     assert answer.status_code == 503
     assert "keeps all of Python waiting" in answer.json()["error"]["message"]
     wait_served(hanging)
-    assert "in accept" in hanging.log  # the stacks
+    assert "in accept" in hanging.log  # the logged stacks
     assert hanging.engine_pid != before

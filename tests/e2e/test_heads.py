@@ -37,21 +37,21 @@ DECODER = {**SHARED, "num_key_value_heads": 2, "tie_word_embeddings": False}
 
 
 def prompts() -> list[list[int]]:
-    """Mixed lengths; the later ones share a long prefix."""
+    """Return prompts of mixed lengths, of which the later ones share a long prefix."""
     draw = random.Random(4)
     own = [[draw.randrange(5, 200) for _ in range(length)] for length in LENGTHS]
     return [*own, own[-1][:70] + own[2], own[-1][:80]]
 
 
 def pairs() -> list[list[int]]:
-    """As a tokenizer writes texts and pairs of texts: a separator behind each."""
+    """Return texts and pairs of texts as a tokenizer encodes them: with a separator after each text."""
     texts = prompts()
     joined = [[4, *first[:40], SEPARATOR, *second[:40], SEPARATOR] for first, second in pairwise(texts)]
     return [*joined, *[[4, *text, SEPARATOR] for text in texts]]
 
 
 def build(architecture: str, config: PretrainedConfig) -> PreTrainedModel:
-    """Random weights, wide enough that every part shows in the result."""
+    """Return a model with random weights that are large enough for every part to affect the result."""
     torch.manual_seed(11)
     model = getattr(transformers, architecture)(config).float().eval()
     with torch.no_grad():
@@ -88,7 +88,7 @@ def agree(outputs: list[Output], expected: list[Tensor]) -> None:
 
 
 def pool_sentence(folder: Path, mode: str, normalize: bool) -> None:
-    """The files in which sentence-transformers keeps how states become a vector."""
+    """Write the files in which sentence-transformers configures the pooling."""
     kinds = {"cls": "cls_token", "mean": "mean_tokens", "last": "lasttoken"}
     modules = [("Transformer", ""), ("Pooling", "1_Pooling"), *[("Normalize", "2_Normalize")] * normalize]
     (folder / "modules.json").write_text(
@@ -101,7 +101,7 @@ def pool_sentence(folder: Path, mode: str, normalize: bool) -> None:
 
 @torch.inference_mode()
 def states(model: nn.Module, tokens: list[int]) -> Tensor:
-    """The body's last hidden states, ``[T, hidden]``."""
+    """Return the last hidden states of the model body, ``[T, hidden]``."""
     return model(input_ids=torch.tensor([tokens])).last_hidden_state[0]
 
 
@@ -161,7 +161,7 @@ def test_sentence_transformers_files(
 
 
 def add_matrix(folder: Path, index: int, matrix: nn.Linear, activation: nn.Module) -> None:
-    """A module of sentence-transformers behind those that are there."""
+    """Insert a dense layer into the modules of sentence-transformers in the checkpoint."""
     inner = folder / f"{index}_Dense"
     inner.mkdir()
     kind = type(activation)
@@ -175,7 +175,7 @@ def add_matrix(folder: Path, index: int, matrix: nn.Linear, activation: nn.Modul
 
 
 def test_matrices_behind_the_pooling(tmp_path: Path, serve: Callable[..., Any]) -> None:
-    """Wider and narrower again, as EmbeddingGemma has them, on a decoder whose tokens see each other."""
+    """Dense layers after the pooling, as in EmbeddingGemma, work on a decoder with bidirectional attention."""
     config = transformers.Gemma3TextConfig(
         **DECODER, head_dim=16, sliding_window=24, use_bidirectional_attention=True, bos_token_id=1, eos_token_id=2
     )

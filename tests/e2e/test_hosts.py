@@ -1,4 +1,4 @@
-"""A page whose name resolves to this machine gets nothing, whichever route it calls."""
+"""A web page whose host name resolves to this machine (DNS rebinding) gets an error from every route."""
 
 from __future__ import annotations
 

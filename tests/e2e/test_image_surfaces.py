@@ -1,4 +1,4 @@
-"""Images through every route of a real server, with the clients that people use, and from addresses and files."""
+"""Images through every route of a real server, with popular clients, as data, from addresses and from files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Site(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
-    """A web server with images; its address."""
+    """The address of a web server with images."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Site) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -58,7 +58,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> VisionModel:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the server may read images from, and what it may not."""
+    """A folder that the server may read images from, next to files that it must not read."""
     media = tmp_path_factory.mktemp("media")
     (media / "images").mkdir()
     (media / "images" / "wide.png").write_bytes(WIDE)
@@ -91,7 +91,7 @@ def address(data: bytes) -> str:
 
 
 def chat(*parts: str | tuple[str]) -> list[dict[str, Any]]:
-    """A message of texts and, in tuples, addresses of images."""
+    """Return a chat message of texts and, in tuples, addresses of images."""
     return [
         {
             "role": "user",
@@ -106,7 +106,7 @@ def chat(*parts: str | tuple[str]) -> list[dict[str, Any]]:
 
 
 def user_input(*parts: str | bytes, detail: str = "auto") -> list[dict[str, Any]]:
-    """The same as an item of a response's input."""
+    """Return an input item of a response with texts and, in tuples, addresses of images."""
     content = [
         {"type": "input_text", "text": part}
         if isinstance(part, str)
@@ -122,7 +122,7 @@ def prompt(*parts: str) -> str:
 
 @pytest.fixture(scope="module")
 def expected(model: VisionModel) -> Callable[..., tuple[str, int]]:
-    """Transformers' greedy answer to a text with images, and the length of the prompt."""
+    """Return transformers' greedy answer to a text with images, and the length of the prompt."""
 
     def compute(text: str, *images: bytes) -> tuple[str, int]:
         media_prompt = model.prompt(text, images)
@@ -189,7 +189,7 @@ def test_files_that_are_no_images_to_show(client: openai.OpenAI) -> None:
 
 
 def test_responses_leave_out_old_images(client: Any, vision_server: Any, expected: Any) -> None:
-    """``truncation`` counts what images take."""
+    """``truncation`` of ``/v1/responses`` counts the tokens of images."""
     max_tokens = vision_server.info()["context_length"] - TOKENS
 
     def turns(words: int) -> list[Any]:

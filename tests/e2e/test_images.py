@@ -1,4 +1,4 @@
-"""Images in requests to a real server: OpenAI's client, the native API, the language; and what is refused."""
+"""Images in requests to a real server: OpenAI's client, the native API, the frontend language, and refused requests."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def prompt(*parts: str) -> str:
 
 
 def expected(model: VisionModel, text: str, *images: bytes, count: int = 8) -> tuple[str, int]:
-    """Transformers' greedy answer, and the length of the prompt."""
+    """Return transformers' greedy answer, and the length of the prompt."""
     media_prompt = model.prompt(text, images)
     tokens, _ = model.greedy(media_prompt.tokens, images, count)
     return model.tokenizer.decode(tokens, skip_special_tokens=True), len(media_prompt.tokens)

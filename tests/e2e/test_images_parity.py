@@ -1,4 +1,4 @@
-"""Models that see equal transformers once they are served: in chunks, from the cache, after a retraction, in graphs."""
+"""Served vision-language models equal transformers: in chunks, from the cache, after a retraction, in graphs."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ CASES: dict[str, tuple[str, list[bytes]]] = {
 
 
 RECURRENT = {"qwen3.5", "qwen3.5-moe"}
-"""States are kept for longer prompts than these, and ranks cannot share them."""
+"""Families with recurrent states, which are cached only for longer prompts and not sharded between ranks."""
 
 
 @pytest.fixture(scope="module")
 def vision_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], VisionModel]:
-    made: dict[str, VisionModel] = {}
+    models: dict[str, VisionModel] = {}
 
     def make(family: str) -> VisionModel:
-        if family not in made:
-            made[family] = make_vision_model(family, tmp_path_factory.mktemp(family))
-        return made[family]
+        if family not in models:
+            models[family] = make_vision_model(family, tmp_path_factory.mktemp(family))
+        return models[family]
 
     return make
 
@@ -68,7 +68,7 @@ def request(model: VisionModel, case: str, name: str, new_tokens: int = NEW_TOKE
 
 
 def check(model: VisionModel, engine: Any, name: str, new_tokens: int = NEW_TOKENS) -> list[Any]:
-    """Every case at once equals transformers; returns the outputs."""
+    """Check that the outputs of all cases in one batch equal those of transformers, and return them."""
     requests = [request(model, case, name, new_tokens) for case in CASES]
     outputs = engine.outputs(requests)
     for case, submitted, output in zip(CASES, requests, outputs, strict=True):
@@ -97,7 +97,7 @@ def test_prompts_cold_and_cached(
 def test_ranks_share_the_decoder(
     family: str, vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
 ) -> None:
-    """Rank 0 looks at the images, and tells the other one what it saw."""
+    """Rank 0 encodes the images and sends the embeddings to the other rank."""
     model = vision_model(family)
     two_ranks = ParallelOptions(tp_size=2, executor="threads")
     engine = serve(replace(config(model.path, chunk=7), parallel=two_ranks))
@@ -120,7 +120,7 @@ def test_retracted_prompts_are_seen_again(
 def test_recorded_decode_steps_count_positions_as_the_model_does(
     vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]
 ) -> None:
-    """In bfloat16 transformers is no measure: recorded steps equal those that are not recorded, bit by bit."""
+    """Recorded decode steps in bfloat16, where transformers is too inexact, equal other steps bit by bit."""
     plugins = Plugins.discover()
     if "avx512" not in plugins.names("attention") or library.why_not():
         pytest.skip("no backend here records decode steps")
@@ -157,7 +157,7 @@ def test_states_behind_images_are_reused(
 
 
 def test_an_image_is_told_by_its_content(vision_model: Callable[[str], VisionModel], serve: Callable[..., Any]) -> None:
-    """The same prompt with another image of that size shares only what stands before it, in chunks too."""
+    """A prompt with another image of the same size shares only the prefix before the image."""
     model = vision_model("qwen2.5-vl")
     engine = serve(config(model.path, chunk=9))
     text = f"Look: {PAD} What is it?"

@@ -1,4 +1,4 @@
-"""Keys and values in float8: near the model's dtype, and the same whatever happens to a request."""
+"""Outputs with a float8 KV pool are close to those with the model's dtype, and do not depend on scheduling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sglang_plug import EngineConfig, LogprobOptions, Request, SamplingParams
 from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, ScheduleOptions
 
 FLOAT8 = {"fp8_e4m3": 0.2, "fp8_e5m2": 0.45}
-"""By how much the log-probability of a prompt's token may be off on the average; random weights exaggerate it."""
+"""Tolerated mean error of the log-probabilities of prompt tokens, which is larger with random weights."""
 NEW_TOKENS = 24
 
 

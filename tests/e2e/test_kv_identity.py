@@ -1,4 +1,4 @@
-"""Whatever happens to requests, every KV slot is free or cached in the end, and retraction changes no output."""
+"""After all requests every KV slot is free or cached, and retraction changes no output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUESTIONS = ["Tell me a story.", "Count from 1 to 10.", "List 3 countries and th
 
 
 def bodies(tokens: int) -> list[dict[str, Any]]:
-    """Requests that together need far more KV slots than the narrow server has."""
+    """Return requests that together need far more KV slots than the server ``narrow`` has."""
     params = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
     chat = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
     return [{"text": chat.format(question), "sampling_params": params} for question in QUESTIONS]

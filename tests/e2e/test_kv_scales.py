@@ -1,4 +1,4 @@
-"""Scales of an FP8 KV pool as checkpoints bring them: a model whose keys and values are beyond e4m3 without."""
+"""Scales of an FP8 KV pool in checkpoints: without them, keys and values of this model exceed the range of e4m3."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sglang_plug.config import BackendOptions, CacheOptions, ModelOptions, Sched
 from sglang_plug_backends.quantization import fp8
 
 KEYS, VALUES = 600.0, 3000.0
-"""Factors on what the checkpoint computes; queries and outputs are divided by them, so that it is the same model."""
+"""Factors of keys and values; queries and outputs are divided by them, so that the model stays the same."""
 PROMPTS = [
     [(7 * position * position + 3 * start) % 509 + 3 for position in range(length)]
     for start, length in ((1, 40), (5, 64))
@@ -27,9 +27,9 @@ STATIC = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False
 COMPRESSED = {"quant_method": "compressed-tensors", "format": "dense", "config_groups": {}, "kv_cache_scheme": STATIC}
 MODELOPT = {"quant_method": "modelopt", "quant_algo": None, "kv_cache_quant_algo": "FP8"}
 NEAR, FAR = 0.25, 1.0
-"""Mean errors of log-probabilities; random weights exaggerate them."""
+"""Bounds of mean errors of log-probabilities, which are larger with random weights."""
 Name = Callable[[str, str], str]
-"""Layer and ``k`` or ``v`` to the name of its scale."""
+"""Function from a layer and ``k`` or ``v`` to the name of the scale."""
 
 
 def attention_scale(layer: str, part: str) -> str:
@@ -45,7 +45,7 @@ NAMES: dict[str, Name] = {
 
 
 def magnify(tensors: dict[str, Tensor], keys: float = KEYS, values: float = VALUES) -> None:
-    """Let keys and values be larger, in place, and all outputs the same."""
+    """Make keys and values larger in place, without a change of the outputs."""
     factors = {"q_proj": 1 / keys, "k_proj": keys, "v_proj": values}
     for name, tensor in tensors.items():
         module = name.split(".")[-2]
@@ -56,7 +56,7 @@ def magnify(tensors: dict[str, Tensor], keys: float = KEYS, values: float = VALU
 
 
 def greatest(model: Any, part: str) -> dict[str, float]:
-    """By layer, the greatest key (before rotation, which turns pairs) or value on the test's prompts."""
+    """Return for each layer the greatest key (before RoPE) or value on the prompts of the test."""
     maxima: dict[str, float] = {}
 
     def note(name: str) -> Callable[..., None]:
@@ -72,7 +72,7 @@ def greatest(model: Any, part: str) -> dict[str, float]:
     ]
     for prompt in PROMPTS:
         with torch.inference_mode():
-            model.reference(torch.tensor([list(prompt)]))  # the model's own log-probabilities may be cached
+            model.reference(torch.tensor([list(prompt)]))  # not ``model.logprobs``, which may be cached
     for handle in handles:
         handle.remove()
     assert len(maxima) == 3
@@ -82,7 +82,7 @@ def greatest(model: Any, part: str) -> dict[str, float]:
 def checkpoint(
     model: Any, folder: Path, name: Name | None, quantization: dict[str, Any] | None = None, times: float = 1.0
 ) -> Path:
-    """The model with large keys and values, and scales called ``name``; ``times``: the scales are larger."""
+    """Write the model with large keys and values and scales called ``name``, which are multiplied by ``times``."""
     folder.mkdir()
     tensors = {key: tensor.clone() for key, tensor in load_file(model.path / "model.safetensors").items()}
     magnify(tensors)
@@ -109,7 +109,7 @@ def config(path: Path, kv_dtype: str = "fp8_e4m3", impl: str = "auto", attention
 
 
 def error(engine: Any, model: Any, label: str = "a") -> float:
-    """How far log-probabilities of prompt tokens are from transformers' in float32, on the average."""
+    """Return the mean error of log-probabilities of prompt tokens, relative to transformers in float32."""
     requests = [
         Request(
             id=f"{label}{index}",
@@ -226,7 +226,7 @@ def test_transformers_code_has_them_too(tiny_model: Any, serve: Callable[..., An
 def test_one_scale_for_latents_that_are_keys_and_values(
     tiny_model: Any, serve: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """The norm of latents makes them large, and what expands them small again."""
+    """A checkpoint of latent attention with large latents, and accordingly small up-projections, needs the scale."""
     model = tiny_model("deepseek-v2-lite")
     near = error(serve(config(model.path)), model)
 

@@ -1,4 +1,4 @@
-"""``--kv-store``: prefixes outlive a server that is killed, in what its users see."""
+"""Tests of ``--kv-store`` as users see it: prefixes outlive a server that is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARAMS = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
 
 
 def body(seed: int = 0, length: int = 400) -> dict[str, Any]:
-    """A request with a prompt of its own."""
+    """Return a request with a unique prompt."""
     return {
         "input_ids": [50 + (seed + position * position) % 700 for position in range(length)],
         "sampling_params": PARAMS,
@@ -26,20 +26,20 @@ def body(seed: int = 0, length: int = 400) -> dict[str, Any]:
 
 
 def cache(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """``sglang-plug cache``."""
+    """Run ``sglang-plug cache``."""
     command = [sys.executable, "-m", "sglang_plug", "cache", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the servers of this module keep their blocks."""
+    """The folder in which the servers of this module store KV blocks."""
     return tmp_path_factory.mktemp("kv") / "blocks"
 
 
 @pytest.fixture(scope="module")
 def flags(directory: Path) -> tuple[str, ...]:
-    """The options of these servers."""
+    """The options of the servers of this module."""
     settings = (
         f"disk.path={directory}",
         "disk.bytes=200MB",

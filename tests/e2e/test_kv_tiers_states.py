@@ -1,4 +1,4 @@
-"""``--kv-store`` with recurrent states: they outlive servers that are killed while they are being stored."""
+"""Tests of ``--kv-store`` with recurrent states, which outlive servers that are killed while they store states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = 500
 
 
 def body(seed: int, length: int = 400) -> dict[str, Any]:
-    """A request with a prompt of its own."""
+    """Return a request with a unique prompt."""
     return {
         "input_ids": [5 + (seed * (position + 1) + position * position) % 400 for position in range(length)],
         "sampling_params": PARAMS,

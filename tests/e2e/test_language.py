@@ -1,4 +1,4 @@
-"""The frontend language: the document's cells against a real server, and the page of examples, run as it stands."""
+"""The frontend language: the cells of SGLang's document and the page of examples run against a real server."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_select(endpoint: Any, method: Any, country: str, capital: str) -> None:
 
 
 def test_a_prompt_that_ends_within_a_token(endpoint: Any) -> None:
-    """The choice joins the space before it; a method that looked at the choice's tokens alone would not see that."""
+    """The tokens of a choice are scored together with the space before it, which is part of the first token."""
     choose = function(lambda s: s.__iadd__("The capital of France is " + select("city", ["Rome", "Paris"])))
     assert choose()["city"] == "Paris"
 
@@ -128,7 +128,7 @@ NEEDS_GRAMMAR = "needs a grammar backend"
 
 
 def or_skip(state: Any) -> Any:
-    """The state, if the server can constrain; else its refusal is a clear one."""
+    """Return the state if the server can constrain outputs; otherwise check the refusal and skip the test."""
     error = state.error()
     if isinstance(error, BackendError) and NEEDS_GRAMMAR in str(error):
         assert error.status == 400
@@ -273,7 +273,7 @@ def test_a_server_of_its_own() -> None:
 
 def test_the_page_of_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block runs, in order; a ``text`` block is what the block before it prints."""
-    monkeypatch.setenv("SGLANG_PLUG_DEPLOYMENT", "thread")  # the page says nothing of processes
+    monkeypatch.setenv("SGLANG_PLUG_DEPLOYMENT", "thread")  # the page does not depend on processes
     names: dict[str, Any] = {"__name__": "page"}
     printed, examples = "", 0
     try:

@@ -1,4 +1,4 @@
-"""Programs as they are written for SGLang's frontend language, against the demo server: only the import is another."""
+"""Programs for SGLang's frontend language run against the demo server with only the import changed."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_class_as_a_regular_expression() -> None:
 
 
 def test_several_paths_from_the_likeliest_first_tokens() -> None:
-    """Generate nothing, but look at the likeliest tokens; then continue after each of them."""
+    """A program asks for the likeliest first tokens without generating any, and continues after each of them."""
     paths = []
 
     @sgl.function

@@ -1,4 +1,4 @@
-"""Components of both processes are started and stopped once, whatever ends the server."""
+"""Components of both processes are started and stopped once, whatever the reason for the end of the server."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def plugin(folder: Path, *, schedule: str = "pass", route: str = "pass") -> Path
 
 
 def calls(folder: Path) -> list[str]:
-    """What was called so far, without the process ids."""
+    """Return the calls that the plugin recorded so far, without the process ids."""
     file = folder / "holding.calls"
     return [line.rpartition(" ")[0] for line in file.read_text().splitlines()] if file.exists() else []
 

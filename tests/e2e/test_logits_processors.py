@@ -39,7 +39,7 @@ def client(steering: Any) -> Iterator[OpenAI]:
 
 @pytest.fixture(scope="module")
 def word(steering: Any) -> str:
-    """The text of ``TOKEN``."""
+    """Return the text of ``TOKEN``."""
     return str(steering.post("/detokenize", {"tokens": [TOKEN]}).json()["text"])
 
 

@@ -1,4 +1,4 @@
-"""``/metrics`` as Prometheus reads it."""
+"""Tests of ``/metrics``, parsed as Prometheus does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts, served from both layouts of their checkpoints, and the record of what they choose."""
+"""Mixtures of experts, served from both layouts of their checkpoints, and the recorded expert distribution."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sglang_plug.config import CacheOptions, ModelOptions, ScheduleOptions
 
 FAMILIES = ["qwen1.5-moe", "qwen3-moe", "mixtral-8x7b", "deepseek-v2-lite"]
 DENSE_FIRST = ("qwen3-moe", "deepseek-v2-lite")
-"""Their first layer has no experts."""
+"""Families whose first layer has no experts."""
 NEW_TOKENS = 10
 
 
@@ -43,7 +43,7 @@ def requests(name: str, new_tokens: int = NEW_TOKENS) -> list[Request]:
 
 
 def fused(model: Any, folder: Path) -> Path:
-    """The checkpoint as transformers holds it in memory: all experts of a layer in two tensors."""
+    """Write the checkpoint in the layout of transformers in memory: all experts of a layer in two tensors."""
     shutil.copytree(model.path, folder)
     for old in folder.glob("*.safetensors*"):
         old.unlink()
@@ -104,7 +104,7 @@ def test_more_experts_per_token_than_experts_are_refused(
 
 @torch.inference_mode()
 def chosen_by_transformers(model: Any, tokens: list[int]) -> torch.Tensor:
-    """``[tokens, layers, experts]`` bool, from the logits of transformers' routers."""
+    """Return the experts that transformers' routers choose, as booleans ``[tokens, layers, experts]``."""
     output = model.reference(torch.tensor([tokens]), output_router_logits=True)
     layers = [logits.view(len(tokens), -1) for logits in output.router_logits]
     count = model.reference.config.num_experts_per_tok

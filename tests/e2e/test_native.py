@@ -1,4 +1,4 @@
-"""The native routes: ``/generate``, health, information, cache."""
+"""Tests of the native routes on a real server: ``/generate``, health, information, cache."""
 
 from __future__ import annotations
 

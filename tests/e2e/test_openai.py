@@ -19,14 +19,14 @@ COUNTED = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10"
 
 @pytest.fixture(scope="module")
 def client(server: Any) -> Iterator[openai.OpenAI]:
-    """As users make it."""
+    """A client of the ``openai`` package, created as users create it."""
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="None", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
 async def async_client(server: Any) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The asynchronous kind."""
+    """An asynchronous client of the ``openai`` package."""
     async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="None", max_retries=0) as client:
         yield client
 

@@ -1,4 +1,4 @@
-"""Answers of a real server, read as strictly as the ``openai`` package's own types are written.
+"""Answers of a real server, validated strictly against the types of the ``openai`` package.
 
 The client itself builds its objects without looking: a missing field or a word that is not in an enumeration shows only
 where somebody reads it.
@@ -65,7 +65,7 @@ RESPONSES: Mapping[str, dict[str, Any]] = {
 
 
 def read(kind: Any, value: Any) -> Any:
-    """``value`` as ``kind``: no field missing, no other type, no unknown word."""
+    """Validate ``value`` as ``kind``: no missing field, no other type, no unknown value of a literal."""
     return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
 
 
@@ -94,7 +94,7 @@ def test_chat_completions(server: Any, name: str) -> None:
 
 
 def check_choice(parts: list[Any], whole: Any) -> None:
-    """The role comes first and once, the reason last and once; calls begin with id and name, in their order."""
+    """Check the deltas of a choice: the role once and first, the finish reason once and last, calls in order."""
     assert [part.delta.role for part in parts] == ["assistant"] + [None] * (len(parts) - 1)
     assert [part.finish_reason for part in parts] == [None] * (len(parts) - 1) + [whole.finish_reason]
     assert "".join(part.delta.content or "" for part in parts) == (whole.message.content or "")
@@ -155,7 +155,7 @@ def streamed(server: Any, body: Any) -> list[dict[str, Any]]:
 
 
 def check_events(events: list[dict[str, Any]], output: list[dict[str, Any]]) -> None:
-    """Each item is announced, grows and ends before the next, under one id and index, and says what it was told."""
+    """Check that the events of each item come in order, under one id and index, and agree with the final item."""
     index, texts = -1, [""] * len(output)
     for event in events[2:-1]:
         if event["type"] == "response.output_item.added":
@@ -172,7 +172,7 @@ def check_events(events: list[dict[str, Any]], output: list[dict[str, Any]]) -> 
 
 
 def test_items_that_come_back(server: Any) -> None:
-    """What was answered, sent again as input, is listed as it was."""
+    """Output items that are sent again as input are listed unchanged."""
     first = answer(server, "/v1/responses", {**RESPONSE, **CALLS})
     outputs = [
         {"type": "function_call_output", "call_id": item["call_id"], "output": "sunny"} for item in first["output"]
@@ -235,7 +235,7 @@ def test_embeddings(encoder: Any) -> None:
 
 @pytest.fixture(scope="module")
 def client(guarded: Any) -> Iterator[openai.OpenAI]:
-    """Of a server with keys, a strict model name, and little room."""
+    """A client of a server with API keys, a strict model name and low limits."""
     with openai.OpenAI(base_url=f"{guarded.url}/v1", api_key="admin-key", max_retries=0) as client:
         yield client
 
@@ -289,7 +289,7 @@ def test_a_request_has_an_id_that_raw_answers_show(client: openai.OpenAI) -> Non
 
 @replayed
 def test_a_full_queue_says_when_to_come_again(client: openai.OpenAI, guarded: Any) -> None:
-    """In the header that the client waits by before it tries again."""
+    """The error for a full queue has the header that tells clients how long to wait before a retry."""
     long: dict[str, Any] = {"model": "demo", "prompt": "Once", "max_tokens": 3000, "extra_body": {"ignore_eos": True}}
     admin = {"Authorization": "Bearer admin-key"}
     with ThreadPoolExecutor(2) as pool:

@@ -1,4 +1,4 @@
-"""A library that raises what is no ``Exception``: every answer keeps the format, and the server goes on."""
+"""If a library raises an error that is no ``Exception``, answers keep the error format, and the server serves on."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ CHAT: Any = {"model": "x", "max_tokens": 8}
 
 @pytest.fixture(scope="module")
 def panicking(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A server whose tokenizer panics at words."""
+    """A server whose tokenizer panics at certain words."""
     plugin = tmp_path_factory.mktemp("plugin") / "panics.py"
     plugin.write_text(TOKENIZER)
     return module_launcher.in_thread("--plugin", str(plugin), "--tokenizer-mode", "panics")

@@ -15,7 +15,7 @@ FAMILIES = ["llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b"]
 
 
 def prompts() -> list[list[int]]:
-    """Mixed lengths; some share long prefixes."""
+    """Return prompts of mixed lengths, some of which share long prefixes."""
     draw = random.Random(3)
     shared = [draw.randrange(3, 512) for _ in range(60)]
     own = [[draw.randrange(3, 512) for _ in range(length)] for length in (1, 2, 17, 33, 90)]
@@ -44,7 +44,7 @@ def requests(new_tokens: int, name: str = "", start: int = -1) -> list[Request]:
 
 
 def check_ranks(model: Any, outputs: list[Output]) -> None:
-    """The ranks of the prompts' tokens are those of transformers; most are certain in spite of rounding."""
+    """Check that the ranks of prompt tokens equal those of transformers, except where rounding may change them."""
     certain = []
     for tokens, output in zip(prompts(), outputs, strict=True):
         first, *ranks = [entry.rank for entry in output.prompt_logprobs]

@@ -1,4 +1,4 @@
-"""Every family equals transformers once it is served, with a plugin of its own or through transformers' own code."""
+"""Served outputs of every family equal transformers, with a plugin or through transformers' modeling code."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ FAMILIES += ["mamba-130m", "mamba-2-130m", "kimi-linear", "minimax-text-01", "ol
 FAMILIES += ["recurrent-gemma-2b"]
 FAMILIES += ["granite-3-2b", "command-r", "gpt-oss-20b", "glm-4-9b", "glm-4.5-air", "llama-4-scout"]
 FALLBACK = ["starcoder2-3b", "stablelm-2", "gemma-4-e2b"]
-"""Architectures without a plugin of their own."""
+"""Architectures without a plugin, which run through transformers' modeling code."""
 CLOSE = 1e-4
 LESS_CLOSE = {"qwen3-next": 1e-3, "qwen3.5": 1e-3}
-"""Normalised states make the rounding of small numbers large: transformers itself is that far from its float64."""
+"""Families with larger tolerances: they normalise small numbers, and transformers itself differs from its float64."""
 NEW_TOKENS = 12
 LONG_RUN = 20
 
 
 def prompts() -> list[list[int]]:
-    """Mixed lengths; some share long prefixes."""
+    """Return prompts of mixed lengths, some of which share long prefixes."""
     draw = random.Random(3)
     shared = [draw.randrange(3, 512) for _ in range(60)]
     own = [[draw.randrange(3, 512) for _ in range(length)] for length in (1, 17, 90)]
@@ -58,7 +58,7 @@ def requests(new_tokens: int, name: str, start: int = -1) -> list[Request]:
 
 
 def check(model: Any, engine: Any, new_tokens: int, close: float = CLOSE) -> int:
-    """Greedy tokens and logprobs, cold and warm; how often a sequence was retracted."""
+    """Check greedy tokens and log-probabilities with a cold and a warm cache; return the number of retractions."""
     retractions = 0
     for temperature in ("cold", "warm"):
         outputs = engine.outputs(requests(new_tokens, temperature))
@@ -112,7 +112,7 @@ def test_a_family_with_a_plugin_can_go_through_transformers_too(
 def test_the_short_factors_serve_what_they_were_made_for(
     tiny_model: Callable[..., Any], serve: Callable[..., Any]
 ) -> None:
-    """A model for long contexts, served within its original length, is transformers' model of short ones."""
+    """A LongRoPE model that is served within its original length equals transformers with the short factors."""
     model = tiny_model("phi-4-mini")
     longer = {
         "max_position_embeddings": 4096,

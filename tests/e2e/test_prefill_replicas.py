@@ -1,4 +1,4 @@
-"""``--prefill-replicas 1``: what users see is what one engine answers, also when engines are killed."""
+"""Tests of ``--prefill-replicas 1``: answers equal those of a single engine, also when engines are killed."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ SMALL_BUFFERS = ("--set", "kv-tiers.buffer_mib=64")
 
 @pytest.fixture(scope="module")
 def single(module_launcher: Launcher) -> ThreadServer:
-    """One engine."""
+    """A server with a single engine."""
     return module_launcher.in_thread("--enable-cache-report", "--max-total-tokens", "16384")
 
 
 @pytest.fixture(scope="module")
 def paired(module_launcher: Launcher) -> Server:
-    """A decode engine, number 0, and a prefill engine, number 1."""
+    """A server with a decode engine, number 0, and a prefill engine, number 1."""
     chunks = ("--chunked-prefill-size", "256", "--set", "transfer.bytes=1GB", *SMALL_BUFFERS)
     return module_launcher("--enable-cache-report", "--prefill-replicas", "1", "--max-total-tokens", "16384", *chunks)
 
 
 def ids(seed: int, length: int) -> list[int]:
-    """A prompt like no other."""
+    """Return the token ids of a prompt that is unique for each seed."""
     return [50 + (seed * 7919 + position * position) % 700 for position in range(length)]
 
 
 def stores(server: Server) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The description of the stores of the decode engine and of the prefill engine."""
+    """Return the descriptions of the KV stores of the decode engine and of the prefill engine."""
     decode, prefill = server.info()["replica_states"]
     return decode["kv_stores"], prefill["kv_stores"]
 
 
 def transfers(server: Server) -> tuple[int, int, int]:
-    """How many prompts were sent, received, and did not arrive in time."""
+    """Return the numbers of prompts that were sent, received, and too late."""
     decode, prefill = (state["transfers"] for state in stores(server))
     return prefill["sent"], decode["received"], decode["late"]
 
 
 def without_names(answer: Any) -> Any:
-    """An answer without what differs from call to call."""
+    """Return an answer without the fields that differ from call to call."""
     if isinstance(answer, dict):
         ignored = {"id", "created", "e2e_latency"}
         return {key: without_names(value) for key, value in answer.items() if key not in ignored}
@@ -64,7 +64,7 @@ def without_names(answer: Any) -> Any:
 
 
 def comparable(answer: Any) -> Any:
-    """What an answer has to be equal to: the same without names, with logprobs that are as good as equal."""
+    """Return an object that is equal to answers with the same fields apart from ids, times and rounding."""
     answer = without_names(answer)
     if isinstance(answer, dict):
         return {key: comparable(value) for key, value in answer.items()}
@@ -176,12 +176,12 @@ def test_the_stores_listen_on_loopback_only(paired: Server) -> None:
 
 
 def engine(server: Server, number: int) -> int:
-    """The process of an engine, by its share of the log's names."""
+    """Return the process id of the engine with a number."""
     return server.engine_pids()[number]
 
 
 def bodies(first: int, count: int) -> list[dict[str, Any]]:
-    """Requests with long prompts of their own."""
+    """Return requests with long prompts that have no common prefix."""
     params = {"temperature": 0, "max_new_tokens": 16, "ignore_eos": True}
     return [{"input_ids": ids(seed, 900), "sampling_params": params} for seed in range(first, first + count)]
 

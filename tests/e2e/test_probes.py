@@ -1,4 +1,4 @@
-"""The probes while a server starts, while its engine stands still, and afterwards."""
+"""Tests of the probes while a server starts, while its engine hangs, and afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROBES = ("/health", "/ping", "/ready", "/readyz", "/health_generate")
 
 
 def refusals(url: str) -> set[str]:
-    """What the probes say, all of which must answer 503."""
+    """Return the error messages of the probes, all of which must answer 503."""
     with httpx.Client(base_url=url, timeout=TIMEOUT) as client:
         answers = [client.get(path) for path in PROBES]
     assert {answer.status_code for answer in answers} == {503}

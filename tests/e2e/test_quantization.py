@@ -1,4 +1,4 @@
-"""Matrices in eight bits, through the whole engine: every family, checkpoints that hold them, and weight updates."""
+"""Eight-bit matrices in the whole engine: every family, quantized checkpoints, and weight updates."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def config(path: Path, quantization: str = "auto", **settings: Any) -> EngineCon
 
 
 def logprobs(engine: Any, name: str) -> list[float]:
-    """Of the tokens of four prompts, one of them of more rows than small products have, and of four tokens more."""
+    """Return log-probabilities of four prompts and their outputs; one prompt has more rows than small products have."""
     draw = random.Random(3)
     requests = [
         Request(
@@ -80,14 +80,14 @@ def logprobs(engine: Any, name: str) -> list[float]:
 
 
 def matrices(reference: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """What int8 and FP8 take of transformers' model: neither head nor routers nor stacked experts."""
+    """Yield the matrices of transformers' model that int8 and FP8 quantize: no head, routers or stacked experts."""
     for name, module in reference.named_modules():
         if isinstance(module, nn.Linear | Conv1D) and not name.endswith(KEPT):
             yield name, module
 
 
 def rounded(model: Any, folder: Path) -> Path:
-    """The checkpoint with every matrix rounded to eight bits and turned back."""
+    """Write the checkpoint with every matrix quantized to eight bits and dequantized; return its folder."""
     reference = copy.deepcopy(model.reference)
     for _, module in matrices(reference):
         turned = isinstance(module, Conv1D)
@@ -102,7 +102,7 @@ def rounded(model: Any, folder: Path) -> Path:
 def in_fp8(
     model: Any, folder: Path, quantization: dict[str, Any], *, one_scale: bool = False, repeat: bool = False
 ) -> Path:
-    """The checkpoint with every matrix in FP8 and a scale for each row, or for all of a matrix (repeated or not)."""
+    """Write the checkpoint with every matrix in FP8 and a scale for each row or for each matrix (repeated or not)."""
     folder.mkdir()
     tensors = load_file(model.path / "model.safetensors")
     for name, module in matrices(model.reference):

@@ -1,4 +1,4 @@
-"""Checkpoints in every format that is read: logits are those of the weights that they stand for."""
+"""For every supported format of quantized checkpoints, logits equal those of the dequantized weights."""
 
 from __future__ import annotations
 
@@ -32,13 +32,16 @@ GROUP = 16
 
 
 def shuffled(name: str, columns: int, group: int) -> Tensor:
-    """Groups in an order of a layer's own."""
+    """Return group indices in an order that differs from layer to layer."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     return (torch.arange(columns) // group)[torch.randperm(columns, generator=generator)]
 
 
 def gptq(name: str, weight: Tensor, *, bits: int = 4, act: str = "", less_one: bool = True, **how: Any) -> Any:
-    """``act``: ``own`` for an order of columns of each layer, ``same`` for one of all that have as many."""
+    """Quantize a matrix in GPTQ's format; return the tensors and the dequantized weight.
+
+    ``act="own"`` gives each layer another order of columns, ``act="same"`` gives one order to all layers with as many.
+    """
     index = shuffled(name if act == "own" else "", weight.shape[1], how.get("group", GROUP)) if act else None
     quantized = quantize(weight, bits=bits, index=index, **how)
     tensors = in_gptq(quantized, bits=bits, less_one=less_one)
@@ -133,7 +136,7 @@ def config(path: Path, dtype: str = "float32", kernels: str = "auto") -> EngineC
 
 
 def answer(engine: Any) -> tuple[list[float], list[int]]:
-    """Log-probabilities of the prompt's tokens but the first, and the tokens that follow."""
+    """Return the log-probabilities of the prompt's tokens but the first, and the generated tokens."""
     params = SamplingParams(max_new_tokens=NEW, temperature=0.0)
     (output,) = engine.outputs([Request(id="x", tokens=PROMPT, params=params, logprobs=LogprobOptions(start=0))])
     return [entry.logprob for entry in output.prompt_logprobs[1:]], list(output.tokens)
@@ -141,7 +144,7 @@ def answer(engine: Any) -> tuple[list[float], list[int]]:
 
 @torch.inference_mode()
 def expected(model: Any) -> tuple[list[float], list[int]]:
-    """The same of transformers."""
+    """Return log-probabilities and tokens of transformers for the same prompt."""
     tokens = list(PROMPT)
     for _ in range(NEW):
         tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
@@ -226,7 +229,7 @@ def test_bfloat16_is_near(
 def test_random_weights_in_a_format(
     format: str, tiny_model: Callable[..., Any], serve: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """As benchmarks want them."""
+    """``--load-format dummy`` creates random weights in the format of a quantized checkpoint, for benchmarks."""
     options = config(tiny_model("llama-3.2-1b").path)
     overrides = {"quantization_config": FORMATS[format][0]}
     model = dataclasses.replace(options.model, load_format="dummy", overrides=overrides)

@@ -1,4 +1,4 @@
-"""Hundreds of schemas through a real server whose model has random weights: outputs with reason ``stop`` are valid."""
+"""Outputs for hundreds of schemas, from a model with random weights, are valid if the finish reason is ``stop``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHECKER = Draft202012Validator.FORMAT_CHECKER
 
 @pytest.fixture(scope="module")
 def random_server(module_launcher: Any) -> Any:
-    """The embedded demo with random weights: nothing leads it to the end of a document but its grammar."""
+    """A server of the demo model with random weights: only the grammar leads it to the end of a document."""
     return module_launcher("--load-format", "dummy", "--random-seed", "7", "--grammar-timeout", "240")
 
 

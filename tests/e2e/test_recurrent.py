@@ -1,4 +1,4 @@
-"""Models with recurrent states, served: prefixes, conversations, pages, memory, weights, and what is refused."""
+"""Served models with recurrent states: prefixes, conversations, pages, memory, weights, and refused options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenes that came too late are played again, and nothing else is."""
+"""Tests that raise ``TooLate`` are repeated, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--replicas 2``: one server in front of two engines, one of which is killed."""
+"""Tests of ``--replicas 2``: one server in front of two engines, one of which is killed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ WHOLE, STREAMED = 45, 15
 
 @pytest.fixture(scope="module")
 def pair(module_launcher: Launcher) -> Server:
-    """Two replicas that take turns."""
+    """A server with two replicas that take turns."""
     flags = ("--replicas", "2", "--routing-policy", "round-robin", "--max-total-tokens", "16384")
     return module_launcher(*flags, *NO_GRAMMARS)
 
 
 def is_whole(server: Server) -> bool:
-    """Every replica serves, nothing runs or waits, and no KV slot is lost."""
+    """Return True if every replica serves, no sequence runs or waits, and no KV slot is lost."""
     states = server.info()["replica_states"]
     slots = [state["slots"] for state in states]
     return (
@@ -43,12 +43,12 @@ def is_whole(server: Server) -> bool:
 
 
 def serving(server: Server) -> list[bool]:
-    """Which replicas serve, as ``/health`` says."""
+    """Return for each replica whether it serves, according to ``/health``."""
     return [replica["serves"] for replica in server.get("/health").json()["replicas"]]
 
 
 def gauge(server: Server, name: str) -> dict[str, float]:
-    """Replica -> the value of a metric."""
+    """Return the value of a metric for each replica."""
     families = text_string_to_metric_families(server.get("/metrics").text)
     samples = [sample for family in families for sample in family.samples if sample.name == f"sglang:{name}"]
     return {sample.labels["dp_rank"]: sample.value for sample in samples}
@@ -85,7 +85,7 @@ def test_a_batch_of_prompts_is_served_by_both(pair: Server) -> None:
 
 
 async def whole(client: httpx.AsyncClient, number: int) -> dict[str, Any]:
-    """An answer that is not streamed."""
+    """Return an answer that is not streamed."""
     answer = await client.post("/generate", json={"text": f"Story {number}:", **LONG})
     assert answer.status_code == 200, answer.text
     result: dict[str, Any] = answer.json()
@@ -93,7 +93,7 @@ async def whole(client: httpx.AsyncClient, number: int) -> dict[str, Any]:
 
 
 async def streamed(client: httpx.AsyncClient, number: int) -> tuple[int, str | None]:
-    """The number of output tokens of a stream, and its error; it has ended in order."""
+    """Return the number of output tokens of a stream and its error; check that it ended in order."""
     tokens, error, lines = 0, None, list[str]()
     async with client.stream("POST", "/generate", json={"text": f"Story {number}:", **LONG, "stream": True}) as answer:
         assert answer.status_code == 200
@@ -133,7 +133,7 @@ def test_an_engine_is_killed_with_sixty_requests_in_flight(pair: Server) -> None
     until(lambda: len(pair.engine_pids()) == 2 and is_whole(pair), "the replica serves again")
     assert serving(pair) == [True, True]
     assert command_of(victim) == b""
-    for name in ("num_running_reqs", "num_queue_reqs", "num_used_tokens"):  # and not what its last step said
+    for name in ("num_running_reqs", "num_queue_reqs", "num_used_tokens"):  # not the numbers of its last step
         assert gauge(pair, name) == {"0": 0, "1": 0}, name
     before = gauge(pair, "queue_time_seconds_count")
     for number in range(4):
@@ -153,7 +153,7 @@ def test_weights_are_updated_on_both_or_on_none(pair: Server, tmp_path: Any) -> 
 
 
 def test_the_server_ends_with_all_its_engines(pair: Server) -> None:
-    """The last test of this server."""
+    """SIGTERM ends the server and all of its engines; this is the last test of the server."""
     until(lambda: len(pair.engine_pids()) == 2 and is_whole(pair), "both replicas are idle")
     os.kill(pair.engine_pids()[0], signal.SIGKILL)
     pair.signal(signal.SIGTERM)

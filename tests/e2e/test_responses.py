@@ -16,7 +16,7 @@ PARIS = "The capital of France is Paris."
 
 @pytest.fixture(scope="module")
 def client(server: Any) -> Iterator[openai.OpenAI]:
-    """As users make it."""
+    """A client of the ``openai`` package, created as users create it."""
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="None", max_retries=0) as client:
         yield client
 

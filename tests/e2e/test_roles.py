@@ -1,4 +1,4 @@
-"""``--role prefill`` and ``--role decode``: two servers answer like one, also while the prefill server is away."""
+"""Tests of prefill and decode servers: answers equal those of one server, also without the prefill server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHUNKS = ("--chunked-prefill-size", "256")
 
 
 def secret_file(folder: Path, text: str) -> tuple[str, str]:
-    """The option that names a new file with a secret."""
+    """Write a file with a secret, and return the option that names it."""
     file = folder / f"{text}.secret"
     file.write_text(f"{text}: a secret of several servers")
     return "--set", f"transfer.secret_file={file}"
@@ -28,46 +28,46 @@ def secret_file(folder: Path, text: str) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def secret(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """The option with the secret of both servers."""
+    """The option with the common secret of both servers."""
     return secret_file(tmp_path_factory.mktemp("secrets"), "shared")
 
 
 @pytest.fixture(scope="module")
 def single(module_launcher: Launcher) -> ThreadServer:
-    """A server that does everything itself."""
+    """A server without a role, which computes prompts and outputs."""
     return module_launcher.in_thread(*SIZE)
 
 
 @pytest.fixture(scope="module")
 def prefill(module_launcher: Launcher, secret: tuple[str, str]) -> Server:
-    """A server that computes prompts."""
+    """A prefill server, which computes prompts."""
     return module_launcher("--role", "prefill", "--prefill-port", "0", *SIZE, *CHUNKS, *secret)
 
 
 @pytest.fixture(scope="module")
 def address(prefill: Server) -> str:
-    """Where decode servers connect."""
+    """The address of the prefill server that decode servers connect to."""
     return str(prefill.info()["prefill_address"])
 
 
 @pytest.fixture(scope="module")
 def decode(module_launcher: Launcher, address: str, secret: tuple[str, str]) -> Server:
-    """A server that generates."""
+    """A decode server, connected to the prefill server."""
     return module_launcher("--role", "decode", "--prefill-servers", address, *SIZE, *secret)
 
 
 def received(decode: Server) -> int:
-    """How many prompts the decode server has got."""
+    """Return the number of prompts that the decode server received."""
     return int(decode.info()["kv_stores"]["transfers"]["received"])
 
 
 def loaded(decode: Server) -> int:
-    """How many blocks it has used."""
+    """Return the number of received blocks that the decode server loaded."""
     return int(decode.info()["kv_stores"]["tiers"]["transfer"]["loaded_blocks"])
 
 
 def serves(decode: Server) -> bool:
-    """The prefill server is connected."""
+    """Return True if all prefill servers are connected."""
     return all(server["failure"] is None for server in decode.info()["prefill_servers"])
 
 

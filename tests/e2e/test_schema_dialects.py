@@ -44,7 +44,7 @@ class Dog(BaseModel):
 
 
 class Home(BaseModel):
-    """What lives in a home."""
+    """A home with a pet, which is a union that a field discriminates."""
 
     pet: Annotated[Cat | Dog, Field(discriminator="kind")]
 

@@ -26,7 +26,7 @@ SIMILAR = [(0, 1), (2, 3)]
 
 @pytest.fixture(scope="module")
 def expected() -> Tensor:
-    """As the model's authors compute it: mean of the states that are not padding, then length 1."""
+    """The embeddings as the authors of the model compute them: normalized means of the states that are not padding."""
     path = str(packaged.get_model_path())
     tokenizer, model = AutoTokenizer.from_pretrained(path), AutoModel.from_pretrained(path).eval()
     encoded = tokenizer(SENTENCES, padding=True, return_tensors="pt")

@@ -1,5 +1,7 @@
-"""How a server ends: in order when told, at once when told twice, never leaving a process behind; and how it
-refuses to start."""
+"""Tests of the end of a server: in order at one signal, at once at a second one, and without processes left behind.
+
+Starts that fail because of an error of the user are tested here, too.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, 
 
 def test_sigterm_lets_streams_end_and_refuses_what_is_new(launch: Any) -> None:
     server = launch("--drain-timeout", "600", "--send-timeout", "600")
-    # all of the text and ten alternatives for each token in every event: more than fits between the two, so that the
-    # stream is not over before it is read
+    # with all of the text and ten alternatives for each token in every event, the stream exceeds the buffers of the
+    # connection, so that it cannot end before it is read
     params = {"max_new_tokens": 400, "ignore_eos": True}
     body = {**LONG, "sampling_params": params, "return_logprob": True, "top_logprobs_num": 10}
     with server.client.stream("POST", "/generate", json=body) as stream:
@@ -92,7 +94,7 @@ def test_responses_in_the_background_that_only_memory_keeps_do_not_delay_the_end
 
 
 def failed_start(*flags: str) -> str:
-    """What a start that fails for a reason of the user's says; no traceback, exit status 2."""
+    """Return the stderr of a start that fails because of an error of the user: exit status 2, and no traceback."""
     command = [sys.executable, "-m", "sglang_plug", "serve", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 2, done.stderr

@@ -1,4 +1,4 @@
-"""A server that drafts n-grams says what one without says, in fewer steps."""
+"""A server with n-gram speculation generates the same outputs as one without, in fewer steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .servers import refused_start
 REPEATED = "one two three four five six seven eight nine ten. " * 6 + "Again: one two three four"
 QUESTIONS = (REPEATED, "The capital of France is")
 LOOP = {"temperature": 0, "logit_bias": {"50": 100}, "max_new_tokens": 40, "ignore_eos": True}
-"""One token again and again, which n-grams foresee."""
+"""Parameters of an output that repeats one token, which n-gram drafts predict."""
 
 
 @pytest.fixture(scope="module")

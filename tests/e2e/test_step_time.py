@@ -1,4 +1,4 @@
-"""What a server knows about the time of its steps once it is ready, and how it shows that."""
+"""Tests of the step time model of a server that has just become ready."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .test_metrics import scrape, value
 
 
 def test_a_ready_server_has_learned_how_long_steps_take(launch: Any) -> None:
-    """Before the first request of a user."""
+    """The warm-up fits the step time model before the first request of a user."""
     server = launch.in_thread("--enable-metrics")
     step_time = server.info()["step_time"]
     coefficients = step_time["coefficients"]

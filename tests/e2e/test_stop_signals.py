@@ -1,4 +1,4 @@
-"""Signals to stop at every time of a server's life: to the API process alone or to the whole group, once or twice.
+"""Stop signals at every stage of a server's life: to the API process or to the process group, once or twice.
 
 Service managers and terminals signal the whole group. Whatever the moment is, the server ends, and nothing is
 left of it.
@@ -67,7 +67,7 @@ def stop(server: Any, whom: str, times: int, number: signal.Signals = signal.SIG
 
 
 def ended(server: Any, code: int = 0) -> None:
-    """It has ended, in order, and left no process."""
+    """Check that the server ended in order, and left no process."""
     assert server.exit_code() == code, server.log
     server.wait_gone()
     assert "Traceback" not in server.log
@@ -108,13 +108,13 @@ def test_while_it_warms_up(whom: str, times: int, launch: Any, tmp_path: Path) -
 
 
 def test_while_it_warms_up_and_the_engine_is_gone(launch: Any, tmp_path: Path) -> None:
-    """The engine goes first and the server is told in the same moment: its own request must not hold it back."""
+    """A server whose engine dies during the warm-up stops at a signal without waiting for the warm-up request."""
     file = plugin(tmp_path, BLOCKED_STEP)
     server = launch.begin("--plugin", str(file), "--schedule-policy", "blocked")
     until(file.with_suffix(".reached").exists, "the warm-up request is in the engine")
     os.kill(server.engine_pid, signal.SIGKILL)
     stop(server, "process", 1)
-    assert server.exit_code() in (0, 1)  # it may have noticed the one or the other first
+    assert server.exit_code() in (0, 1)  # either the signal or the death of the engine comes first
     server.wait_gone()
     assert "Traceback" not in server.log
 
@@ -170,4 +170,4 @@ def test_what_does_not_end_is_ended_by_force(launch: Any, tmp_path: Path) -> Non
     assert server.exit_code() == 1
     server.wait_gone()
     assert "ended by force" in server.log
-    assert "in on_stop" in server.log  # the stacks tell who holds it up
+    assert "in on_stop" in server.log  # the logged stacks show the blocking call

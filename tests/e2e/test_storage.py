@@ -1,4 +1,4 @@
-"""What was accepted by ``/v1/files`` and ``/v1/batches`` survives other users of the folder, and accidents are told."""
+"""Tests that files and batches survive concurrent use of the storage folder, and that damage to it is reported."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_nothing_accepted_is_lost_when_others_use_the_folder(launch: Any, tmp_path: Path, temporary: Path) -> None:
-    """A second server comes and goes, operators read the database, and then the server is killed.
+    """Files and batches survive a second server, programs that read the database, and a kill of the server.
 
     The next server also removes the temporary folder that the killed one left behind.
     """
@@ -92,7 +92,7 @@ def test_nothing_accepted_is_lost_when_others_use_the_folder(launch: Any, tmp_pa
 
 
 def check_accident(server: Any, folder: Path) -> None:
-    """The database is deleted: files and batches are refused, generating goes on."""
+    """Check that files and batches are refused after the database was deleted, and that generation still works."""
     (folder / DATABASE).unlink()
     refused = server.post("/v1/files", files={"file": ("a.jsonl", b"{}\n")}, data={"purpose": "batch"})
     for answer in (refused, server.get("/v1/files"), server.get("/v1/batches")):
@@ -105,7 +105,7 @@ def check_accident(server: Any, folder: Path) -> None:
 
 
 def check_full_disk(server: Any, folder: Path) -> None:
-    """A full disk is told, and leaves nothing behind. Limits of another process are set as on Linux."""
+    """Check that a full disk is reported, and leaves no partial file. Only Linux can limit another process."""
     import resource
 
     def all_batches_are_over() -> bool:

@@ -1,4 +1,4 @@
-"""Very many clients at once, and clients that are slow on purpose: the others are served, and nothing is lost."""
+"""Very many clients at once, and clients that are slow on purpose: other clients are served, and no KV slot is lost."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ HEADER_TIMEOUT = 1.0
 
 @pytest.fixture(scope="module")
 def short_timeout_server(module_launcher: Any) -> Any:
-    """Waits a second for what clients send, and for clients to take what they are sent."""
+    """A server with timeouts of one second for receiving a request head and for sending data to a client."""
     return module_launcher(
         "--header-timeout", str(HEADER_TIMEOUT), "--send-timeout", "1", "--log-requests", *NO_GRAMMARS
     )
 
 
 def raw(path: str, body: dict[str, Any]) -> bytes:
-    """A whole request."""
+    """Return the bytes of a POST request."""
     data = json.dumps(body).encode()
     return b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % (path.encode(), len(data)) + data
 
 
 @asynccontextmanager
 async def connections(server: Any, count: int) -> AsyncIterator[list[tuple[Any, Any]]]:
-    """Open sockets, aborted in the end."""
+    """Yield open connections, which are aborted at the end."""
     opened = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", server.port) for _ in range(count)))
     try:
         yield opened
@@ -59,7 +59,7 @@ async def connections(server: Any, count: int) -> AsyncIterator[list[tuple[Any, 
 
 
 async def read_stream(server: Any, body: dict[str, Any]) -> list[Any]:
-    """The events of a stream over a connection of its own."""
+    """Return the events of a stream over a new connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(raw("/generate", {**body, "stream": True}))
     head = await reader.readline()
@@ -80,7 +80,7 @@ def text_of(server: Any) -> str:
 
 
 async def others(server: Any, count: int = 10) -> list[str]:
-    """What well-behaved clients get meanwhile."""
+    """Return the answers that well-behaved clients get meanwhile."""
     async with httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT) as client:
         answers = await asyncio.gather(*(client.post("/generate", json=SHORT) for _ in range(count)))
     return [answer.json()["text"] for answer in answers]
@@ -143,7 +143,7 @@ async def test_clients_that_never_finish_their_headers(server: Any, short_timeou
     expected = text_of(server)
     async with connections(short_timeout_server, LORIS) as opened:
         for index, (_, writer) in enumerate(opened):
-            if index % 2:  # the others say nothing at all
+            if index % 2:  # the other connections send nothing
                 writer.write(HALF_A_HEAD)
         with within(HEADER_TIMEOUT, "the time for heads"):
             assert await others(short_timeout_server, 4) == [expected] * 4
@@ -171,7 +171,7 @@ async def test_one_byte_now_and_then_does_not_prolong_it(short_timeout_server: A
 
 @replayed
 async def test_a_request_that_takes_longer_than_the_header_timeout_is_served(short_timeout_server: Any) -> None:
-    tokens = 1000  # which takes longer than that where a step takes a millisecond
+    tokens = 1000  # takes longer than the timeout at a millisecond per step
     body = {"text": PROMPT, "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}}
     with within(HEADER_TIMEOUT, "the time for heads"):
         events = await read_stream(short_timeout_server, {**body, "incremental": True})
@@ -184,7 +184,7 @@ async def test_half_closed_connections_leave_nothing_behind(server: Any) -> None
     async with connections(server, LORIS) as opened:
         for index, (_, writer) in enumerate(opened):
             writer.write(raw("/generate", {**body, "stream": index % 2 == 0}))
-            writer.write_eof()  # nothing more will come, and nobody reads
+            writer.write_eof()  # the client neither sends more nor reads
         assert await others(server) == [expected] * 10
     server.wait_whole()
     assert "Traceback" not in server.log
@@ -205,7 +205,7 @@ async def test_very_many_connections_that_are_kept(server: Any) -> None:
 
 
 def stalled_socket(server: Any) -> socket.socket:
-    """A client with hardly any room for what it is sent."""
+    """Return a connected socket with a very small receive buffer."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect(("127.0.0.1", server.port))

@@ -44,7 +44,7 @@ def ask(server: Any, prompt: str = "Tell me about Anna: ", status: int = 200, **
 
 
 def texts(answers: Any) -> list[str]:
-    """Of the outputs that ended with ``finish_reason`` ``stop``."""
+    """Return the texts of the outputs that ended with ``finish_reason`` ``stop``."""
     finished = [answer["text"] for answer in answers if answer["meta_info"]["finish_reason"]["type"] == "stop"]
     assert finished
     return finished
@@ -180,7 +180,7 @@ def random_schema(source: random.Random, depth: int = 2) -> Any:
 
 
 def test_whatever_the_schema_what_ends_is_valid(server: Any) -> None:
-    """Temperature far above one: the model has no say."""
+    """Finished outputs are valid for random schemas, at a temperature where the model's logits hardly matter."""
     schemas = [random_schema(random.Random(seed)) for seed in range(24)]
     params = [{**WILD, "json_schema": schema, "max_new_tokens": 300} for schema in schemas]
     answers = server.generate({"text": ["x"] * len(schemas), "sampling_params": params})
@@ -240,7 +240,7 @@ def test_retracted_sequences_keep_their_grammar_state(server: Any, narrow: Any) 
 
 
 def test_hostile_constraints_while_another_request_decodes(server: Any) -> None:
-    """Bad ones after good ones, ambiguous ones that cost the engine's time, and thousands of brackets."""
+    """Invalid, ambiguous and deeply nested constraints do not slow down a request that decodes."""
     hostile = [
         {"regex": "(" * 30_000 + ")" * 30_000},
         {"ebnf": "root ::= " + "(" * 30_000 + '"a"' + ")" * 30_000},
@@ -295,7 +295,7 @@ def test_killing_the_compiling_process_fails_no_request(server: Any) -> None:
     def workers() -> set[int]:
         return {pid for pid in server.members() if b"structured_outputs.grammar_worker" in command_of(pid)}
 
-    names = [f"{uuid.uuid4()}" for _ in range(42)]  # not what was compiled before
+    names = [f"{uuid.uuid4()}" for _ in range(42)]  # schemas that were never compiled
     schemas = [{"type": "object", "properties": {name: PERSON}, "required": [name]} for name in names]
     with ThreadPoolExecutor(len(schemas)) as pool:
         answers = [

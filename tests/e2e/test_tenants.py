@@ -1,4 +1,4 @@
-"""Two API keys on one server: neither sees, uses or ends what belongs to the other; the admin key sees all."""
+"""Two API keys on one server: neither sees, uses or ends objects of the other; the admin key sees all of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OLD = FileRecord(id="backend_input_file-old", purpose="batch", filename="a", byt
 
 
 class Tenant:
-    """A client with a key of its own."""
+    """A client with an API key."""
 
     def __init__(self, server: Any, key: str, header: str = "authorization") -> None:
         value = f"Bearer {key}" if header == "authorization" else key
@@ -55,7 +55,7 @@ class Tenant:
 
 @pytest.fixture(scope="module")
 def server(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Three keys, and a storage folder in which an earlier version stored a file."""
+    """A server with three keys, and a storage folder in which an earlier version stored a file."""
     folder = tmp_path_factory.mktemp("storage")
     store = Database(folder / "batches.sqlite3", StoreContext(max_files=10, max_bytes=1000))
     store.add_file(replace(OLD, created_at=int(time.time())))
@@ -73,7 +73,7 @@ def server(module_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> An
 
 @pytest.fixture(scope="module")
 def tenants(server: Any) -> Iterator[tuple[Tenant, Tenant, Tenant]]:
-    """Key A, key B (in the other header), and the administrator."""
+    """Clients with key A, with key B (in the header ``x-api-key``), and with the admin key."""
     three = Tenant(server, "key-a"), Tenant(server, "key-b", "x-api-key"), Tenant(server, "key-admin")
     yield three
     for tenant in three:
@@ -81,7 +81,7 @@ def tenants(server: Any) -> Iterator[tuple[Tenant, Tenant, Tenant]]:
 
 
 def check_unknown(tenant: Tenant, method: str, path: str, id: str) -> None:
-    """``id`` is answered exactly as an id that does not exist."""
+    """Check that the answer for ``id`` is exactly that for an id that does not exist."""
     foreign = tenant.call(method, path.replace("ID", id))
     unknown = tenant.call(method, path.replace("ID", "x" * len(id)))
     assert foreign.status_code == unknown.status_code == 404

@@ -1,4 +1,4 @@
-"""Several ranks that share a model compute what one computes, which is what transformers computes."""
+"""Outputs of several tensor-parallel ranks equal those of one rank and of transformers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NEW_TOKENS = 8
 
 
 def prompts() -> list[list[int]]:
-    """Some are longer than a chunk, some share a prefix."""
+    """Return prompts, some of which are longer than a chunk, and some of which share a prefix."""
     draw = random.Random(5)
     shared = [draw.randrange(3, 512) for _ in range(40)]
     return [shared + [draw.randrange(3, 512) for _ in range(length)] for length in (1, 9, 30)] + [[7], [8, 9, 10]]
@@ -79,7 +79,7 @@ def config(path: Path, size: int, executor: str = "threads", *, pool: int = 2048
 
 
 def check(model: Any, engine: Any, prefix: str) -> list[Any]:
-    """The engine's tokens and log-probabilities, those of prompts too, are those of transformers."""
+    """Check that tokens and log-probabilities, those of prompts included, equal those of transformers."""
     outputs = engine.outputs(requests(prefix, start=0, ranks=True))
     for tokens, output in zip(prompts(), outputs, strict=True):
         assert output.finish is not None and output.finish.reason == "length", output
@@ -114,7 +114,7 @@ def test_processes(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) 
 
 
 def test_short_of_slots(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
-    """Sequences are retracted, and computed again in other slots."""
+    """Sequences that are retracted for lack of slots and computed again have the same outputs."""
     model = tiny_model("llama-3.2-1b")
     engine = serve(config(model.path, 2, pool=100))
     check(model, engine, "short")
@@ -129,7 +129,7 @@ def test_sampled_tokens_are_those_of_one_rank(tiny_model: Callable[[str], Any], 
 
 
 def test_with_drafts(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
-    """Guesses that fail leave slots that others get; the other rank follows."""
+    """Outputs with drafts are right although other sequences reuse the slots of rejected drafts on both ranks."""
     model = tiny_model("llama-3.2-1b")
     engine = serve(replace(config(model.path, 2), speculative=SpeculativeOptions(algorithm="ngram")))
     prompt = tuple([5, 6, 7, 8] * 6)
@@ -177,7 +177,7 @@ def test_all_ranks_take_new_weights_or_none(
 def test_a_head_that_the_checkpoint_has_although_it_is_tied(
     tiny_model: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path, same: bool
 ) -> None:
-    """Where it has other numbers it is a head of its own, in each rank's part."""
+    """If the stored output head differs from the embedding, it is used and sharded between the ranks."""
     path = copy_of(tiny_model("llama-3.2-1b").path, tmp_path / "model")
     stored = load_file(path / "model.safetensors")
     embedding = stored["model.embed_tokens.weight"]
@@ -191,7 +191,7 @@ def test_a_head_that_the_checkpoint_has_although_it_is_tied(
 
 
 def test_a_rank_that_fails_ends_the_engine(tiny_model: Callable[[str], Any], serve: Callable[..., Any]) -> None:
-    """And nobody waits for it."""
+    """The other ranks do not wait for the failed one: the engine raises an error."""
     plain = config(tiny_model("llama-3.2-1b").path, 2, attention="broken-on-rank-1")
     engine = serve(replace(plain, plugins=FAULTY))
     with pytest.raises(EngineError, match="rank 1 failed: RuntimeError: its memory is gone|BrokenBarrierError"):
@@ -200,7 +200,7 @@ def test_a_rank_that_fails_ends_the_engine(tiny_model: Callable[[str], Any], ser
 
 @pytest.mark.parametrize("quantization", ["int8"])
 def test_quantized(tiny_model: Callable[[str], Any], serve: Callable[..., Any], quantization: str) -> None:
-    """Each rank has scales of its own, so the outputs are near those of one."""
+    """Each rank has its own scales, so outputs are close to those of a single rank but not equal."""
     model = tiny_model("qwen3-0.6b")
     logprobs = []
     for size in (1, 2):

@@ -1,4 +1,4 @@
-"""Ranks that share a model share its adapters: outputs are those of transformers with merged weights."""
+"""Outputs of tensor-parallel ranks with adapters equal those of transformers with merged weights."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_equals_merged_weights(tmp_path: Path, tiny_model: Tiny, serve: Serve, f
 
 
 def test_loading_and_unloading(tmp_path: Path, tiny_model: Tiny, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks hold what requests may have, and no more."""
+    """Worker ranks serve loaded adapters, and free the memory of unloaded ones."""
     ranks: list[WorkerRankLora] = []
     follow = WorkerRankLora.handle_command
 

@@ -1,4 +1,4 @@
-"""Several ranks share checkpoints in every format that is read."""
+"""Tensor-parallel ranks serve checkpoints in every supported format of quantization."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REFUSED_BY_RANKS = {
 def test_ranks_share_what_is_stored(
     format: str, tiny_model: Callable[..., Any], serve: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Each keeps its part, as it is stored; what cannot be cut is refused."""
+    """Each rank keeps its shard in the stored format; matrices that cannot be sharded are refused."""
     described, pack = FORMATS[format]
     reference = write(tiny_model("mistral-7b"), tmp_path / "stored", described, pack)
     shared = dataclasses.replace(config(tmp_path / "stored"), parallel=ParallelOptions(tp_size=2, executor="threads"))
@@ -91,7 +91,7 @@ def test_ranks_share_a_head_in_four_bits(
 def test_ranks_share_random_weights_in_a_format(
     format: str, tiny_model: Callable[..., Any], serve: Callable[..., Any]
 ) -> None:
-    """They are those of one rank."""
+    """Random weights of several ranks are the shards of those of one rank."""
     options = config(tiny_model("mistral-7b").path)
     overrides = {"quantization_config": FORMATS[format][0]}
     model = dataclasses.replace(options.model, load_format="dummy", overrides=overrides)

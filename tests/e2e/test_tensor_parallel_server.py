@@ -1,4 +1,4 @@
-"""A server whose model is shared by two processes, as a user starts it."""
+"""A server with two tensor-parallel ranks, started as users start it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .servers import command_of
 
 
 def worker_ranks(server: Any) -> list[int]:
-    """Processes of the ranks behind the first."""
+    """Return the process ids of the worker ranks, which are all but the first."""
     return [pid for pid in server.members() if b"sglang_plug.engine.tensor_parallel.worker_rank" in command_of(pid)]
 
 

@@ -1,4 +1,4 @@
-"""``chat`` and ``complete`` as a user calls them, on a server and with a model of their own."""
+"""Tests of the commands ``chat`` and ``complete``, with a server and with a model in their own process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from sglang_plug.__main__ import main
 from .servers import Launcher, Server
 
 TIMEOUT = 60.0
-"""Seconds until something that has to appear counts as missing."""
+"""Maximum seconds to wait for expected text."""
 QUESTION = "What is the capital of Peru?"
 
 
 class Screen:
-    """What a program writes to a pseudo-terminal."""
+    """The output of a program that runs in a pseudo-terminal."""
 
     def __init__(self, terminal: int) -> None:
         self._terminal, self._unread = terminal, ""
@@ -42,7 +42,7 @@ class Screen:
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What comes through the pipe; write to it before the command runs."""
+    """A pipe in place of stdin; write to it before the command runs."""
     pipe = io.StringIO()
     monkeypatch.setattr(sys, "stdin", pipe)
     return pipe
@@ -143,7 +143,7 @@ def test_mistakes_are_explained(arguments: list[str], message: str, capsys: pyte
 
 
 def test_a_model_of_its_own_on_a_terminal(tmp_path: Path) -> None:
-    """A pseudo-terminal stands for the user's: the prompt, the command, the answer, and the history on disk."""
+    """The chat works in a pseudo-terminal: the prompt, a command, the answer, and the history on disk."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
     program = [sys.executable, "-m", "sglang_plug", "chat", "--temperature", "0", "--max-total-tokens", "4096"]

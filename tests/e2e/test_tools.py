@@ -158,7 +158,7 @@ def at_once(client: openai.OpenAI, *requests: dict[str, Any]) -> list[Any]:
 
 @pytest.fixture(scope="module", params=FORMATS)
 def other_format(module_launcher: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The demo, told to write calls as other models do."""
+    """A server of the demo model with the tool call format of another model."""
     with contextlib.closing(module_launcher.in_thread("--tool-call-parser", request.param)) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""Weights replaced while the engine lives."""
+"""Tests of weight updates while the engine runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def request(id: str) -> Request:
 
 
 def copy_of(path: Path, target: Path, **changes: Any) -> Path:
-    """The checkpoint with other random weights, and ``changes`` in its configuration."""
+    """Write the checkpoint with other random weights, and with ``changes`` in its configuration."""
     target.mkdir()
     config = json.loads((path / "config.json").read_text())
     (target / "config.json").write_text(json.dumps({**config, **changes}))

@@ -1,4 +1,4 @@
-"""Tiny configurations of every family of vision-language models, for a tokenizer with tokens of its own for images."""
+"""Tiny configurations of every family of vision-language models, for a tokenizer with special tokens for images."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TEXT: dict[str, Any] = {
     "pad_token_id": 0,
 }
 SPECIAL = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
-"""Each family makes of these what it needs; ``<|image_pad|>`` stands for an image in a prompt."""
+"""Special tokens, of which each family uses some; ``<|image_pad|>`` stands for an image in a prompt."""
 GRIDS: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 QWEN_VISION: dict[str, Any] = {"depth": 2, "num_heads": 2, "patch_size": 4, "initializer_range": 0.2}
 CLIP_SIZES: dict[str, Any] = {
@@ -63,7 +63,7 @@ CLIP_SIZES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Ids:
-    """Ids of ``SPECIAL``."""
+    """Token ids of ``SPECIAL``."""
 
     start: int
     image: int
@@ -72,33 +72,33 @@ class Ids:
 
     @property
     def qwen(self) -> dict[str, int]:
-        """As Qwen's configurations name them."""
+        """The token ids under their names in Qwen's configurations."""
         names = ("vision_start_token_id", "image_token_id", "vision_end_token_id", "video_token_id")
         return dict(zip(names, (self.start, self.image, self.end, self.video), strict=True))
 
 
 Text = dict[str, Any]
-"""The decoder's configuration."""
+"""Configuration of the text decoder."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """How to make a tiny vision-language model."""
+    """The parts from which a tiny vision-language model is made."""
 
     architecture: str
     config: Callable[[Text, Ids], PretrainedConfig]
     images: Callable[[], Any]
-    """Transformers' processor of images."""
+    """Creates the image processor of transformers."""
     processor: str
-    """Our media processor."""
+    """Name of the media processor of this project."""
     named: Mapping[str, int] = field(default_factory=dict)
-    """Which of ``SPECIAL`` the checkpoint's ``processor_config.json`` names, by the names it has for them."""
+    """Indices in ``SPECIAL`` of the tokens in the checkpoint's ``processor_config.json``, by their names in it."""
     of_tokenizer: Mapping[str, int] = field(default_factory=dict)
-    """Which the tokenizer has names for."""
+    """Indices in ``SPECIAL`` of the tokens that the tokenizer has names for, by name."""
     more: tuple[str, ...] = ()
-    """Further tokens that the tokenizer has."""
+    """Additional special tokens of the tokenizer."""
     in_text: str = "<|vision_start|><|image_pad|><|vision_end|>"
-    """What the chat template writes for an image."""
+    """The text that the chat template writes for an image."""
 
 
 def qwen2(text: Text, ids: Ids) -> PretrainedConfig:
@@ -114,7 +114,7 @@ def qwen25(text: Text, ids: Ids) -> PretrainedConfig:
 
 
 def deep(text: Text) -> tuple[Text, dict[str, Any]]:
-    """Decoder and tower of Qwen3-VL."""
+    """Return the configurations of the text decoder and of the vision encoder of Qwen3-VL."""
     vision = {**QWEN_VISION, "depth": 3, "hidden_size": 32, "intermediate_size": 40, "out_hidden_size": 64}
     vision |= {"num_position_embeddings": 16, "deepstack_visual_indexes": [0, 2]}
     return {**text, "rope_parameters": {**GRIDS, "mrope_interleaved": True}}, vision
@@ -132,7 +132,7 @@ def qwen3_moe(text: Text, ids: Ids) -> PretrainedConfig:
 
 
 def recurrent(text: Text) -> tuple[Text, dict[str, Any]]:
-    """Decoder and tower of Qwen3.5."""
+    """Return the configurations of the text decoder and of the vision encoder of Qwen3.5."""
     _, vision = deep(text)
     del vision["deepstack_visual_indexes"]
     text = {**text, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
@@ -159,7 +159,7 @@ GLM_VISION |= {"out_hidden_size": 64, "intermediate_size": 40, "initializer_rang
 
 
 def glm(text: Text, ids: Ids) -> PretrainedConfig:
-    """With heads of 16, with ``partial_rotary_factor=0.5``."""
+    """Return a configuration of GLM-4V, whose heads of 16 are rotated by half (``partial_rotary_factor=0.5``)."""
     parameters = {**GRIDS, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
     return Glm4vConfig(
         text_config={**text, "rope_parameters": parameters},
@@ -189,7 +189,7 @@ def llava(text: Text, ids: Ids) -> PretrainedConfig:
 
 
 TILES = [[24, 48], [48, 24], [48, 48], [24, 72]]
-"""Resolutions, height before width."""
+"""Supported resolutions of images, as height and width."""
 
 
 def llava_next(text: Text, ids: Ids) -> PretrainedConfig:

@@ -1,4 +1,4 @@
-"""Tiny vision-language models, and what ``transformers`` computes with them."""
+"""Tiny vision-language models, and the results of ``transformers`` for them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SQUARE = 8
 
 
 def png(width: int, height: int, seed: int = 0, form: str = "PNG") -> bytes:
-    """An image file: noise, each seed another one."""
+    """Return a PNG file of random pixels."""
     noise = torch.randint(0, 256, (height, width, 3), generator=torch.Generator().manual_seed(seed))
     file = io.BytesIO()
     Image.fromarray(noise.to(torch.uint8).numpy()).save(file, form)
@@ -42,7 +42,7 @@ def png(width: int, height: int, seed: int = 0, form: str = "PNG") -> bytes:
 
 @dataclass(frozen=True)
 class VisionModel:
-    """A checkpoint, and transformers' model of it."""
+    """A checkpoint, and the model of transformers with its weights."""
 
     path: Path
     family: Family
@@ -50,13 +50,13 @@ class VisionModel:
     tokenizer: Any
 
     def tokens(self, text: str) -> list[int]:
-        """Of a text, in which ``<|image_pad|>`` stands for an image."""
+        """Return the token ids of a text, in which ``<|image_pad|>`` stands for an image."""
         ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
     @torch.inference_mode()
     def greedy(self, tokens: Sequence[int], images: Sequence[bytes], count: int) -> tuple[list[int], list[float]]:
-        """The continuation of expanded ``tokens``, and its log-probabilities; computed without a cache."""
+        """Return the greedy continuation of expanded ``tokens`` and its log-probabilities, computed without a cache."""
         row, logprobs = list(tokens), list[float]()
         image_inputs = self._image_inputs(images)
         for _ in range(count):
@@ -70,9 +70,9 @@ class VisionModel:
 
     @torch.inference_mode()
     def predicted(self, tokens: Sequence[int], images: Sequence[bytes], answer: Sequence[int]) -> Any:
-        """The likeliest token at each position of ``answer``, after expanded ``tokens``, and its log-probability.
+        """Return the likeliest tokens at the positions of ``answer``, after expanded ``tokens``, and log-probabilities.
 
-        If they are the answer itself, ``greedy`` gives it, too; this takes one pass.
+        If these tokens are the answer itself, ``greedy`` returns it, too; this method takes one forward pass.
         """
         ids, image_inputs = torch.tensor([[*tokens, *answer]]), self._image_inputs(images)
         logits = self.reference(
@@ -82,14 +82,14 @@ class VisionModel:
         return predictions.argmax(-1).tolist(), predictions.log_softmax(-1).amax(-1).tolist()
 
     def prompt(self, text: str, images: Sequence[bytes]) -> MediaPrompt:
-        """What the server's processor makes of a text and images."""
+        """Return the prompt that the server's media processor makes from a text and images."""
         return self._processor.prompt(self.tokens(text), images)
 
     @cached_property
     def _processor(self) -> MediaProcessor:
         load = Plugins.discover().get("media-processor", self.family.processor).load()
-        made: MediaProcessor = load(MediaSource(path=self.path))
-        return made
+        processor: MediaProcessor = load(MediaSource(path=self.path))
+        return processor
 
     def _image_inputs(self, images: Sequence[bytes]) -> dict[str, Any]:
         if not images:
@@ -104,7 +104,7 @@ class VisionModel:
         return inputs
 
     def _types(self, ids: torch.Tensor, image_inputs: dict[str, Any]) -> dict[str, Any]:
-        """Which tokens are parts of images, for the families that ask."""
+        """Return the input that marks image tokens, for the families that need it."""
         config = self.reference.config
         if config.model_type == "gemma3" and image_inputs:
             return {"token_type_ids": (ids == config.image_token_id).int()}
@@ -112,7 +112,7 @@ class VisionModel:
 
 
 def write_processor(name: str, folder: Path) -> tuple[Any, PretrainedConfig]:
-    """Write what the media processor of the family ``name`` reads; return the tokenizer and the configuration."""
+    """Write the files that the media processor of the family reads; return the tokenizer and the configuration."""
     family = FAMILIES[name]
     of_tokenizer = {name: SPECIAL[index] for name, index in family.of_tokenizer.items()}
     tokenizer = AutoTokenizer.from_pretrained(demo(), extra_special_tokens=of_tokenizer)
@@ -131,14 +131,14 @@ def write_processor(name: str, folder: Path) -> tuple[Any, PretrainedConfig]:
 
 
 def make_vision_model(name: str, folder: Path) -> VisionModel:
-    """A model of the family ``name``, with random weights and the demo's tokenizer."""
+    """Write a model of the family ``name``, with random weights and the tokenizer of the demo model."""
     family = FAMILIES[name]
     tokenizer, config = write_processor(name, folder)
     torch.manual_seed(5)
     model: PreTrainedModel = getattr(transformers, family.architecture)(config)
     with torch.no_grad():
         for parameter in model.parameters():
-            if not parameter.any():  # what training would fill
+            if not parameter.any():  # zero-initialised parameters would hide errors
                 parameter.normal_(std=0.2)
     model.float().eval().save_pretrained(folder)
     return VisionModel(folder, family, model, tokenizer)

@@ -1,4 +1,4 @@
-"""The tools that the tests of tools call."""
+"""Definitions of tools for the tests of tool calls."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ FLAT_WEATHER: dict[str, Any] = {
     },
 }
 FLAT_CLOCK: dict[str, Any] = {"type": "function", "name": "get_time"}
-"""As ``/v1/responses`` takes them."""
+"""The definition of a tool in the format of ``/v1/responses``, which is flat."""
 
 
 def nested(flat: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A tool as chat takes it."""
+    """Return the definition of a tool in the format of chat completions, which is nested."""
     return {"type": "function", "function": {key: value for key, value in flat.items() if key != "type"} | more}
 
 
 def check_weather(name: str, arguments: str) -> None:
-    """A call of the weather tool keeps to its schema."""
+    """Check that the arguments of a call of the weather tool match its schema."""
     assert name == FLAT_WEATHER["name"]
     parsed = json.loads(arguments)
     assert parsed.keys() == {"city", "unit"}

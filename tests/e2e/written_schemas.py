@@ -1,4 +1,4 @@
-"""Schemas as applications send them, written by hand."""
+"""Hand-written schemas like those that applications send."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TEXT, COUNT = {"type": "string", "maxLength": 10}, {"type": "integer", "minimum"
 
 
 def fields(properties: Schema, *optional: str, **more: Any) -> Schema:
-    """An object of these properties."""
+    """Return a schema of an object with these properties, all of them required."""
     return {
         "type": "object",
         "properties": properties,
@@ -149,7 +149,7 @@ BOUNDED: list[Schema] = [
     fields({"a": fields({"b": fields({"c": fields({"d": fields({"e": {"type": "null"}})})})})}),
     fields({"wörter": {"enum": ["größer", "日本", "🙂"]}, 'quoted "name"': TEXT, "back\\slash": {"type": "boolean"}}),
 ]
-"""Whatever is written comes to an end."""
+"""Schemas whose matching documents are finite."""
 
 UNBOUNDED: list[Schema] = [
     {"type": "object"},
@@ -175,4 +175,4 @@ UNBOUNDED: list[Schema] = [
     },
     fields({"comment": {"type": "string", "minLength": 1}, "score": {"type": "integer"}}),
 ]
-"""A model may go on writing these without end."""
+"""Schemas with documents of any length, which a model may never end."""

@@ -16,7 +16,7 @@ from typing import Any
 from sglang.utils import terminate_process
 
 LONGEST_PAUSE = 0.2
-"""Seconds."""
+"""Maximum seconds that a cell may sleep."""
 
 
 def run(cells: list[tuple[str, str]]) -> None:

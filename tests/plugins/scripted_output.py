@@ -1,4 +1,4 @@
-"""A plugin that makes a model write given tokens: token ``i`` of an output is ``say[i]``, as if it were very likely."""
+"""A plugin that makes a model generate given tokens: token ``i`` of an output is ``say[i]``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def register_logits_processors() -> Iterator[LogitsProcessorSpec]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """The request field."""
+    """The request field ``say``."""
 
     say: list[int] | None = None
 
 
 class Saying(LogitsProcessor):
-    """Knows the position of a token, and nothing of those before it."""
+    """A logits processor that depends only on the position of a token."""
 
     def prepare(self, request: ProcessorRequest) -> list[int] | None:
         say: list[int] | None = request.fields.say
@@ -38,7 +38,7 @@ class Saying(LogitsProcessor):
 
 
 class SayingBatch(LogitsBatch):
-    """Rows with their tokens."""
+    """The state of a batch: the rows and their scripted tokens."""
 
     def __init__(self, scripts: Sequence[Sequence[int]]) -> None:
         self._scripts = scripts

@@ -1,4 +1,4 @@
-"""KV-cache events of real engines: an index that is made of events alone equals the prefix cache."""
+"""Tests of KV-cache events of real engines: an index built only from events equals the prefix cache."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def config_of(tiny_model: Any, replica: int = 0, **settings: Any) -> EngineConfig:
-    """The configuration of an engine with the plugin."""
+    """Return the configuration of an engine with the plugin."""
     return EngineConfig(
         model=ModelOptions(path=str(tiny_model("llama-3.2-1b").path), device="cpu"),
         cache=CacheOptions(max_total_tokens=256),
@@ -66,7 +66,7 @@ def until(holds: Callable[[], Any], subscriber: Any) -> None:
 
 
 class Traffic:
-    """Requests with shared prefixes, several salts and all lengths; some are aborted."""
+    """Random requests with shared prefixes, several salts and many lengths, some of which are aborted."""
 
     def __init__(self, seed: int) -> None:
         self.random, self.number = random.Random(seed), 0
@@ -149,7 +149,7 @@ def test_the_index_equals_the_cache_after_random_traffic(
 
 
 def is_equal(server: Server, subscriber: Any, replica: int, size: int) -> bool:
-    """With pages as large as blocks, each cached page is a block."""
+    """Return True if the index has as many blocks as the prefix cache, whose pages are as large as blocks."""
     states = server.info()["replica_states"]
     slots = next(state["slots"] for state in states if state["dp_rank"] == replica)
     return bool(slots["cached"] == len(subscriber.blocks) * size) and subscriber.replica == replica

@@ -41,7 +41,7 @@ class Installation:
 
     @contextmanager
     def served(self, log: Path, *flags: str) -> Iterator[httpx.Client]:
-        """A client of a server with ``flags``, which ends with the block."""
+        """Yield a client of a server with ``flags``, which ends with the block."""
         command = [self.python, "-m", "sglang_plug", "serve", "--port", "0", "--max-total-tokens", "8192", *flags]
         with (
             log.open("wb") as errors,
@@ -167,8 +167,8 @@ def test_an_adapter_and_a_store_serve_the_demo(installed: Installation, tmp_path
         line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a", "max_tokens": 2}}
         upload = {"file": ("requests.jsonl", json.dumps(line).encode())}
         file = client.post("/v1/files", files=upload, data={"purpose": "batch"}).json()
-        made = {"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
-        batch = client.post("/v1/batches", json=made).json()
+        batch_body = {"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+        batch = client.post("/v1/batches", json=batch_body).json()
         while batch["status"] in ("validating", "in_progress", "finalizing"):
             time.sleep(0.1)
             batch = client.get(f"/v1/batches/{batch['id']}").json()

@@ -1,4 +1,4 @@
-"""SGLang's published documents with ``sglang-compat``: the cells run as they stand, under the names that they import.
+"""The cells of SGLang's published documents run unchanged with ``sglang-compat``.
 
 The named models are tiny ones in a local hub cache. What the cells' answers say is tested in ``tests/e2e``.
 """
@@ -25,11 +25,11 @@ ROOT = Path(__file__).parents[2]
 MODULES = ROOT / "plugins" / "sglang-compat" / "modules"
 REVISION = "0" * 40
 REPAIRS = {
-    # The host that the copy of the document had lost.
+    # The copied document lacks the host.
     r"https://:\{port\}": "http://localhost:{port}",
     # An image next to the test, instead of one on the internet.
     r"https://github\.com/sgl-project/sglang/\S*example_image\.png\?raw=true": "example_image.png",
-    # The later of two documents of the same route names six more keys, and asserts that there are no others.
+    # The assertion for this route allows no keys besides those of one version of SGLang.
     r'keys\(\) == (\{"model_path", "is_generation", "tokenizer_path"\})': r"keys() >= \1",
 }
 PORT = 30000
@@ -40,9 +40,9 @@ PORT = 30000
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a hub cache with tiny models under the names of the documents."""
     folder = tmp_path_factory.mktemp("hub")
-    made = folder / "made"
-    vision_model = make_vision_model("qwen2.5-vl", made / "vision")
-    for name, path in {**make_models(made), "Qwen/Qwen2.5-VL-7B-Instruct": vision_model.path}.items():
+    checkpoints = folder / "checkpoints"
+    vision_model = make_vision_model("qwen2.5-vl", checkpoints / "vision")
+    for name, path in {**make_models(checkpoints), "Qwen/Qwen2.5-VL-7B-Instruct": vision_model.path}.items():
         model = folder / ("models--" + name.replace("/", "--"))
         (model / "refs").mkdir(parents=True)
         (model / "refs" / "main").write_text(REVISION)
@@ -72,7 +72,7 @@ def test_the_cells_of(document: str, hub: Path, tmp_path: Path) -> None:
         cells = [(name, re.sub(pattern, replacement, text)) for name, text in cells]
     (tmp_path / "cells.json").write_text(json.dumps(cells))
     (tmp_path / "example_image.png").write_bytes(png(64, 48))
-    # without what the tests of kernels tell Triton: one document names its backend for attention
+    # unset Triton's variables of the kernel tests: one document selects its attention backend
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "TRITON_INTERPRET")}
     environment |= {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(hub), "OMP_NUM_THREADS": "1"}
     environment |= {"XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(MODULES)}

@@ -1,4 +1,4 @@
-"""A budget of reasoning, through real servers and clients: three forms of reasoning, every generation route."""
+"""Tests of a thinking budget with real servers and clients: three formats of reasoning, every generation route."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ DEMO = ROOT / "builtin_models" / "sglang_plug_models" / "demo" / "sglang-plug-de
 SCRIPT = str(scripted_output.__file__)
 PLUGINS = ("--plugins-dir", FOLDER, "--plugin", SCRIPT)
 THOUGHTS = "I wonder what the best answer is: perhaps a <b>bold</b> one, or 1 </ 2, or a list of all of them."
-"""Some of it looks like the beginning of an end."""
+"""Reasoning that contains prefixes of the end markers."""
 OPENINGS = {"deepseek-r1": "", "gpt-oss": "<|channel|>analysis<|message|>", "qwen3": "<think>"}
 ENDS = {"deepseek-r1": "</think>", "gpt-oss": "<|end|><|start|>assistant", "qwen3": "</think>"}
 FINAL = {"gpt-oss": "<|channel|>final<|message|>"}
-"""What begins the answer after the end."""
+"""Text that begins the answer after the end of the reasoning, by parser."""
 TOOL_PARSERS = {"gpt-oss": "gpt-oss"}
 SPECIAL = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|return|>", "<|call|>", "<|constrain|>")
-"""The special tokens of gpt-oss, which the demo model has unused ones for."""
+"""The special tokens of gpt-oss, for which unused special tokens of the demo model are renamed."""
 PARSERS = sorted(ENDS)
-"""Three different forms: one that the prompt may open, one that the model opens, and channels."""
+"""Parsers of three formats: reasoning that the prompt opens, reasoning that the model opens, and channels."""
 MESSAGES: list[Any] = [{"role": "user", "content": "Where is Paris?"}]
 NAMES = ["first_name", "favourite_colour"]
 SCHEMA = {"type": "object", "properties": {name: {"enum": ["red", "green"]} for name in NAMES}, "required": NAMES}
@@ -43,28 +43,28 @@ BUDGETS = (0, 1, 2, 7, 20, 31)
 
 @dataclass(frozen=True)
 class Thinker:
-    """A server whose model writes what a test wants."""
+    """A server whose model writes a script of the test."""
 
     parser: str
     server: Server
     client: OpenAI
 
     def tokens(self, text: str) -> list[int]:
-        """The tokens of ``text``."""
+        """Return the token ids of ``text``."""
         body = {"prompt": text, "add_special_tokens": False}
         tokens: list[int] = self.server.post("/tokenize", body).json()["tokens"]
         return tokens
 
     def count(self, text: str) -> int:
-        """The number of tokens of ``text``."""
+        """Return the number of tokens of ``text``."""
         return len(self.tokens(text)) if text else 0
 
     def script(self, thoughts: str = THOUGHTS, *, opened: bool = True, answer: str = "") -> dict[str, Any]:
-        """The request field for an output that reasons."""
+        """Return the request field for an output with reasoning."""
         return {"say": self.tokens((OPENINGS[self.parser] if opened else "") + thoughts + answer)}
 
     def ask(self, budget: int | None, **fields: Any) -> Any:
-        """A chat completion of a model that reasons without end, unless ``extra`` says otherwise."""
+        """Return a chat completion of a model that never ends its reasoning, unless ``extra`` says otherwise."""
         extra = {"thinking_budget": budget, **self.script(), **fields.pop("extra", {})}
         options = {"temperature": 0, "max_tokens": 150, **fields}
         return self.client.chat.completions.create(model="demo", messages=MESSAGES, extra_body=extra, **options)
@@ -79,7 +79,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
 
 @pytest.fixture(scope="module")
 def channels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo model with the special tokens of gpt-oss."""
+    """A copy of the demo model with the special tokens of gpt-oss."""
     folder = tmp_path_factory.mktemp("model") / "channels"
     shutil.copytree(DEMO, folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -151,7 +151,7 @@ def test_a_grammar_begins_right_after_the_end(thinker: Thinker, budget: int) -> 
 
 
 def _forced_final(thinker: Thinker, budget: int) -> dict[str, Any]:
-    """A script that begins the final channel where the reasoning of gpt-oss ends; others need none."""
+    """Return a script that begins the final channel where the reasoning of gpt-oss ends; other parsers need none."""
     opening, end = OPENINGS[thinker.parser], ENDS[thinker.parser]
     if thinker.parser not in FINAL:
         return thinker.script()

@@ -1,4 +1,4 @@
-"""What the demo model writes with a watermark is detected, and nothing else is."""
+"""Tests that the watermark of the demo model's outputs is detected, and that other text has none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def engine() -> Iterator[Engine]:
 
 
 def detected(answer: Any, folder: Path, *flags: str) -> dict[str, Any]:
-    """What the command says of an answer's text."""
+    """Return the report of the command about an answer's text."""
     file = folder / "answer.txt"
     file.write_text(answer["text"], encoding="utf-8")
     command = [sys.executable, "-m", "sglang_plug", "detect-watermark", "--plugins-dir", FOLDER, "--json", *flags]

@@ -1,4 +1,4 @@
-"""A plugin with a prefix cache that a test in the same process can look into."""
+"""A plugin with a prefix cache whose content a test in the same process can read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def register_cache_policies() -> Iterator[PrefixCacheSpec]:
 
 
 class WatchedCache(RadixCache):
-    """A radix cache that remembers what was inserted."""
+    """A radix cache that records the inserted sequences."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -23,14 +23,14 @@ class WatchedCache(RadixCache):
         caches.append(self)
 
     def insert(self, tokens: Sequence[int], slots: Sequence[int], salt: str = "", priority: int = 0) -> Match:
-        """Cache a sequence, and remember it."""
+        """Cache a sequence, and record it."""
         self._inserted.add((salt, tuple(tokens)))
         return super().insert(tokens, slots, salt, priority)
 
     def prefixes(self, size: int) -> set[tuple[str, tuple[int, ...]]]:
         """Return salt and tokens of each cached prefix of whole blocks of ``size``."""
-        found = [(salt, tokens[: len(self.find(tokens, salt).slots)]) for salt, tokens in self._inserted]
-        return {(salt, tokens[:end]) for salt, tokens in found for end in range(size, len(tokens) + 1, size)}
+        cached = [(salt, tokens[: len(self.find(tokens, salt).slots)]) for salt, tokens in self._inserted]
+        return {(salt, tokens[:end]) for salt, tokens in cached for end in range(size, len(tokens) + 1, size)}
 
 
 caches: list[WatchedCache] = []

@@ -1,4 +1,4 @@
-"""The source tree as the rules see it."""
+"""Fixtures with the source files that the rules check."""
 
 from __future__ import annotations
 

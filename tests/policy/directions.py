@@ -47,7 +47,7 @@ LIBRARIES = {
 OPTIONAL = ("gpu", "vision", "outlines", "llguidance", "plot")
 """Extras with libraries that a built-in plugin may import; the others are for tests and tools."""
 IMPORTED_AS = {"flashinfer": "flashinfer-python"}
-"""Packages of libraries that need not be installed here."""
+"""Package names of libraries that may not be installed where the tests run."""
 
 
 def forbidden_imports(sources: Iterable[Source], root: Path) -> list[str]:
@@ -81,7 +81,7 @@ def _listed(table: Mapping[str, Sequence[str]], path: str) -> list[str]:
 
 
 def _shared_libraries(sources: Sequence[Source]) -> list[str]:
-    """The API process computes nothing, and what computes knows no HTTP: the two sides have no library in common."""
+    """Return the imports of the other side's libraries: the API process computes nothing, the engine knows no HTTP."""
     serving = {name for source in sources if source.package == "api" for name in libraries(source)}
     computing = {name for source in sources if source.package == "core" for name in libraries(source)}
     return [

@@ -33,7 +33,7 @@ FEATURES = {
     "drafts": re.compile(r"draft|speculat", re.IGNORECASE),
     "graphs": re.compile(r"graph(?!lib)", re.IGNORECASE),
 }
-"""What an identifier of a module that mentions a feature looks like."""
+"""Patterns of the identifiers that mention a feature of the engine."""
 PACKAGES = frozenset({"tensor_parallel"})
 """Folders of the engine that consist of one feature."""
 REPRESENTATIONS = (
@@ -136,8 +136,8 @@ def _request(trace: RequestTrace) -> Iterator[Row]:
     yield "files of which code runs for a text chat request", len(trace.files), ()
     yield "  in the engine's thread", len(trace.serving), sorted(trace.serving)
     yield "  in the API", len(trace.answering), sorted(trace.answering)
-    made = sorted(trace.constructed)
-    yield "classes of the project that it makes objects of", len(made), made
+    classes = sorted(trace.constructed)
+    yield "classes of the project that it makes objects of", len(classes), classes
 
 
 def _representations(sources: Sequence[Source]) -> Iterator[Row]:

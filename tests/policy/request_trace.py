@@ -17,9 +17,9 @@ from tests.policy.source_tree import PACKAGE_FOLDERS, ROOT
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16, "temperature": 0}
 ENGINE_THREAD = "engine"
 WARM_UP = 3
-"""Requests before the ones that are watched, so that what happens once is not counted."""
+"""Number of requests before the watched ones, so that work that is done only once is not counted."""
 WATCHED = 3
-"""Only what ran for each of so many requests is counted, not what other threads do meanwhile."""
+"""Number of watched requests; only code that ran for each of them counts, not that of unrelated threads."""
 
 
 def described_files() -> list[str]:
@@ -45,7 +45,7 @@ class RequestTrace:
         return self.serving | self.answering
 
     def common(self, other: RequestTrace) -> RequestTrace:
-        """Return what ran in both."""
+        """Return the files and classes of both traces."""
         return RequestTrace(
             self.serving & other.serving, self.answering & other.answering, self.constructed & other.constructed
         )
@@ -78,7 +78,7 @@ def trace_chat_request() -> RequestTrace:
 
 
 class _Watch:
-    """A profile function that notes where code is called while ``trace`` is set."""
+    """A profile function that records the files of called code while ``trace`` is set."""
 
     def __init__(self, folders: Sequence[str]) -> None:
         self.trace: RequestTrace | None = None

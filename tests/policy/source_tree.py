@@ -35,13 +35,13 @@ class Source:
     """One Python file of a package."""
 
     path: Path
-    """Relative to the root of the repository."""
+    """Path relative to the root of the repository."""
     module: str
     text: str
 
     @cached_property
     def tree(self) -> ast.Module:
-        """The parsed file."""
+        """Syntax tree of the file."""
         return ast.parse(self.text)
 
     @property
@@ -67,7 +67,7 @@ class Source:
         return set(_imports(self, typing, functions))
 
     def functions(self) -> Iterator[Function]:
-        """Every function and method, nested ones included."""
+        """Yield every function and method, nested ones included."""
         return (node for node in ast.walk(self.tree) if isinstance(node, Function))
 
     def docstrings(self) -> Iterator[tuple[str, int, str]]:

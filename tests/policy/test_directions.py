@@ -1,4 +1,4 @@
-"""Import directions between packages, and what is imported in circles."""
+"""Tests of the import directions between packages, and of import cycles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Draft = Callable[..., Source]
 
 @pytest.fixture
 def draft() -> Draft:
-    """``draft(path, text)``: a module that is not on disk."""
+    """Return a function that makes a module that is not on disk: ``draft(path, text)``."""
 
     def make(path: str, text: str) -> Source:
         parts = Path(path).with_suffix("").parts[1:]

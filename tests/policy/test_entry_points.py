@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 LIGHT = {"sglang_plug", "collections", "dataclasses", "typing", "__future__", "pathlib"}
-LIGHT |= {"importlib", "logging", "os", "shutil"}  # what is there decides what is chosen
+LIGHT |= {"importlib", "logging", "os", "shutil"}  # to look for libraries and devices, which decide defaults
 
 SHARED = {"sglang_plug_backends.grammars", "sglang_plug_models.common"}
-"""Built-in folders that are no plugins: what several of them are made of."""
+"""Built-in folders that are no plugins, because several plugins share them."""
 
 
 def entry_points(root: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The server's own routes say for whom a job is; the context variables are for routes of plugins."""
+"""The server's own routes pass caller and context to every job; the context variables are for routes of plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking for plugins imports nothing heavy, so that ``--help`` is quick."""
+"""Discovering plugins imports no heavy library, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print(*sorted(set({HEAVY!r}) & set(sys.modules)))
 
 
 def test_a_tokenizer_needs_no_torch() -> None:
-    """The API process would be a second later and twice as large."""
+    """Loading a tokenizer does not import torch, with which the API process would be slower and larger."""
     code = """
 import sys
 from pathlib import Path
@@ -39,7 +39,7 @@ print(*sorted({"torch"} & set(sys.modules)))
 
 
 def test_commands_that_load_no_model_need_no_torch() -> None:
-    """``plugins list`` would take seconds."""
+    """Commands without a model do not import torch, which takes seconds."""
     code = """
 import contextlib, io, sys
 from sglang_plug.__main__ import main

@@ -1,4 +1,4 @@
-"""Nothing that is read or received can become code: no pickle, no ``eval``, no ``torch.load`` of more than tensors."""
+"""No data can be executed as code: no pickle, no ``eval``, no ``torch.load`` of more than tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies under ``plugins/`` imports only public names, and nothing depends on it."""
+"""Tests that the distributions under ``plugins/`` import only public names, and that nothing depends on them."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command, and return the exit code."""
     options = parser().parse_args(arguments)
     code: int = options.run(options)
     return code
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of both commands."""
+    """Return the parser with the options of both commands."""
     parser = argparse.ArgumentParser(prog="python -m tests.transcripts", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     record = commands.add_parser("record", help="record a tree")
@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run_record(options: argparse.Namespace) -> int:
-    """Record into a file, which is there only if all went well."""
+    """Record into a file, which is written only if everything succeeds."""
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
@@ -97,7 +97,7 @@ def _record(tree: Tree, output: Output, placeholders: Placeholders, only: Sequen
 
 
 def run_compare(options: argparse.Namespace) -> int:
-    """Print the differences; 1 if there are any."""
+    """Print the differences, and return 1 if there are any."""
     before, after = read(options.first), read(options.second)
     prepare = without_locations if options.ignore_locations else lambda record: record
     count = 0

@@ -1,4 +1,4 @@
-"""What the command says: help texts, plugins, and the messages and exit codes of wrong command lines."""
+"""Recordings of command lines: help texts, plugins, and the messages and exit codes of wrong command lines."""
 
 from __future__ import annotations
 

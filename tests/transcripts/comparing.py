@@ -1,4 +1,4 @@
-"""Differences between two recordings."""
+"""Find the differences between two recordings."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from .placeholders import LOCATIONS, ruled
 Record = dict[str, Any]
 LINES_SHOWN = 40
 CLOSE = 1e-4
-"""How far log-probabilities of the same tokens may be from each other."""
+"""Maximum difference between log-probabilities of the same token."""
 LONGEST_LINE = 400
 
 
 @dataclass(frozen=True)
 class Difference:
-    """An exchange that is not the same in both recordings; ``lines`` say where."""
+    """An exchange that differs between the recordings; ``lines`` is a diff."""
 
     name: str
     lines: list[str]
 
 
 def read(file: Path) -> dict[str, Record]:
-    """A recording by the names of its exchanges."""
+    """Return the exchanges of a recording by name."""
     with file.open(encoding="utf-8") as lines:
         records = [json.loads(line) for line in lines]
     return {record["name"]: record for record in records}
 
 
 def without_locations(record: Record) -> Record:
-    """A record in which locations in code have a placeholder."""
+    """Return a record with placeholders for locations in code."""
 
     def replaced(value: Any) -> Any:
         if isinstance(value, str):
@@ -48,9 +48,12 @@ def without_locations(record: Record) -> Record:
 def differences(
     before: Mapping[str, Record], after: Mapping[str, Record], *, prepare: Callable[[Record], Record], strict: bool
 ) -> Iterator[Difference]:
-    """What differs. Unless ``strict``, streams may be cut into events at other tokens, as those that are computed while
-    an event is being sent share the next one; and numbers may differ by ``CLOSE``, as they depend on which requests are
-    computed together. Both depend on how busy the machine is."""
+    """Yield the exchanges that differ.
+
+    Unless ``strict``, streams may be cut into events at other tokens, because tokens that are computed while an event
+    is being sent share the next event; and numbers may differ by ``CLOSE``, because they depend on which requests are
+    computed together. Both depend on the load of the machine.
+    """
     for name in [*before, *(name for name in after if name not in before)]:
         if name not in after or name not in before:
             yield Difference(name, [f"only in the {'first' if name in before else 'second'} recording"])
@@ -66,7 +69,7 @@ def differences(
 def nearly_equal(
     before: Mapping[str, Record], after: Mapping[str, Record], prepare: Callable[[Record], Record]
 ) -> dict[str, list[str]]:
-    """Names of exchanges that are the same only because of what ``differences`` allows, by what that is."""
+    """Return the names of exchanges that are equal only because of an exception in ``differences``, by exception."""
     groups: dict[str, list[str]] = {"are cut into events at other tokens": [], "differ in last digits of numbers": []}
     cut, digits = groups.values()
     for name in before:
@@ -81,7 +84,7 @@ def nearly_equal(
 
 
 def nearly(value: Any, other: Any) -> bool:
-    """Whether two values are the same but for numbers that differ by ``CLOSE``; looks into JSON inside strings."""
+    """Return True if two values, JSON inside of strings included, differ only in numbers, and by at most ``CLOSE``."""
     if isinstance(value, float) and isinstance(other, float):
         return abs(value - other) <= CLOSE
     if isinstance(value, str) and isinstance(other, str) and value != other:
@@ -95,7 +98,7 @@ def nearly(value: Any, other: Any) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """A text that is JSON, or an event's data that is; None if it is not."""
+    """Return the parsed JSON of a text or of the data of an event; ``None`` if it is no JSON."""
     head, mark, data = text.rpartition("data: ")
     try:
         parsed = json.loads(data)

@@ -1,4 +1,4 @@
-"""Streams without the offsets at which they are cut into events."""
+"""Conversion of streams to a form that does not depend on how they are split into events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DELTAS = ("response.output_text.delta", "response.function_call_arguments.delta"
 
 
 def coarse(record: dict[str, Any]) -> dict[str, Any]:
-    """A record whose consecutive events of the same kind are joined, those of one output after those of another."""
+    """Return a record with the events sorted by output, in which consecutive events of the same kind are joined."""
     if "events" not in record:
         return record
     incremental = '"incremental": true' in record.get("request", "")
@@ -26,14 +26,14 @@ def coarse(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_output(events: Iterable[Event]) -> Iterator[Event]:
-    """Events in which those that belong to one of several outputs stand together."""
+    """Yield the events, with neighbouring events of several outputs sorted by output."""
     for single, run in groupby(events, key=lambda event: _output(event) is not None):
         group = list(run)
         yield from sorted(group, key=lambda event: _output(event) or 0) if single else group
 
 
 def _output(event: Event) -> int | None:
-    """Which of several outputs an event is of."""
+    """Return the index of the output that an event belongs to."""
     data = event.get("data", {})
     choice = _choice(event) or (data if "meta_info" in data else None)
     return None if choice is None else int(choice.get("index") or 0)
@@ -49,7 +49,7 @@ def _parsed(text: str) -> Event:
 
 
 def _choice(event: Event) -> Any:
-    """The only choice of a chunk of a chat or completion, or None."""
+    """Return the only choice of a chunk of a chat or completion, or ``None``."""
     choices = event.get("data", {}).get("choices")
     return choices[0] if isinstance(choices, list) and len(choices) == 1 else None
 
@@ -67,7 +67,7 @@ def _joinable(event: Event, other: Event) -> bool:
         return False
     if "text" in before:
         return "text" in after
-    first_delta, second_delta = _told(before["delta"]), _told(after["delta"])
+    first_delta, second_delta = _without_nulls(before["delta"]), _without_nulls(after["delta"])
     return _texts(first_delta) and _texts(second_delta) and first_delta.keys() == second_delta.keys()
 
 
@@ -75,13 +75,13 @@ def _key(data: Event, *names: str) -> list[Any]:
     return [data.get(name) for name in names]
 
 
-def _told(delta: Event) -> Event:
-    """A delta without the fields that are null."""
+def _without_nulls(delta: Event) -> Event:
+    """Return a delta without the fields that are null."""
     return {key: value for key, value in delta.items() if value is not None}
 
 
 def _texts(delta: Event) -> bool:
-    """Whether a delta has nothing but text or the arguments of one call."""
+    """Return True if a delta has only text or the arguments of one call."""
     calls = delta.get("tool_calls")
     if calls is not None:
         return len(delta) == 1 and len(calls) == 1 and not calls[0].get("id")
@@ -103,7 +103,7 @@ def _joined(event: Event, other: Event, incremental: bool) -> Event:
         choice["text"] = before["text"] + after["text"]
     else:
         nulls = dict.fromkeys(key for key, value in after["delta"].items() if value is None)
-        choice["delta"] = {**_joined_delta(_told(before["delta"]), _told(after["delta"])), **nulls}
+        choice["delta"] = {**_joined_delta(_without_nulls(before["delta"]), _without_nulls(after["delta"])), **nulls}
     return {**event, "data": {**second, "choices": [choice]}}
 
 

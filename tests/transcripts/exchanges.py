@@ -1,4 +1,4 @@
-"""Requests to a server, one after the other, and the record of each with its whole answer."""
+"""Sends requests to a server, one after the other, and records each with its answer."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import IO, Any
 from .placeholders import Placeholders
 
 TIMEOUT = 120.0
-"""Seconds that an answer may take."""
+"""Maximum seconds until an answer is complete."""
 LONGEST_REQUEST = 4000
-"""Characters of a request's body that are recorded."""
+"""Maximum number of recorded characters of a request's body."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole answer."""
+    """A complete answer."""
 
     status: int
     headers: list[tuple[str, str]]
     content: bytes
 
     def json(self) -> Any:
-        """The body, parsed."""
+        """Parse the body."""
         return json.loads(self.content)
 
     def field(self, name: str) -> Any:
-        """A field of the body, or ``"none"``: a server that answers otherwise must not end the recording."""
+        """Return a field of the body, or ``"none"``: an unexpected answer must not end the recording."""
         try:
             content = self.json()
         except ValueError:
@@ -70,22 +70,22 @@ class Talk:
 
     @contextmanager
     def group(self, name: str) -> Iterator[None]:
-        """Exchanges have ``name`` before theirs; begins with an empty prefix cache."""
+        """Prefix the names of exchanges with ``name``, and begin with an empty prefix cache."""
         self.quietly("POST", "/flush_cache")
         self._group = f"{name}/"
         yield
         self._group = ""
 
     def get(self, name: str, path: str, **more: Any) -> Answer:
-        """GET."""
+        """Send a GET request."""
         return self.send(name, "GET", path, **more)
 
     def post(self, name: str, path: str, body: Any = None, **more: Any) -> Answer:
-        """POST with a JSON body."""
+        """Send a POST request with a JSON body."""
         return self.send(name, "POST", path, body, **more)
 
     def both(self, name: str, path: str, body: Mapping[str, Any]) -> None:
-        """POST a generation request, and again as a stream."""
+        """Send a generation request twice, the second time with ``stream``."""
         self.post(name, path, body)
         self.post(f"{name}, streamed", path, {**body, "stream": True})
 
@@ -146,9 +146,8 @@ class Talk:
 
     @staticmethod
     def _stable(key: str, value: str, answer: Answer) -> str:
-        """A header's value; a length that is the body's is said so, as ids and times differ in
-        length."""
-        if key.lower() == "allow":  # a set
+        """Return the value of a header, with a placeholder for the length of the body, which ids and times change."""
+        if key.lower() == "allow":  # methods in any order
             return ", ".join(sorted(value.split(", ")))
         right = key.lower() == "content-length" and value == str(len(answer.content))
         return "<length of the body>" if right and answer.content else value
@@ -162,7 +161,7 @@ def _text(content: bytes) -> str | None:
 
 
 def uncovered(statuses: Mapping[tuple[str, str], list[int]], document: Mapping[str, Any]) -> list[str]:
-    """Methods and paths of an OpenAPI document that no request has asked for."""
+    """Return the methods and paths of an OpenAPI document that no request was sent to."""
     missing = []
     for path, operations in document["paths"].items():
         fits = re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path)))

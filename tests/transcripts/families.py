@@ -1,4 +1,4 @@
-"""Greedy tokens and log-probabilities of one tiny model of each family, from the offline engine of a tree."""
+"""Recordings of greedy tokens and log-probabilities of a tiny model of each family, from the offline engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .serving import Tree
 ENGINE = Path(__file__).with_name("offline_engine.py")
 TIMEOUT = 900.0
 PROMPTS = [[5], [3, 17, 90, 41, 22, 8, 77, 60, 12], [(7 * position + 3) % 93 + 2 for position in range(70)]]
-"""Token ids that every vocabulary has; the last is longer than the models' windows."""
+"""Prompts of token ids in every vocabulary; the last one is longer than the sliding windows of the models."""
 
 
 def record_families(tree: Tree, output: Output, placeholders: Placeholders) -> None:
@@ -45,7 +45,7 @@ def record_families(tree: Tree, output: Output, placeholders: Placeholders) -> N
 
 
 def _job(name: str, folder: str) -> dict[str, Any]:
-    """What the offline engine does with a checkpoint."""
+    """Return the job of the offline engine for a checkpoint."""
     job: dict[str, Any] = {"family": name, "path": folder, "pooling": name in POOLING}
     if name.endswith(" with images"):
         family = VISION_FAMILIES[name.removesuffix(" with images")]

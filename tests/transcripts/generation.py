@@ -1,4 +1,4 @@
-"""Requests to the routes that generate text: sampling, log-probabilities, lengths, stops, several outputs."""
+"""Recorded requests to the routes that generate text: sampling, log-probabilities, lengths, stops, several outputs."""
 
 from __future__ import annotations
 
@@ -126,14 +126,14 @@ NATIVE: dict[str, dict[str, Any]] = {
 
 
 def native(params: dict[str, Any]) -> dict[str, Any]:
-    """Chat's names of parameters as ``/generate`` has them, without the fields that are none."""
+    """Return parameters of chat under their names for ``/generate``, without fields that are no sampling parameters."""
     names = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
     left_out = {"user", "rid", "model", "priority", "cache_salt", "extra_key", "include_stop_str_in_output"}
     return {names.get(key, key): value for key, value in params.items() if key not in left_out}
 
 
 def ask_generation(talk: Talk) -> None:
-    """Every parameter, streamed and not, on the three routes."""
+    """Send requests with every parameter to the three routes, with and without streaming."""
     with talk.group("chat"):
         for name, more in (SHARED | CHATS).items():
             talk.both(name, CHAT, {"messages": FRANCE, "max_tokens": 12, **more})

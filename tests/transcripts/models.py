@@ -1,4 +1,4 @@
-"""Tiny checkpoints that the servers and the offline engine load; the same on every call."""
+"""Tiny checkpoints for the servers and the offline engine, with the same weights on every call."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ VISION_AND_OTHERS: dict[str, tuple[str, str]] = {
 
 
 def cases(module: str) -> dict[str, tuple[str, PretrainedConfig]]:
-    """The configurations that the tests of a family have."""
+    """Return the configurations in the tests of a family."""
     tests = importlib.import_module("tests.builtin_models." + module.replace("/", "."))
     return dict(tests.CASES)
 
 
 def makers(folder: Path) -> dict[str, Callable[[], Path]]:
-    """Every tiny model by name; calling writes its checkpoint and returns the folder."""
+    """Return a function for each tiny model, by name, that writes its checkpoint and returns the folder."""
     models: dict[str, Callable[[], Path]] = {
         name: partial(make_text, folder / name, config) for name, config in families().items()
     }
@@ -96,7 +96,7 @@ def _make_vision_model(name: str, folder: Path) -> Path:
 
 
 def make_text(folder: Path, config: PretrainedConfig) -> Path:
-    """A causal model of random weights."""
+    """Write a causal model with random weights."""
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     model.save_pretrained(folder)
@@ -104,7 +104,7 @@ def make_text(folder: Path, config: PretrainedConfig) -> Path:
 
 
 def make_case(folder: Path, architecture: str, config: PretrainedConfig) -> Path:
-    """A model of a given class with random weights that are large enough for outputs to differ."""
+    """Write a model of a given class with random weights that are large enough for outputs to differ."""
     torch.manual_seed(7)
     model = getattr(transformers, architecture)(config).float().eval()
     with torch.no_grad():
@@ -116,7 +116,7 @@ def make_case(folder: Path, architecture: str, config: PretrainedConfig) -> Path
 
 
 def make_pooling(folder: Path, name: str, *, tokenizer: bool) -> Path:
-    """An encoder, reward model or classifier of random weights."""
+    """Write an encoder, reward model or classifier with random weights."""
     architecture, configuration, more = POOLING[name]
     torch.manual_seed(7)
     tokens = AutoTokenizer.from_pretrained(demo())
@@ -129,7 +129,7 @@ def make_pooling(folder: Path, name: str, *, tokenizer: bool) -> Path:
 
 
 def make_recurrent(folder: Path) -> Path:
-    """A tiny hybrid of recurrent layers and attention, with the demo's tokenizer."""
+    """Write a tiny hybrid of recurrent layers and attention, with the tokenizer of the demo model."""
     tokens = AutoTokenizer.from_pretrained(demo())
     config = families()["qwen3.5"]
     config.vocab_size, config.eos_token_id = len(tokens), tokens.eos_token_id
@@ -139,7 +139,7 @@ def make_recurrent(folder: Path) -> Path:
 
 
 def make_adapters(folder: Path) -> dict[str, Path]:
-    """Two LoRA adapters of the demo model."""
+    """Write two LoRA adapters of the demo model, and return their folders by name."""
     model = AutoModelForCausalLM.from_pretrained(demo(), dtype=torch.float32)
     names = linears(model, r".*layers.*_proj")
     both = {"red": 0, "blue": 1}

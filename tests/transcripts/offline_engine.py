@@ -1,4 +1,4 @@
-"""A program of its own, run by the interpreter of the tree that is recorded: serves checkpoints and writes answers."""
+"""A program, run by the interpreter of the recorded tree, that serves checkpoints and writes the answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PARAMETERS: dict[str, Any] = {"temperature": 0, "max_new_tokens": 12, "ignore_eo
 
 
 def answers(job: dict[str, Any]) -> Any:
-    """What the offline engine answers, without identity and durations."""
+    """Return the answers of the offline engine, without ids and durations."""
     from sglang_plug_api import Engine
 
     options: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_total_tokens": 1024, "random_seed": 7}
@@ -33,7 +33,7 @@ def answers(job: dict[str, Any]) -> Any:
 
 
 def main(plan: str, results: str) -> None:
-    """Do all jobs of a plan; an error of one is its answer."""
+    """Run all jobs of a plan; the answer of a failed job is its error."""
     with Path(results).open("w", encoding="utf-8") as file:
         for job in json.loads(Path(plan).read_text(encoding="utf-8")):
             try:

@@ -1,4 +1,4 @@
-"""The table of values that differ between two runs of the same tree, and what is written instead."""
+"""The values that differ between two runs of the same tree, and the placeholders that replace them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Rule:
 
 
 def _field(names: str, value: str, replacement: str, why: str, path: str = "") -> Rule:
-    """A rule for the value of JSON fields, also where JSON is quoted in JSON."""
+    """Return a rule for the value of JSON fields, including JSON inside of JSON strings."""
     pattern = re.compile(rf'(\\?"(?:{names})\\?":)\s?(?:{value})(?=[,}}\]])')
     return Rule(why, pattern, rf'\g<1>"{replacement}"', re.compile(path))
 
@@ -75,30 +75,30 @@ TABLE: tuple[Rule, ...] = (
     ),
     _field("num_cached_tokens|cached|free", NUMBER, "<slots>", "see metrics", "^/(v1/loads|load|(get_)?server_info)"),
 )
-"""Every value that is replaced everywhere, in this order."""
+"""Rules that are applied to all texts, in this order."""
 
 IDENTITIES = re.compile(
     r"(?P<kind>(?:resp_|msg_|fc_|rs_|call_|chatcmpl-|cmpl-|batch_req_|batch_|file-|backend_input_file-|backend_result_file-"
     rf"|backend_error_file-|backend_output_file-)?)(?P<id>{UUID}|\b[0-9a-f]{{32}}\b|(?<=_)[0-9a-f]{{24,32}}\b)"
 )
-"""Random ids; each becomes ``<id N>``, N counting the different ones of an exchange, those of its request first."""
+"""Random ids; each is replaced by ``<id N>``, where N counts the different ids of an exchange, its request first."""
 
 LOCATIONS: tuple[Rule, ...] = (
     _field("target|module|file|settings", r'"[^"]*"', "<code>", "where code lies"),
     Rule("modules in tables", re.compile(r"\bsglang_plug(?:_\w+)?(?:\.\w+)+(?::\w+)?"), "<code>"),
     Rule("paths in the tree", re.compile(r"<tree>(?:/[\w.-]+)+"), "<path>"),
 )
-"""What ``compare --ignore-locations`` replaces too: locations in code inside the tree."""
+"""Rules that ``compare --ignore-locations`` adds: they replace locations in code inside the tree."""
 
 
 class Placeholders:
-    """Replaces what differs between runs, in one exchange after the other."""
+    """Replaces values that differ between runs by placeholders."""
 
     def __init__(self, folders: Iterable[tuple[Path, str]]) -> None:
         self._folders = sorted(((str(path), name) for path, name in folders), key=lambda pair: -len(pair[0]))
 
     def exchange(self, path: str, *texts: str) -> list[str]:
-        """The texts of an exchange (its request first) with placeholders; ids are numbered through all of them."""
+        """Return the texts of an exchange (its request first) with placeholders; ids are numbered across all texts."""
         numbers: dict[str, int] = {}
 
         def number(match: re.Match[str]) -> str:
@@ -113,7 +113,7 @@ class Placeholders:
 
 
 def ruled(rules: Iterable[Rule], path: str, text: str) -> str:
-    """A text after all rules that hold for ``path``."""
+    """Apply all rules for ``path`` to a text."""
     for rule in rules:
         if rule.path.search(path):
             text = rule.pattern.sub(rule.replacement, text)

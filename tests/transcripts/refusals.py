@@ -1,4 +1,4 @@
-"""Requests that a server refuses: wrong types in every field, malformed bodies, wrong methods, unknown paths."""
+"""Recorded requests that a server refuses: wrong types in fields, malformed bodies, wrong methods, unknown paths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VALUES: dict[str, Any] = {
     "empty object": {},
     "object": {"nonsense": [1]},
 }
-"""What is put into every field."""
+"""Values of all types, which are put into every field."""
 BODIES: dict[str, dict[str, Any]] = {
     "/abort_request": {"rid": "nobody"},
     "/classify": {"text": "a"},
@@ -43,7 +43,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/score": {"query": "a", "items": ["b"], "label_token_ids": [5]},
     "/v1/tokenize": {"prompt": "a"},
 }
-"""A good body for each kind of body in the OpenAPI document; aliases have the same."""
+"""A valid body for each kind of body in the OpenAPI document, which aliases of the route share."""
 NESTED = {
     "SamplingBody": (GENERATE, "sampling_params", False),
     "Message": (CHAT, "messages", True),
@@ -104,7 +104,7 @@ NUMBERS: dict[str, list[Any]] = {
 
 
 def ask_wrong_types(talk: Talk, document: Mapping[str, Any]) -> None:
-    """Each of ``VALUES`` in each field of each body of the OpenAPI document."""
+    """Send each of ``VALUES`` in each field of each body of the OpenAPI document."""
     schemas = document["components"]["schemas"]
     with talk.group("wrong types"):
         for path, good in BODIES.items():
@@ -128,7 +128,7 @@ def _spoilt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 
 def _wrapped(path: str, field_path: str, listed: bool, inner: Any) -> dict[str, Any]:
-    """A good body with ``inner`` at a path within it."""
+    """Return a valid body with ``inner`` at a path within it."""
     outer, _, within = field_path.partition(".")
     if within == "function":
         inner = [{"type": "function", "function": inner}]
@@ -138,7 +138,7 @@ def _wrapped(path: str, field_path: str, listed: bool, inner: Any) -> dict[str, 
 
 
 def ask_out_of_range(talk: Talk) -> None:
-    """Numbers out of range on the routes that generate."""
+    """Send numbers out of range to the routes that generate."""
     names = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
     with talk.group("out of range"):
         for field, values in NUMBERS.items():
@@ -151,7 +151,7 @@ def ask_out_of_range(talk: Talk) -> None:
 
 
 def ask_malformed(talk: Talk, document: Mapping[str, Any]) -> None:
-    """Bodies that are no JSON objects, other content types, every other method of every path, unknown paths."""
+    """Send bodies that are no JSON objects, other content types, all other methods of every path, and unknown paths."""
     with talk.group("malformed"):
         for path in BODIES:
             for name, raw in MALFORMED.items():

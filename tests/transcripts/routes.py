@@ -1,4 +1,4 @@
-"""The other routes of a server of a generative model: what it says of itself, tokens, adapters, pooling, weights."""
+"""Recorded requests to the other routes of a generative model: information, tokens, adapters, pooling, weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POOLED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def ask_information(talk: Talk) -> None:
-    """What the server says of itself."""
+    """Ask the routes with information about the server."""
     wait_idle(talk)
     with talk.group("information"):
         for path in INFORMATION:
@@ -42,14 +42,14 @@ def ask_information(talk: Talk) -> None:
 
 
 def ask_metrics(talk: Talk) -> None:
-    """Names, types and labels of all metrics, and the values that do not depend on time."""
+    """Ask for all metrics: names, types, labels, and the values that do not depend on time."""
     wait_idle(talk)
     with talk.group("metrics"):
         talk.get("all", "/metrics")
 
 
 def wait_idle(talk: Talk) -> None:
-    """Wait until nothing is computed."""
+    """Wait until no request is running."""
     for _ in range(500):
         loads = talk.quietly("GET", "/v1/loads").field("loads")
         if loads == "none" or not any(load["num_total_reqs"] for load in loads):
@@ -58,7 +58,7 @@ def wait_idle(talk: Talk) -> None:
 
 
 def ask_pooling(talk: Talk) -> None:
-    """Embeddings, scores and labels, which a generative model mostly refuses."""
+    """Ask for embeddings, scores and labels, most of which a generative model refuses."""
     with talk.group("pooling"):
         for name, (path, body) in POOLED.items():
             talk.post(name, path, body)
@@ -67,7 +67,7 @@ def ask_pooling(talk: Talk) -> None:
 
 
 def ask_tokens(talk: Talk) -> None:
-    """Texts to tokens and back."""
+    """Convert texts to tokens and back."""
     with talk.group("tokens"):
         for path in ("/tokenize", "/v1/tokenize"):
             talk.post(f"{path} text", path, {"prompt": "Hello, wörld! 🦊"})
@@ -83,7 +83,7 @@ def ask_tokens(talk: Talk) -> None:
 
 
 def ask_administration(talk: Talk) -> None:
-    """Aborting, emptying the cache, adapters of a server without any, experts of a model without any, weights."""
+    """Call administrative routes: abort, flush, adapters and experts of a model without any, weights."""
     with talk.group("administration"):
         talk.post("abort nobody", "/abort_request", {"rid": "nobody"})
         talk.post("abort all", "/abort_request", {"abort_all": True})
@@ -100,7 +100,7 @@ def ask_administration(talk: Talk) -> None:
 
 
 def ask_weights(talk: Talk, folder: str) -> None:
-    """Weights of nowhere, and the same weights again."""
+    """Update the weights from a missing folder, and from the folder of the same weights."""
     with talk.group("weights"):
         talk.post("the same version", "/update_weight_version", {"new_version": "default"})
         for path in ("/update_weights_from_disk", "/update_weights"):

@@ -28,12 +28,12 @@ from .stored import ask_responses, ask_storage
 from .structured import ask_constraints, ask_tools
 
 EXEMPT: dict[str, str] = {}
-"""Routes of the OpenAPI document that are not asked, with the reason; no route ends the server."""
+"""Routes of the OpenAPI document that no request is sent to, with the reason; no route ends the server."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A server and what it is asked."""
+    """A server that is recorded, and the function that sends its requests."""
 
     name: str
     flags: tuple[str, ...]
@@ -41,7 +41,7 @@ class Recorded:
 
 
 def recorded(tree: Tree, models: Path) -> Iterator[Recorded]:
-    """Every server; checkpoints are written below ``models`` when their turn comes."""
+    """Yield every server; its checkpoint is written below ``models`` just before."""
     yield Recorded("demo", (), ask_everything)
     seeded = ("--preferred-sampling-params", '{"sampling_seed": 1, "max_new_tokens": 4}')
     yield Recorded("refusals", seeded, ask_to_be_refused)
@@ -73,7 +73,7 @@ def recorded(tree: Tree, models: Path) -> Iterator[Recorded]:
 
 
 def ask_everything(talk: Talk) -> None:
-    """The demo model with the options that a user gets. Raises ``ValueError`` if a route is not covered."""
+    """Send all requests for the demo model with default options. Raises ``ValueError`` if a route is not covered."""
     document = talk.quietly("GET", "/openapi.json").json()
     ask_information(talk)
     ask_generation(talk)
@@ -92,7 +92,7 @@ def ask_everything(talk: Talk) -> None:
 
 
 def ask_to_be_refused(talk: Talk) -> None:
-    """What is wrong with requests; those that are served nevertheless are short and seeded."""
+    """Send faulty requests; those that are served nevertheless are short and seeded."""
     document = talk.quietly("GET", "/openapi.json").json()
     ask_out_of_range(talk)
     ask_wrong_types(talk, document)
@@ -100,7 +100,7 @@ def ask_to_be_refused(talk: Talk) -> None:
 
 
 def ask_small(talk: Talk) -> None:
-    """A few requests on each route that generates."""
+    """Send a few requests to each route that generates."""
     with talk.group("generation"):
         for name, more in {"greedy": {"temperature": 0}, "sampled": SAMPLED, "two": {**SAMPLED, "n": 2}}.items():
             talk.both(f"chat, {name}", CHAT, {"messages": FRANCE, "max_tokens": 10, "ignore_eos": True, **more})
@@ -116,7 +116,7 @@ def ask_small(talk: Talk) -> None:
 
 
 def ask_adapters(talk: Talk, folders: dict[str, Path]) -> None:
-    """Adapters by name, loaded and unloaded."""
+    """Ask for adapters by name, and load and unload them."""
     ask_small(talk)
     with talk.group("adapters"):
         chat = {"messages": FRANCE, "max_tokens": 8, "temperature": 0}
@@ -139,7 +139,7 @@ def ask_adapters(talk: Talk, folders: dict[str, Path]) -> None:
 
 
 def ask_with_keys(talk: Talk) -> None:
-    """Without a key, with wrong ones, with the key, and with the key of administrators."""
+    """Send requests without an API key, with wrong keys, with the key, and with the admin key."""
     keys = {"no key": {}, "wrong key": "Bearer wrong", "other scheme": "Basic eA==", "key": "Bearer secret"}
     keys |= {"admin key": "Bearer admin", "lower case": "bearer secret"}
     paths = "/health /ping /ready /readyz /v1/models /model_info /server_info /metrics /openapi.json /docs /v1/loads"
@@ -164,7 +164,7 @@ def ask_with_keys(talk: Talk) -> None:
 
 
 def ask_drafts(talk: Talk) -> None:
-    """Outputs that repeat themselves, which n-grams foresee."""
+    """Ask for repetitive outputs, which n-gram drafts predict."""
     ask_small(talk)
     repeated = "one two three four five six seven. " * 6 + "Again: one two three"
     with talk.group("repeated"):
@@ -183,7 +183,7 @@ def ask_drafts(talk: Talk) -> None:
 
 
 def ask_reasoning(talk: Talk) -> None:
-    """Chats and responses of a server with a parser of reasoning."""
+    """Ask for chats and responses of a server with a reasoning parser."""
     ask_small(talk)
     thoughtful = {"logit_bias": {}, "max_tokens": 60, "temperature": 0}
     with talk.group("reasoning"):
@@ -204,7 +204,7 @@ def ask_reasoning(talk: Talk) -> None:
 
 
 def ask_token_ids(talk: Talk) -> None:
-    """A server without a tokenizer."""
+    """Send requests to a server without a tokenizer."""
     with talk.group("token ids"):
         talk.both(
             "ids", GENERATE, {"input_ids": [304, 284], "sampling_params": {"temperature": 0, "max_new_tokens": 5}}
@@ -219,7 +219,7 @@ def ask_token_ids(talk: Talk) -> None:
 
 
 def ask_limits(talk: Talk) -> None:
-    """A server with narrow limits."""
+    """Send requests to a server with low limits."""
     ask_small(talk)
     with talk.group("limits"):
         talk.post("large body", GENERATE, {"text": "a" * 3000})
@@ -232,7 +232,7 @@ def ask_limits(talk: Talk) -> None:
 
 
 def ask_pooling_model(talk: Talk) -> None:
-    """Embeddings, scores and labels of a model that has them, and what it refuses."""
+    """Ask a pooling model for embeddings, scores and labels, and for tasks that it refuses."""
     ask_pooling(talk)
     with talk.group("generation"):
         talk.post("chat", CHAT, {"messages": FRANCE})
@@ -250,7 +250,7 @@ def ask_pooling_model(talk: Talk) -> None:
 
 
 def ask_about_images(talk: Talk) -> None:
-    """A vision-language model."""
+    """Send requests to a vision-language model."""
     ask_small(talk)
     images = {"wide": png(64, 24, 1), "tall": png(30, 70, 2), "broken": b"no image", "tiny": png(1, 1, 3)}
     with talk.group("images"):

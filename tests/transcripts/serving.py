@@ -1,4 +1,4 @@
-"""Servers of a tree, started as a user starts them, in a surrounding of their own."""
+"""Servers of a tree, started as users start them, with a clean environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 READY, TIMEOUT = " at http://", 180.0
-"""What the ready line contains, and the seconds that a server may take to write it."""
+"""Text of the ready line, and the seconds that a server may take to write it."""
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
 
 
@@ -25,23 +25,23 @@ class Tree:
 
     @property
     def program(self) -> str:
-        """The installed command."""
+        """Path of the installed command."""
         return str(self.root / ".venv" / "bin" / "sglang-plug")
 
     @property
     def python(self) -> str:
-        """The interpreter that has the tree installed."""
+        """Path of the interpreter in whose environment the tree is installed."""
         return str(self.root / ".venv" / "bin" / "python")
 
     def environment(self) -> dict[str, str]:
-        """Nothing of the caller's but where programs are."""
+        """Return the environment variables of the server, of which only a few come from the caller."""
         kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
         fixed = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "100", "TZ": "UTC"}
         state = {"XDG_STATE_HOME": str(self.scratch / "state"), "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", "")}
         return kept | fixed | {name: value for name, value in state.items() if value}
 
     def folder(self, name: str) -> Path:
-        """A new folder in the scratch folder."""
+        """Create a folder in the scratch folder, and return it."""
         path = self.scratch / name
         path.mkdir(parents=True, exist_ok=True)
         return path
@@ -49,7 +49,7 @@ class Tree:
 
 @contextlib.contextmanager
 def serving(tree: Tree, name: str, *flags: str) -> Iterator[str]:
-    """The address of a server, which is ended afterwards. Raises ``RuntimeError`` with its log if it does not start."""
+    """Yield the address of a server that ends with the block. Raises ``RuntimeError`` if the start fails."""
     folder = tree.folder(f"server-{name}")
     log = folder / "log.txt"
     command = [tree.program, "serve", "--port", "0", "--max-total-tokens", "8192", "--random-seed", "7", *flags]
@@ -80,7 +80,7 @@ def serving(tree: Tree, name: str, *flags: str) -> Iterator[str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a server and all that it started."""
+    """End a server and all of its processes."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(10)

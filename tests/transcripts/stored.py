@@ -1,4 +1,4 @@
-"""Responses, files and batches: what the server keeps between requests."""
+"""Recorded requests about objects that the server stores: responses, files and batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .structured import PERSON, WEATHER
 RESPONSES, FILES, BATCHES = "/v1/responses", "/v1/files", "/v1/batches"
 ASK = "What is the capital of France?"
 BATCH_TIMEOUT = 60.0
-"""Seconds until a batch counts as not ending."""
+"""Maximum seconds until a batch has ended."""
 CREATED: dict[str, dict[str, Any]] = {
     "greedy": {},
     "sampled": {**SAMPLED},
@@ -58,7 +58,7 @@ CREATED: dict[str, dict[str, Any]] = {
 
 
 def ask_responses(talk: Talk) -> None:
-    """Responses that are made, streamed, remembered, gone on with and deleted."""
+    """Create, stream, retrieve, continue and delete responses."""
     base = {"input": ASK, "max_output_tokens": 40, "temperature": 0}
     with talk.group("responses"):
         for name, more in CREATED.items():
@@ -97,7 +97,7 @@ def _lines(*bodies: dict[str, Any], url: str = CHAT) -> bytes:
 
 
 def _finished(talk: Talk, batch: str) -> None:
-    """Wait until a batch has ended, without recording."""
+    """Wait until a batch has ended, without recording the requests."""
     deadline = time.monotonic() + BATCH_TIMEOUT
     while talk.quietly("GET", f"{BATCHES}/{batch}").field("status") in ("validating", "in_progress", "finalizing"):
         if time.monotonic() > deadline:
@@ -106,7 +106,7 @@ def _finished(talk: Talk, batch: str) -> None:
 
 
 def ask_storage(talk: Talk) -> None:
-    """Files and batches, and what is wrong with them."""
+    """Create and read files and batches, valid and invalid ones."""
     body = {"messages": [{"role": "user", "content": ASK}], "max_tokens": 5, "temperature": 0}
     with talk.group("files"):
         talk.get("none yet", FILES)
@@ -150,7 +150,7 @@ def ask_storage(talk: Talk) -> None:
 
 
 def _run_batch(talk: Talk, name: str, body: dict[str, Any]) -> None:
-    """Start a batch, wait for its end, and read what it wrote."""
+    """Start a batch, wait for its end, and read its output files."""
     batch = talk.post(name, BATCHES, body)
     if batch.status != 200:
         return

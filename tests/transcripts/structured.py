@@ -1,4 +1,4 @@
-"""Constrained outputs of every grammar backend, calls of tools, and reasoning."""
+"""Recorded requests for constrained outputs of every grammar backend, tool calls, and reasoning."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ CHOICES: dict[str, Any] = {
 
 
 def ask_constraints(talk: Talk) -> None:
-    """Each kind of constraint with each backend, greedy and sampled; and what is refused."""
+    """Ask for each kind of constraint with each backend, greedy and sampled, and for refused constraints."""
     for backend in BACKENDS:
         with talk.group(f"constraints of {backend}"):
             for name, constraint in CONSTRAINTS.items():
@@ -126,7 +126,7 @@ def ask_constraints(talk: Talk) -> None:
 
 
 def ask_tools(talk: Talk) -> None:
-    """Tools with every choice; calls in the conversation; the routes that read calls and reasoning."""
+    """Ask for tool calls with every choice and with calls in the conversation, and for parsing of outputs."""
     with talk.group("tools"):
         base = {"messages": BOSTON, "max_tokens": 100, "temperature": 0, "tools": TOOLS}
         for name, choice in CHOICES.items():

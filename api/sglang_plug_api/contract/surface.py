@@ -47,7 +47,7 @@ class Item:
     bases: tuple[str, ...] = ()
     """Full names of public bases, and the names of bases from other libraries."""
     targets: tuple[str, ...] = ()
-    """Of a spec: full names of the public classes that its target implements or is given."""
+    """Full names of the public classes that the target of a spec implements or is given."""
     members: Mapping[str, Member] = field(default_factory=dict)
     """Members by name, without those of public bases."""
     deprecated: str = ""

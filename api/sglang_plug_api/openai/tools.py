@@ -19,15 +19,15 @@ class ToolSetup:
     """The tools of one request, and how it may use them."""
 
     parsing: ChatParsingOptions
-    """How outputs are parsed, unless the prompt says that constrained outputs have reasoning, too."""
+    """Options of the output parser, unless the prompt says that constrained outputs have reasoning, too."""
     template_tools: Sequence[Mapping[str, Any]] | None = None
-    """For the chat template."""
+    """Tools that the chat template puts into the prompt."""
     constraint: Constraint | None = None
-    """What the output must look like."""
+    """The constraint that the output must satisfy."""
 
 
 SCHEMA = "function.parameters"
-"""Where a tool has the schema of its arguments."""
+"""Path of the field of a tool with the schema of the tool's arguments."""
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 """Arguments of a tool that is not strict, together with strict ones."""
 

@@ -54,7 +54,7 @@ class ServerConfig:
 
     engine: EngineConfig = field(default_factory=EngineConfig)
     store: str = "sqlite"
-    """Where files, batches and stored responses are."""
+    """Name of the store that keeps files, batches and stored responses."""
     storage: StorageConfig = field(default_factory=StorageConfig)
     media: MediaLimits = field(default_factory=MediaLimits)
     """Limits for the images of one request."""
@@ -69,8 +69,8 @@ class ServerConfig:
     shared_storage: bool = False
     """Let every API key use the files, batches, responses and running requests of every other."""
     fairness_key: str = "auto"
-    """What tells callers apart that share the engine: ``api-key``, ``user`` or ``header:NAME``; ``auto``: the API key,
-    and ``user`` on a server without API keys."""
+    """The part of a request that identifies its caller for fair scheduling: ``api-key``, ``user`` or ``header:NAME``;
+    ``auto``: the API key, and ``user`` on a server without API keys."""
     key_weights: tuple[str, ...] = ()
     """``KEY=WEIGHT``: the fair share of a caller relative to others, whose weight is 1."""
     tenant_isolation: bool = False
@@ -115,7 +115,7 @@ class ServerConfig:
     engine_restart: bool = False
     """Start the engine again if it dies, instead of ending the server."""
     deployment: str = "process"
-    """Where engines run."""
+    """Name of the deployment that runs the engines."""
     replicas: int = 1
     """Number of engines behind this server; each of several is started again if it dies."""
     prefill_replicas: int = 0

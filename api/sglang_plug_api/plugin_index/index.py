@@ -49,7 +49,7 @@ class IndexEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     distribution: Annotated[Line, AfterValidator(_canonical)]
-    """Its name, as for pip."""
+    """Name of the distribution, as for pip."""
     kinds: Annotated[tuple[Kind, ...], Field(min_length=1)]
     """Kinds of its components."""
     summary: Line

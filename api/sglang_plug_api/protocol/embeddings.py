@@ -80,11 +80,11 @@ class RerankBody(TruncatedBody):
     texts: Annotated[Many[str], Field(max_length=MAX_DOCUMENTS)] | None = None
     """Instead of documents, as clients of Text Embeddings Inference write them; the answer is as they read it."""
     raw_scores: bool = False
-    """Of texts: scores of the model instead of those between 0 and 1."""
+    """Answer ``texts`` with the scores of the model instead of those between 0 and 1."""
     return_text: bool = False
-    """Of texts: return them."""
+    """Answer ``texts`` with each text next to its score."""
     truncate: bool | None = None
-    """Of texts: cut those that are too long."""
+    """Truncate those of ``texts`` that are too long."""
     top_n: Integer | None = Field(None, ge=1)
     return_documents: bool = True
     instruct: str | None = None

@@ -31,7 +31,7 @@ LogprobIds = Annotated[Many[TokenId], Field(max_length=MAX_LOGPROB_IDS)]
 
 State = Annotated[Many[Annotated[float, Field(strict=True)]], Field(min_length=1)]
 States = Annotated[Many[State], Field(min_length=1)]
-"""Of one prompt."""
+"""Input embeddings of one prompt, one vector for each token."""
 BATCH_DEPTH = 3
 
 

@@ -46,7 +46,7 @@ class GenerationBody(SamplingFields, ConstraintFields, SharedFields):
     response_format: dict[str, Any] | None = None
     structured_outputs: StructuredOutputs | None = None
     prompt_logprobs: Integer | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    """Also the likeliest tokens at every position of the prompt; not in a stream."""
+    """Return the likeliest tokens at every position of the prompt, too; not in a stream."""
     return_token_ids: bool | None = None
     return_prompt_token_ids: bool | None = None
     return_meta_info: bool | None = None

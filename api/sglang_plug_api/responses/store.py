@@ -49,7 +49,7 @@ class _Ended:
     events: EventLog | None
     """``None`` unless its events were asked for."""
     size: int = 0
-    """Its size and that of its events in bytes."""
+    """Size of the response and its events in bytes."""
 
 
 class MemoryResponses(ResponseStore):

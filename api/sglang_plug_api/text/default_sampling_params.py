@@ -27,7 +27,7 @@ ANY_MODEL: Mapping[str, Any] = {
     "max_total_tokens": UNBOUNDED,
     "vocab_size": UNBOUNDED,
 }
-"""How long outputs may be, and which tokens there are, is the model's to say."""
+"""Facts of a model without limits: at the start it is not known which lengths and token ids the model allows."""
 
 
 def default_sampling_params(params: Mapping[str, Any], fields: RequestFields | None = None) -> dict[str, Any]:

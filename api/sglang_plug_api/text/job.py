@@ -78,7 +78,7 @@ class Job:
     reasoning_prefix: ReasoningPrefix | None = None
     """Reasoning that may come before the part that ``constraint`` applies to."""
     reasoning: ReasoningBlock | None = None
-    """Where the output reasons; ``None`` if reasoning is not separated from the answer."""
+    """Markers of the reasoning in the output; ``None`` if reasoning is not separated from the answer."""
     priority: int = 0
     salt: str = ""
     adapter: str | None = None
@@ -241,7 +241,7 @@ class JobOutput:
     cached_tokens: int
     retractions: int
     loaded_tokens: tuple[tuple[str, int], ...] = ()
-    """Those of ``cached_tokens`` that came from KV stores, by the name of the store."""
+    """Number of the ``cached_tokens`` that came from KV stores, by the name of the store."""
     values: tuple[float, ...] = ()
     """Result of a pooling task."""
     drafts: DraftCounts | None = None

@@ -41,23 +41,23 @@ class TracingBackend:
         self.chat_template = chat_template
 
     def generate(self, prompt: Prompt, options: GenerationOptions) -> Completion:
-        """Refuse."""
+        """Raise ``LanguageError``: a traced program has no backend."""
         self._refuse()
 
     def stream(self, prompt: Prompt, options: GenerationOptions) -> Generator[Completion, None, None]:
-        """Refuse."""
+        """Raise ``LanguageError``: a traced program has no backend."""
         self._refuse()
 
     def select(self, prompt: Prompt, choices: Sequence[str], method: ChoicesMethod, temperature: float) -> Decision:
-        """Refuse."""
+        """Raise ``LanguageError``: a traced program has no backend."""
         self._refuse()
 
     def flush_cache(self) -> bool:
-        """Refuse."""
+        """Raise ``LanguageError``: a traced program has no backend."""
         self._refuse()
 
     def get_server_info(self) -> dict[str, Any]:
-        """Refuse."""
+        """Raise ``LanguageError``: a traced program has no backend."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

@@ -19,7 +19,7 @@ from sglang_plug_backends.quantization.matmul import pack_quantized
 Kind = Literal["4", "8", "e4m3"]
 KINDS: tuple[Kind, ...] = ("4", "8", "e4m3")
 SIZES = ((64, 128, 32), (130, 512, 128), (31, 256, 256), (40, 200, 200), (6144, 4096, 128), (4096, 14_336, 64))
-"""``(out, in, group)``"""
+"""Sizes of the checked matrices: output features, input features, and weights per scale."""
 HEIGHTS = (1, 3, 16, 17, 64, 65, 300)
 ROWS = (1, 8, 32, 64, 256, 2048)
 """Numbers of rows of timed products."""

@@ -39,8 +39,8 @@ def rows(device: str, *shapes: str, seconds_of: Time | None = None) -> dict[str,
                 times["library" if tiles is None else str(tiles)] = seconds
                 return seconds
 
-            made = RowProducts(definitions.silu_mul, timed, overlap=True)
-            multiply = (made.pack_gated if gated else made.pack_linear)(weight, None)
+            products = RowProducts(definitions.silu_mul, timed, overlap=True)
+            multiply = (products.pack_gated if gated else products.pack_linear)(weight, None)
             x = torch.randn(1, size_in, device=device, dtype=torch.bfloat16)
             wide = torch.nn.functional.linear(x.double(), weight.double())
             wide = definitions.silu_mul(wide) if gated else wide
@@ -58,7 +58,7 @@ def rows(device: str, *shapes: str, seconds_of: Time | None = None) -> dict[str,
 
 
 def _matrices(name: str) -> dict[str, tuple[int, int, bool]]:
-    """Yield rows, columns, and whether the first half is a gate, of the matrices in a decode step."""
+    """Return the size of each matrix in a decode step, and whether its first half is a gate, by name."""
     shape = SHAPES[name]
     heads = (shape.heads + 2 * shape.kv_heads) * shape.dim
     return {

@@ -1,4 +1,4 @@
-"""One shape for every refusal."""
+"""Every refusal has the same error format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON of answers with long lists: the same bytes, made in parts."""
+"""Answers with long lists are encoded in parts, to the same JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sglang_plug_api.answers.large_json import (
 
 
 class Counted:
-    """An entry for each item, and how many were made."""
+    """Makes an entry for each item, and counts the entries."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -102,7 +102,7 @@ async def test_plain_lists_are_made_in_parts() -> None:
 
     others = asyncio.ensure_future(other_requests())
     value = {"a": [{"b": entry.long(3 * PART)}, {}], "c": [1], "d": {"e": entry.long(2)}}
-    made = await plain_in_parts(value)
+    encoded = await plain_in_parts(value)
     others.cancel()
-    assert made == plain(value) and type(made["a"][0]["b"]) is list
+    assert encoded == plain(value) and type(encoded["a"][0]["b"]) is list
     assert {PART, 2 * PART} <= set(seen)

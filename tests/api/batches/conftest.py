@@ -1,4 +1,4 @@
-"""Batches to put into a store."""
+"""Fixtures that put batches into a store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["batch_record", "file_record", "storage"]
 
 @pytest.fixture(scope="session")
 def request_line() -> Callable[..., dict[str, Any]]:
-    """``request_line(number, **changes)``: one line of an input file."""
+    """Return a function that makes one line of an input file: ``request_line(number, **changes)``."""
 
     def make(number: int, **changes: Any) -> dict[str, Any]:
         body = {"prompt": f"prompt {number}"}
@@ -28,7 +28,7 @@ def request_line() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def add_input(storage: SQLiteStore, file_record: Callable[..., FileRecord]) -> Callable[..., Awaitable[None]]:
-    """``await add_input(lines)``: store the file ``input``."""
+    """Return a function that stores the file ``input``: ``await add_input(lines)``."""
 
     async def add(lines: list[Any]) -> None:
         content = await storage.create_content("input")

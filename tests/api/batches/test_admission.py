@@ -1,4 +1,4 @@
-"""Lines start only where nobody else wants to."""
+"""Tests of the admission of batch lines, which start only while no other requests wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sglang_plug_api.text.text_engine import TextEngine
 
 
 class Engine:
-    """What admission looks at."""
+    """A stand-in for ``TextEngine`` and its client that reports given numbers of requests to the admission."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -30,7 +30,7 @@ class Engine:
 
 
 class Setting:
-    """An admission, and the lines that were let in, in order."""
+    """An admission, and the lines that it admitted, in order."""
 
     def __init__(self, *, limit: int = 100, capacity: int = 8) -> None:
         self.engine = Engine()
@@ -56,7 +56,7 @@ class Setting:
 
 
 async def settle() -> None:
-    """Let every task that can go on do so."""
+    """Run the event loop until every task waits for something."""
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -164,7 +164,7 @@ async def test_lines_start_in_the_order_they_came() -> None:
     setting.engine.in_flight = 3
     tasks = [asyncio.create_task(setting.line("wide", 2)), asyncio.create_task(setting.line("narrow", 1))]
     await settle()
-    assert setting.started == []  # the narrow one would fit, but is second
+    assert setting.started == []  # the narrow line would fit, but lines start in order
     setting.engine.in_flight = 0
     setting.engine.step(waiting=0)
     await settle()

@@ -1,4 +1,4 @@
-"""One batch, with lines that answer as the test wants."""
+"""Tests of the job that runs one batch, with a route whose answers the test decides."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOW = 1000
 
 
 class Route:
-    """Answers lines; counts how often each ran, and how many at once."""
+    """A route that answers lines, and counts how often each ran and how many ran at once."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -131,7 +131,7 @@ StartBench = Callable[..., Awaitable[Bench]]
 
 @pytest.fixture
 def start(storage: SQLiteStore, add_input: AddInput, request_line: Make, batch_record: Make) -> StartBench:
-    """``await start(lines)``: a batch of so many lines, or of these lines."""
+    """Return a function that stores a batch of so many lines, or of these lines: ``await start(lines)``."""
 
     async def make(lines: int | list[Any], **changes: Any) -> Bench:
         await add_input([request_line(number) for number in range(lines)] if isinstance(lines, int) else lines)
@@ -321,7 +321,7 @@ async def test_a_full_queue_is_no_answer(start: StartBench) -> None:
 
 
 async def test_a_line_leaves_the_admission_until_it_is_tried_again(start: StartBench) -> None:
-    """Otherwise one that is refused for hours would keep lines of all batches from starting."""
+    """A refused line frees its place until it is retried, so that lines of other batches can start."""
     bench = await start(3)
     bench.slots = Slots(1)
     attempts = Counter[str]()
@@ -406,7 +406,7 @@ async def test_what_nobody_expected_fails_the_batch_without_details(start: Start
 
 
 async def test_a_storage_that_fails_leaves_the_batch_to_be_continued(start: StartBench) -> None:
-    """A disk that is full for a while must not end a batch that was accepted."""
+    """If the store fails for a while, for example because the disk is full, the batch is continued later."""
     bench = await start(20)
     path = bench.storage.folder / "batches.sqlite3"
 
@@ -436,14 +436,14 @@ async def test_an_input_whose_content_is_missing_fails_the_batch(start: StartBen
 async def test_two_servers_share_the_lines(start: StartBench) -> None:
     bench = await start(200)
     await asyncio.gather(*[(await bench.job(worker=name)).run() for name in ("a", "b")])
-    batch = await bench.run()  # the first that was not done while the other one validated
+    batch = await bench.run()  # a job may end early while the other one validates
     assert (batch.status, batch.completed, batch.failed) == ("completed", 200, 0)
     assert bench.ids(batch.output_file_id) == names(range(200))
     assert len(bench.route.ran) == len(set(bench.route.ran)) == 200
 
 
 async def test_lines_of_a_server_that_died_are_run_by_another(start: StartBench) -> None:
-    """It waits until the claims are over, and then runs what has no result, and nothing else."""
+    """Another server waits until the claims of the dead one expire, and then runs only the lines without a result."""
     bench = await start(100)
     await bench.move("in_progress")
     await bench.storage.add_results("batch_1", [LineResult(line=1, succeeded=True, payload=b"{}")], "dead")

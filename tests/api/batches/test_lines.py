@@ -1,4 +1,4 @@
-"""What may stand in an input file."""
+"""Tests of the validation of input files of batches."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Make = Callable[..., dict[str, Any]]
 
 
 async def parts(text: str, size: int) -> AsyncGenerator[bytes, None]:
-    """The content of a file as a store may give it."""
+    """Yield the content of a file in parts, as a store may."""
     content = text.encode()
     for start in range(0, len(content), size):
         yield content[start : start + size]
 
 
 def check(text: str, **limits: int) -> FileCheck:
-    """The faults of a file, which do not depend on the parts that its content comes in."""
+    """Return the faults of a file, and check that they do not depend on how its content is split."""
     options = {"max_lines": 1000, "max_bytes": 10_000, **limits}
     first, *others = (asyncio.run(check_file(parts(text, size), ENDPOINT, **options)) for size in (1, 7, 1000, 1 << 20))
     assert all(other == first for other in others)

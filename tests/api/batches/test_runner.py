@@ -1,4 +1,4 @@
-"""Who runs which batch."""
+"""Tests of the batch runner: which of several servers runs a batch, and for which callers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROUTE = "/v1/completions"
 
 
 class Server:
-    """A server of some model over the shared folder."""
+    """A server of a model with the shared storage folder."""
 
     def __init__(self, storage: SQLiteStore, model: str, now: Callable[[], float]) -> None:
         self.gate = GateState()
@@ -59,7 +59,7 @@ class Server:
 
 
 class Site:
-    """A folder and its servers; what the table says of the one batch."""
+    """A storage folder with one batch, and the servers that share it."""
 
     def __init__(self, storage: SQLiteStore, stack: AsyncExitStack) -> None:
         self.storage, self._stack = storage, stack
@@ -67,7 +67,7 @@ class Site:
     async def start(
         self, model: str = "demo", *, held: bool = False, now: Callable[[], float] = time.time, **attributes: Any
     ) -> Server:
-        """Start a server; lines wait for an answer if it is ``held``."""
+        """Start a server; if it is ``held``, lines wait for their answers."""
         server = Server(self.storage, model, now)
         if held:
             server.hold.clear()
@@ -90,7 +90,7 @@ class Site:
         return batch
 
     async def stays(self, server: Server, status: str) -> None:
-        """Whatever the servers do in a few rounds, the batch is not touched."""
+        """Check that the servers do not change the batch in a few rounds of polling."""
         for _ in range(5):
             server.runner.wake()
             await asyncio.sleep(0.02)
@@ -101,7 +101,7 @@ class Site:
 async def site(
     storage: SQLiteStore, add_input: Callable[..., Awaitable[None]], request_line: Make, batch_record: Make
 ) -> AsyncIterator[Site]:
-    """With a batch of twenty lines for the model ``demo``."""
+    """A site whose store has a batch of twenty lines for the model ``demo``."""
     await add_input([request_line(number) for number in range(20)])
     await storage.call(lambda store: store.add_batch(batch_record()))
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Figures of requests whose times are known."""
+"""Tests of the figures of a benchmark, with requests of known times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random prompts are the same for the same seed; conversations come from a file."""
+"""Tests of the prompts of a benchmark: random ones, which depend on the seed, and conversations from a file."""
 
 from __future__ import annotations
 

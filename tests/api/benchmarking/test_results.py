@@ -1,4 +1,4 @@
-"""The files of a benchmark: reports, plots and JSON."""
+"""Tests of the files that a benchmark writes: reports, plots and JSON."""
 
 from __future__ import annotations
 

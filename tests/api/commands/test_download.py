@@ -1,4 +1,4 @@
-"""``download`` fetches what serving needs from a hub, here one in this process, and only once."""
+"""``download`` fetches the files that serving needs from a hub, here one in this process, and each only once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNNEEDED = {"pytorch_model.bin": b"pickled", "notes.pdf": b"long"}
 
 
 def cut_offset(content: bytes) -> int:
-    """Where an answer ends that is cut: behind the first 10 MB, which the hub's library writes together."""
+    """Return the length of a truncated answer: more than the first 10 MB, which the hub's library writes at once."""
     return len(content) * 3 // 4
 
 
@@ -50,7 +50,7 @@ class Hub(BaseHTTPRequestHandler):
         self._answer()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Suppress the log."""
 
     def _answer(self) -> None:
         path = self.path.partition("?")[0]
@@ -98,7 +98,7 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub() -> Iterator[str]:
-    """The hub's address."""
+    """The address of the hub."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     for record in (Hub.sent, Hub.ranges, Hub.cut, Hub.held):
         record.clear()

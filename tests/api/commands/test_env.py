@@ -1,4 +1,4 @@
-"""The report has what an issue needs, and no secret."""
+"""The report of ``env`` has the facts that a bug report needs, and no secret."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ POLICY = "sglang_plug.EvictionPolicy"
 
 @pytest.fixture
 def next_version(tmp_path: Path) -> str:
-    """A file with a version in which eviction policies get a clock, and ``upload`` is gone."""
+    """A file with a contract version in which eviction policies receive a clock and ``upload`` is removed."""
     present = read_surface(PRESENT)
     items = {name: item for name, item in present.items.items() if name != "sglang_plug.upload"}
     method = Member("method", "(self, node: NodeStats, now: float) -> Any", required=True)

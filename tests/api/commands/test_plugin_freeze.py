@@ -46,7 +46,7 @@ def test_a_server_starts_with_its_lock_file(
         "@hookimpl\ndef register_cache_policies():\n    yield EvictionSpec(name='mine', target=f'{__name__}:Mine')\n"
         "class Mine:\n    def eviction_priority(self, node): return node.used\n",
     )
-    command = [sys.executable, "-m", "sglang_plug", "plugins", "freeze", "--plugin", policy]  # as the server is started
+    command = [sys.executable, "-m", "sglang_plug", "plugins", "freeze", "--plugin", policy]  # the flags of the server
     lock = tmp_path / "plugins.json"
     lock.write_text(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
     options = ("--device", "cpu", "--plugin", policy, "--eviction-policy", "mine", "--locked", str(lock))

@@ -23,7 +23,7 @@ contract = ">=99.0,<100"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Serves an index, a redirect to it, and one that is too large."""
+    """Serves an index, a redirect to it, and an index that is too large."""
 
     def do_GET(self) -> None:
         if self.path == "/moved":

@@ -1,4 +1,4 @@
-"""``sglang-plug plugins test`` runs the conformance tests of what an installed plugin declares."""
+"""``sglang-plug plugins test`` runs the conformance tests of the components that an installed plugin declares."""
 
 from __future__ import annotations
 

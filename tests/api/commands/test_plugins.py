@@ -1,4 +1,4 @@
-"""``list``, ``show``, ``check`` and ``doctor`` tell what is plugged in and what is wrong with it."""
+"""Tests of the actions ``list``, ``show``, ``check`` and ``doctor``, which report plugins and their faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``serve`` builds the configuration and hands it to the server."""
+"""``serve`` builds the configuration and passes it to the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Served = list[tuple[ServerConfig, Plugins]]
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Served:
-    """What the server was asked to serve; it answers with status 5."""
+    """Arguments of the calls of ``serve``, which is replaced by a stub that returns exit status 5."""
     calls: Served = []
     stub = ModuleType("sglang_plug_api.lifecycle.server")
     stub.serve = lambda config, plugins: calls.append((config, plugins)) or 5  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Versions come from metadata."""
+"""Versions come from the metadata of the distributions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Putting the application together: routes of plugins, who may claim what, errors, the document."""
+"""Tests of building the application: routes of plugins, their precedence, errors, the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BUILT_IN = Plugins.discover().names("route")
 
 @pytest.fixture
 async def client_of(text_engine: Any, discover: Any, plugin_file: Any) -> AsyncIterator[Callable[..., Any]]:
-    """``client_of(*routes, path=…, …)``: a client of an app with these built-in routes and one of a plugin."""
+    """Yield a function that makes a client of an app with some built-in routes and one route of a plugin."""
     clients: list[httpx.AsyncClient] = []
 
     def make(*routes: str, path: str = "/extra", auth: str = "user", tasks: Any = (), **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which key opens which routes."""
+"""Tests of authentication: the routes that each kind of API key may call."""
 
 from __future__ import annotations
 

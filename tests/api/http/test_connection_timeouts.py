@@ -1,4 +1,4 @@
-"""When a connection is given up, with a clock that is turned by hand."""
+"""Tests of connection timeouts, with timers that the test controls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEAD = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n"
 
 
 class Timer:
-    """A timer that somebody set; the test lets it run out."""
+    """A timer of the event loop, which ends when the test calls ``run_out``."""
 
     def __init__(self, seconds: float, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.seconds, self.is_cancelled = seconds, False
@@ -34,7 +34,7 @@ class Timer:
 
 
 class Loop:
-    """What the protocol asks of an event loop."""
+    """A stand-in for an event loop with the methods that the protocol calls; timers end only at ``run_out``."""
 
     def __init__(self) -> None:
         self.timers: list[Timer] = []
@@ -54,7 +54,7 @@ class Loop:
 
 
 class Transport(asyncio.Transport):
-    """A socket that remembers whether it was closed."""
+    """A transport that records whether it was closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Transport(asyncio.Transport):
 
 
 def connect(limit: ConnectionLimit | None = None) -> tuple[Any, Loop, Transport]:
-    """A connection that was just opened, with thirty seconds for a head and twenty for taking an answer."""
+    """Return a new connection with timeouts of thirty seconds for a head and twenty for sending an answer."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError("nothing runs here")
@@ -138,7 +138,7 @@ async def test_a_whole_head_ends_the_wait_and_the_next_one_begins_another() -> N
 
 
 def answer(protocol: Any) -> None:
-    """The request at hand gets an empty answer."""
+    """Send an empty answer to the current request."""
     for event in (h11.Response(status_code=200, headers=[(b"content-length", b"0")]), h11.EndOfMessage()):
         protocol.conn.send(event)
     protocol.cycle.response_complete = True
@@ -163,7 +163,7 @@ async def test_an_upgraded_connection_is_left_alone() -> None:
 
 
 def stall(protocol: Any, transport: Transport, unsent: int) -> None:
-    """An answer of which so many bytes find no room in the system."""
+    """Send an answer of which so many bytes do not fit into the send buffer."""
     protocol.data_received(HEAD)
     transport.unsent = unsent
     protocol.pause_writing()
@@ -171,7 +171,7 @@ def stall(protocol: Any, transport: Transport, unsent: int) -> None:
 
 async def test_an_answer_that_nobody_takes_is_given_up() -> None:
     protocol, loop, transport = connect()
-    assert transport.limits == (0, 0)  # so that every byte that waits is told
+    assert transport.limits == (0, 0)  # so that the protocol is paused for every unsent byte
     stall(protocol, transport, 1000)
     assert loop.waiting == [20.0]
     loop.timers[-1].run_out()
@@ -185,7 +185,7 @@ async def test_an_answer_that_is_taken_slowly_is_not() -> None:
         transport.unsent = unsent
         loop.timers[-1].run_out()
         assert not transport.aborted
-    loop.timers[-1].run_out()  # nothing since the last look
+    loop.timers[-1].run_out()  # nothing was sent since the last timer
     assert transport.aborted
 
 

@@ -1,4 +1,4 @@
-"""Ambiguous requests are rejected however their bytes are cut; plain ones are read as h11 reads them."""
+"""Ambiguous requests are rejected however their bytes are split; others are read as by h11."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def read(connection: h11.Connection, pieces: list[bytes]) -> tuple[bytes, bool]:
-    """The body of the first request, and whether all of it is there. Raises ``h11.RemoteProtocolError``."""
+    """Return the body of the first request, and whether it is complete. Raises ``h11.RemoteProtocolError``."""
     body = b""
     for piece in pieces:
         connection.receive_data(piece)
@@ -26,7 +26,7 @@ def read(connection: h11.Connection, pieces: list[bytes]) -> tuple[bytes, bool]:
 
 
 def outcome(data: bytes, cuts: list[int]) -> tuple[bytes, bool] | str:
-    """What a strict connection makes of ``data`` in pieces."""
+    """Return what a strict connection reads from ``data``, which arrives in parts that end at ``cuts``."""
     offsets = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     pieces = [data[start:end] for start, end in zip(offsets, offsets[1:], strict=False) if end > start]
     try:

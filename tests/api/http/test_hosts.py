@@ -1,4 +1,4 @@
-"""Which hosts requests may name."""
+"""Tests of the host policy: the values that requests may have in their ``Host`` header."""
 
 from __future__ import annotations
 

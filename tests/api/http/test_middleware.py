@@ -1,4 +1,4 @@
-"""Request ids, draining, and limits of bodies."""
+"""Tests of the middleware: request ids, draining, and limits of bodies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def body(data: bytes, more: bool = False) -> Message:
 async def call(
     app: Any, messages: Iterable[Message] = (), headers: Iterable[tuple[bytes, bytes]] = ()
 ) -> list[Message]:
-    """What ``app`` sends to a client that sends ``messages`` and then nothing more."""
+    """Return the messages that ``app`` sends to a client that sends ``messages`` and then nothing more."""
     sent: list[Message] = []
     waiting = iter(messages)
 
@@ -133,8 +133,10 @@ async def test_the_gate_counts_and_closes() -> None:
 
 
 async def cancelled(kind: bytes | None, closing: bool) -> Any:
-    """What a client gets whose request is cancelled, after the head of an answer of this content type if there is one;
-    or the error that passes the gate."""
+    """Cancel a request, after the head of an answer of content type ``kind`` unless that is ``None``.
+
+    Return the messages that the client receives, or the error that passes the gate.
+    """
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if kind is not None:
@@ -172,7 +174,7 @@ async def test_the_gate_counts_down_after_an_error() -> None:
 
 
 async def answered_id(own: Iterable[tuple[bytes, bytes]], headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The only ``x-request-id`` of an answer whose route sends the headers ``own``."""
+    """Return the only ``x-request-id`` of an answer whose route sends the headers ``own``."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": list(own)})
@@ -202,7 +204,7 @@ async def test_what_would_spoil_a_header_or_the_log_is_no_id(header: bytes) -> N
 
 
 class Panic(BaseException):
-    """As a library written in Rust raises."""
+    """An error that is no ``Exception``, like the panics that libraries written in Rust raise."""
 
 
 @pytest.mark.parametrize("error", [Panic("x"), ValueError("x")])

@@ -1,4 +1,4 @@
-"""Pages of other origins cannot change anything, whichever plugin's route they call."""
+"""Web pages of other origins cannot change anything through the route of any plugin."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 async def client_of(text_engine: Any, discover: Any, plugin_file: Any) -> AsyncIterator[Callable[..., Any]]:
-    """``client_of(**options)``: a client of an application with a plugin's routes."""
+    """Yield a function that makes a client of an application with a plugin's routes: ``client_of(**options)``."""
     clients: list[httpx.AsyncClient] = []
 
     def make(**options: Any) -> httpx.AsyncClient:

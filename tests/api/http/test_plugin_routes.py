@@ -1,4 +1,4 @@
-"""Routes of plugins that FastAPI does not guard itself, and those of nested routers."""
+"""Tests of the authentication of plugin routes for which FastAPI runs no dependencies, and of nested routers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ KEYS = {"api_keys": ("key",), "admin_api_key": "admin"}
 
 @pytest.fixture
 def app_of(text_engine: Any, discover: Any, plugin_file: Any) -> Callable[..., Any]:
-    """``app_of(auth, more="", …)``: an app with the routes of the plugin only; ``more``: a line of its ``build``."""
+    """Return a function that makes an app with only the plugin's routes; ``more`` is a line of their ``build``."""
 
     def make(auth: str, more: str = "", **options: Any) -> Any:
         file = plugin_file("extra", ROUTES.replace("AUTH", auth).replace("MORE", more))

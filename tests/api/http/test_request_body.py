@@ -1,4 +1,4 @@
-"""Reading bodies: content types, emptiness, JSON, the model."""
+"""Tests of reading request bodies: content types, empty bodies, JSON, validation."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ LIMITS = {"texts and names": MAX_TEXTS, "lists and objects": MAX_CONTAINERS, "fi
 
 @pytest.mark.parametrize("kind", MANY)
 async def test_what_is_slow_to_read_is_bounded(kind: str) -> None:
-    """As many as are allowed are read; one more is not, and the model never sees it."""
+    """A body with the maximum number of entries is read; one more is refused before the model validates the body."""
     limit = LIMITS.get(kind, MAX_ENTRIES)
     body = await read_body(request_of(json.dumps({"count": 1, "nested": MANY[kind](limit)}).encode()), Body)
     assert len(body.nested) >= limit - 2
@@ -182,6 +182,6 @@ async def test_texts_may_be_full_of_signs() -> None:
 
 
 async def test_an_unterminated_string_is_scanned_once() -> None:
-    """A search for the end of the string that restarts at each quote would take quadratic time: hours."""
+    """The end of a string is searched for only once: a search that restarts at each quote would take quadratic time."""
     with pytest.raises(ApiError, match="not valid JSON|Invalid JSON"):
         await read_body(request_of(b'{"nested": "' + b"[" * MAX_CONTAINERS + rb"\"" * (1 << 22)), Body)

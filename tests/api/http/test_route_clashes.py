@@ -1,4 +1,4 @@
-"""No route answers instead of another plugin's."""
+"""No route of a plugin answers requests for a route of another plugin."""
 
 from __future__ import annotations
 

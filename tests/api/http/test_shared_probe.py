@@ -1,4 +1,4 @@
-"""However many ask, the model is asked once at a time."""
+"""Concurrent health probes share one request to the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sglang_plug_api.http.shared_probe import REUSE_SECONDS, SharedProbe
 
 
 class Model:
-    """A model whose answers wait for ``answers``."""
+    """A model whose answers wait for the event ``answers``."""
 
     def __init__(self) -> None:
         self.calls, self.now = 0, 0.0

@@ -1,4 +1,4 @@
-"""Answers that end with their client, and streams that are always closed."""
+"""Answers end when the client disconnects, and their streams are always closed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sglang_plug_api.http.streaming import (
 
 
 class Source:
-    """A stream of values that knows whether it was closed; an exception among the values is raised."""
+    """A stream of values that records whether it was closed; an exception among the values is raised."""
 
     def __init__(self, *values: Any, endless: bool = False) -> None:
         self.values, self.endless, self.closed, self.taken = values, endless, False, 0
@@ -46,7 +46,7 @@ class Source:
 
 
 class Connection:
-    """The server's side of one client."""
+    """The ASGI connection of one client."""
 
     def __init__(self, *, fails_after: int | None = None) -> None:
         self.sent: list[Any] = []

@@ -1,4 +1,4 @@
-"""A backend without a model, and a server that says what a test wants."""
+"""Fixtures: a backend without a model, and a server whose answers the test decides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT = 240.0
 
 
 class FakeBackend:
-    """Answers ``reply(prompt)``; remembers what it was asked, and how many asked at the same time."""
+    """A backend that answers ``reply(prompt)``, and records prompts and the maximum number of concurrent calls."""
 
     def __init__(self, template: str = "chatml") -> None:
         self.chat_template = template_named(template)
@@ -55,7 +55,7 @@ class FakeBackend:
 
 @pytest.fixture
 def backend() -> Iterator[FakeBackend]:
-    """The default backend of the test."""
+    """A fake backend, which is the default backend during the test."""
     fake = FakeBackend()
     set_default_backend(fake)
     yield fake
@@ -63,7 +63,7 @@ def backend() -> Iterator[FakeBackend]:
 
 
 class Answering(ThreadingHTTPServer):
-    """Says what ``answers`` has for a path: a status and a body, or a function of the request's body."""
+    """A server with an answer for each path: a status and a body, or a function of the request's body."""
 
     daemon_threads = True
 
@@ -98,12 +98,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing on stderr."""
+        """Suppress the log."""
 
 
 @pytest.fixture
 def answering() -> Iterator[Answering]:
-    """A server of the test's own."""
+    """A server whose answers the test decides."""
     server = Answering()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -1,4 +1,4 @@
-"""The three ways to choose, on hand-made log-probabilities."""
+"""Tests of the three methods of choosing, with hand-made log-probabilities."""
 
 from __future__ import annotations
 

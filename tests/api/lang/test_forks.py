@@ -1,4 +1,4 @@
-"""States that part: forks, and copies."""
+"""Tests of forks and copies of states."""
 
 from __future__ import annotations
 

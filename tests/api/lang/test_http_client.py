@@ -1,4 +1,4 @@
-"""Errors of a server in the server's words."""
+"""Tests of the HTTP client, whose errors contain the message of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images from wherever they are."""
+"""Tests of images from files, addresses, data and objects."""
 
 from __future__ import annotations
 

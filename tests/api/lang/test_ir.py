@@ -1,4 +1,4 @@
-"""Expressions are values; options fall back on defaults."""
+"""Tests of expressions, which are compared by value, and of options with defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server under the package's name."""
+"""Tests of starting the server under the name of the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs: arguments, options, batches, streams, backends."""
+"""Tests of programs: arguments, options, batches, streams, backends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sglang_plug_lang import (
 
 @function
 def ask(s: Any, question: str, temperature_of: str = "room") -> str:
-    """Asks."""
+    """Ask a question about a temperature."""
     s += user(question + temperature_of)
     s += assistant(gen("answer"))
     return question
@@ -30,7 +30,7 @@ def ask(s: Any, question: str, temperature_of: str = "room") -> str:
 
 def test_a_program_looks_like_its_function() -> None:
     assert isinstance(ask, Function)
-    assert (ask.__name__, ask.__doc__) == ("ask", "Asks.")
+    assert (ask.__name__, ask.__doc__) == ("ask", "Ask a question about a temperature.")
 
 
 def test_the_returned_value_is_kept(backend: Any) -> None:

@@ -1,4 +1,4 @@
-"""Thoughts and answers."""
+"""Tests of the separation of reasoning and answer."""
 
 from __future__ import annotations
 

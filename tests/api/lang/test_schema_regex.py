@@ -1,4 +1,4 @@
-"""Regular expressions of schemas: they match what the schema allows, and nothing else."""
+"""Regular expressions of schemas match exactly the documents that the schema allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting, awaiting and ending processes of servers."""
+"""Tests of starting server processes, waiting for them and ending them."""
 
 from __future__ import annotations
 

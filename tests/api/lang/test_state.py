@@ -1,4 +1,4 @@
-"""States: text, messages, variables, scopes, errors."""
+"""Tests of states: text, messages, variables, scopes, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates against the text that the models were trained on, and how they are found."""
+"""Tests of chat templates: the text that models were trained on, and the selection by model name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers for documents and scripts, under SGLang's names."""
+"""Tests of helpers for documents and scripts, under SGLang's names."""
 
 from __future__ import annotations
 

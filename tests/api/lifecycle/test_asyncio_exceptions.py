@@ -1,4 +1,4 @@
-"""A server without file descriptors says so, but not a thousand times."""
+"""A server that runs out of file descriptors logs that once instead of a thousand times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heavy imports and waiting while declaring are measured in a fresh process and blamed on the right plugin."""
+"""Heavy imports and delays of declarations are measured in a new process and attributed to the right plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limit of open files, looked at in processes of their own."""
+"""Tests of the limit of open files, in separate processes."""
 
 from __future__ import annotations
 

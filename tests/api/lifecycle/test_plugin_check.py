@@ -1,4 +1,4 @@
-"""A component that does not keep its contract is found before anybody selects it."""
+"""``plugins check`` finds components that break their contract before they are selected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table says who declares what and whether it can be used."""
+"""The table of plugins shows which plugin declares a component, and whether the component is usable."""
 
 from __future__ import annotations
 

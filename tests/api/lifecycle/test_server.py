@@ -1,4 +1,4 @@
-"""Assembling the text side of a started engine, and what is refused before it starts."""
+"""Tests of assembling the server over a started engine, and of options that are refused before the start."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def info(scripted: Any, plugins: Any, tmp_path: Any) -> Mapping[str, Any]:
 
 
 class Starting:
-    """An engine that starts when ``until`` is set, or never."""
+    """An engine client that starts when the event ``until`` is set, or never."""
 
     def __init__(self, until: threading.Event) -> None:
         self.until, self.starting = until, False
@@ -297,7 +297,7 @@ def test_an_address_that_is_none(plugins: Any) -> None:
 
 @pytest.fixture
 def start_server() -> Iterator[Callable[..., ThreadServer]]:
-    """Start servers in this process, which end after the test."""
+    """Yield a function that starts servers in this process, which end after the test."""
     servers: list[ThreadServer] = []
 
     def start(*flags: str) -> ThreadServer:
@@ -310,7 +310,7 @@ def start_server() -> Iterator[Callable[..., ThreadServer]]:
 
 
 def test_what_was_loaded_is_ignored_by_the_garbage_collector(capsys: pytest.CaptureFixture[str]) -> None:
-    """A full collection of it takes tenths of a second, and a large body brings one about."""
+    """Loaded objects are frozen, because a full collection, which a large body causes, takes tenths of a second."""
     announce = inspect.signature(serve).parameters["announce"].default
     before = gc.get_freeze_count()
     loaded = [[number] for number in range(1000)]

@@ -1,4 +1,4 @@
-"""A server without a socket, as something other than uvicorn runs it."""
+"""Tests of a server without a socket, as programs other than uvicorn run it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The deadline of a process that is told to stop, each in a process of its own."""
+"""Tests of the deadline of a process that is asked to stop, each in a separate process."""
 
 from __future__ import annotations
 

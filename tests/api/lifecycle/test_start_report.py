@@ -1,4 +1,4 @@
-"""The block at the start names each choice with its reason, and hides secrets."""
+"""The report at the start names each choice with its reason, and hides secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images from addresses, from a server of this process: limits, redirects, and where connections lead."""
+"""Tests of fetching images from a server in this process: limits, redirects, and the addresses of connections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def answer(body: bytes = BODY, status: str = "200 OK", **headers: str) -> bytes:
 
 
 class Site:
-    """Answers from a table; what is not there gets 404. Records the heads of its requests."""
+    """A server that answers from a table, otherwise with 404, and records the heads of requests."""
 
     def __init__(self, answers: dict[str, bytes]) -> None:
         self.answers, self.requests = answers, list[str]()
@@ -196,7 +196,7 @@ async def test_proxies_of_the_environment_are_not_used(site: Site, monkeypatch: 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of ``pictures.test``, self-signed, with its key in the same file."""
+    """File with a self-signed certificate of ``pictures.test`` and its private key."""
     folder = tmp_path_factory.mktemp("certificate")
     key, chain, both = (folder / name for name in ("key.pem", "chain.pem", "both.pem"))
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=pictures.test"

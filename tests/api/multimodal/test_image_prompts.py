@@ -1,4 +1,4 @@
-"""Prompts with images: how many are prepared, in what order, and what happens to what goes wrong."""
+"""Tests of the preparation of prompts with images: limits, order and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sglang_plug_api.service.gather import gather
 
 
 class Processor:
-    """One token for each image, whose array is the file; remembers how many threads were here."""
+    """A media processor with one token for each image, which records the maximum number of concurrent threads."""
 
     def __init__(self) -> None:
         self.running, self.max_running, self._lock = 0, 0, threading.Lock()
@@ -87,7 +87,7 @@ async def test_fetched_images_count_until_they_are_used() -> None:
         for _ in range(MAX_CONCURRENT_FETCHES):
             fetched = await stack.enter_async_context(prompts.fetched(images(Uploaded())))
         waiting = asyncio.ensure_future(prompts.prompt([9], images(Uploaded())))
-        prompt = await prompts.prompt([9], fetched)  # their bytes are here, so nothing is fetched for them
+        prompt = await prompts.prompt([9], fetched)  # already fetched, so it does not wait
         assert prompt.media[0].arrays["x"].data == b"uploaded" and not waiting.done()
     assert len((await waiting).media) == 1
 
@@ -96,12 +96,15 @@ async def test_images_that_need_no_fetch_do_not_count() -> None:
     prompts = image_prompts()
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(MAX_CONCURRENT_FETCHES + 1):
-            given = images(b"one")
-            assert await stack.enter_async_context(prompts.fetched(given)) == given
+            uploaded = images(b"one")
+            assert await stack.enter_async_context(prompts.fetched(uploaded)) == uploaded
 
 
 async def becomes(prompts: ImagePrompts, count: int) -> bool:
-    """True once so many bytes are left: the thread that made a prompt lets go of it a moment later."""
+    """Wait for prepared prompts of ``count`` bytes, and return whether they came.
+
+    The thread that made a prompt frees it a moment later.
+    """
     for _ in range(1000):
         gc.collect()
         if prompts.prepared.bytes == count:

@@ -1,4 +1,4 @@
-"""Images that requests point at are fetched, or refused by their address."""
+"""Images that requests refer to are fetched, or refused because of their address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sglang_plug_api.options.config import MediaSourcesConfig
 
 
 class Uploaded:
-    """A file of so many bytes; remembers how many are read together."""
+    """An uploaded file of so many bytes, which records the maximum number of concurrent reads."""
 
     def __init__(self, size: int = 10) -> None:
         self.size, self.running, self.max_running = size, 0, 0

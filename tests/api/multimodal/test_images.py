@@ -1,4 +1,4 @@
-"""Images in requests: where they may stand, and what is refused."""
+"""Tests of images in requests: the fields that may contain them, and the refused ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files below the one folder that was named, and nothing that a link or two dots lead to."""
+"""Requests may read files below the configured folder, but nothing that symbolic links or ``..`` lead to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BODY = b"what the file holds"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a file, next to one that is not to be read."""
+    """A folder with a file, next to a file that must not be read."""
     (tmp_path / "secret.png").write_bytes(b"secret")
     inside = tmp_path / "images"
     (inside / "deep er").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Files and pictures become what a request carries."""
+"""Files and image objects become image data of a request."""
 
 from __future__ import annotations
 

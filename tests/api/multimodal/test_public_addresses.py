@@ -1,4 +1,4 @@
-"""Special-purpose addresses are never public, however they are written into another address."""
+"""Special-purpose addresses are never public, even if they are embedded in another address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ special_v6 = st.sampled_from(SPECIAL_V6).flatmap(lambda network: st.ip_addresses
 
 
 def embeddings(address: ipaddress.IPv4Address) -> list[ipaddress.IPv6Address]:
-    """The IPv6 addresses that lead to ``address``: mapped, compatible, translated, NAT64, 6to4, Teredo."""
+    """Return the IPv6 addresses that embed ``address``: mapped, compatible, translated, NAT64, 6to4, Teredo."""
     number = int(address)
     prefixes = {"::ffff:0:0": 0, "::": 0, "::ffff:0:0:0": 0, "64:ff9b::": 0, "64:ff9b:1::": 0, "2002::": 80}
     shifted = [

@@ -1,4 +1,4 @@
-"""Only hosts that were named, only where they may be, and one reading of an address for both questions."""
+"""URLs need an allowed host and an allowed network, and both rules parse the URL in the same way."""
 
 from __future__ import annotations
 

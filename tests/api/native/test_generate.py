@@ -1,4 +1,4 @@
-"""``Generation``: bodies of ``/generate`` to answers."""
+"""Tests of ``Generation``, which turns bodies of ``/generate`` into answers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_finish_reasons(text_engine: Any) -> None:
 async def test_shared_parameters_are_completed_once(
     text_engine: Any, scripted: Any, compiled_patterns: list[Sequence[str]]
 ) -> None:
-    """However many prompts there are: patterns take long to compile, and schemas may be large."""
+    """Parameters that prompts share are completed once: patterns take long to compile, and schemas may be large."""
     schema = {"type": "object"}
     params = {"max_new_tokens": 2, "stop_regex": "x+", "json_schema": schema}
     await answer(text_engine(), text=["a", "bb", "c"], sampling_params=params)
@@ -227,7 +227,7 @@ async def test_each_prompt_may_have_its_own_salt(text_engine: Any, scripted: Any
 
 
 async def test_an_empty_id_is_none(text_engine: Any, scripted: Any) -> None:
-    """Two requests with an empty id must not have the same."""
+    """A request with an empty id gets a new id, like one without an id."""
     engine = text_engine()
     assert len((await answer(engine, text="a", rid=""))["meta_info"]["id"]) == 32
     first, second = await answer(engine, text=["a", "b"], rid=["", "x"])

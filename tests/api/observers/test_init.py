@@ -1,4 +1,4 @@
-"""Which observers are built in."""
+"""Tests that the built-in observers can be loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines for prefill and decode batches."""
+"""Tests of the log lines for prefill and decode batches."""
 
 from __future__ import annotations
 

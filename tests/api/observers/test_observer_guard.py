@@ -1,4 +1,4 @@
-"""Observers that fail hurt nobody and are named."""
+"""Observers that raise errors are named in the log, and do not affect requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics: names, kinds, and what moves them."""
+"""Tests of the Prometheus metrics: names, types, and the events that change them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def observer() -> PrometheusObserver:
 
 
 def values(observer: PrometheusObserver) -> dict[str, float]:
-    """Sample -> value, of those with the model's label alone."""
+    """Return the values of the samples whose only label is the model."""
     families = text_string_to_metric_families(observer.text().decode())
     samples = [sample for family in families for sample in family.samples]
     return {
@@ -133,7 +133,7 @@ def test_a_request_that_ended_is_forgotten(observer: PrometheusObserver) -> None
 
 
 def labels_of(observer: PrometheusObserver, name: str) -> list[dict[str, str]]:
-    """The labels of each sample of a metric."""
+    """Return the labels of each sample of a metric."""
     families = text_string_to_metric_families(observer.text().decode())
     return [sample.labels for family in families for sample in family.samples if sample.name == f"sglang:{name}"]
 
@@ -160,7 +160,7 @@ def adapters_info(running: str, value: float = 5.0) -> MetricGauge:
 
 def test_facts_of_extensions_replace_earlier_ones(observer: PrometheusObserver) -> None:
     observer.on_step(step(gauges=(adapters_info("a"), adapters_info("b"))))
-    observer.on_step(step())  # they come about once per second
+    observer.on_step(step())  # extensions report gauges only about once per second
     assert [labels["running"] for labels in labels_of(observer, "adapters_info")] == ["a", "b"]
     observer.on_step(step(gauges=(adapters_info("b", 7.0),)))
     assert labels_of(observer, "adapters_info") == [{"model_name": "demo", "running": "b"}]

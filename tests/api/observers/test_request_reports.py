@@ -1,4 +1,4 @@
-"""What observers are told of requests."""
+"""Tests of the reports about requests that observers receive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine in this process."""
+"""Tests of the offline engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What chat and completions share: jobs, running them, usage, envelopes."""
+"""Tests of the code that chat and completions share: making and running jobs, usage, response objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests set for the chat template."""
+"""Tests of the variables that requests set for the chat template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passwords in options are not shown."""
+"""Passwords in options are hidden."""
 
 from __future__ import annotations
 

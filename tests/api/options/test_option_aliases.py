@@ -1,4 +1,4 @@
-"""Command lines of other servers get an answer that leads on."""
+"""Command lines of other servers get errors that name the options of this server."""
 
 from __future__ import annotations
 

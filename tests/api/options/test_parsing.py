@@ -33,7 +33,7 @@ NOT_OPTIONS = {
     "engine.parallel.replica",
     "engine.parallel.replicas",
 }
-"""Fields that follow from other options."""
+"""Fields of the configuration that are derived from other options."""
 
 
 @pytest.fixture(autouse=True)
@@ -51,11 +51,11 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Plugins:
     names = {of.kind: of.__name__ for hook in set(hooks.values()) for of in spec_types(hook)}
     source = "from sglang_plug.plugins.specs import *\nfrom sglang_plug import hookimpl\n"
     for hook in sorted({hooks[kind] for kind in kinds}):
-        made = [names[kind] for kind in kinds if hooks[kind] == hook]
+        specs = [names[kind] for kind in kinds if hooks[kind] == hook]
         source += (
-            f"@hookimpl\ndef {hook}():\n    for made in ({', '.join(made)},):\n"
+            f"@hookimpl\ndef {hook}():\n    for spec in ({', '.join(specs)},):\n"
             "        for name in ('sample1', 'sample2', 'sample3'):\n"
-            "            yield made(name=name, target='nowhere:nothing')\n"
+            "            yield spec(name=name, target='nowhere:nothing')\n"
         )
     file.write_text(source)
     return Plugins.discover(PluginOptions(files=(str(file),), strict=True))
@@ -72,7 +72,7 @@ def configured(plugins: Plugins, *argv: str) -> ServerConfig:
 
 
 def sample(option: Option, number: int) -> Any:
-    """A valid value; 1 is not the default, 2 is not 1, and 3 is not 2."""
+    """Return a valid value of an option; number 1 differs from the default, 2 from 1, and 3 from 2."""
     if option.choices:
         others = [choice for choice in option.choices if choice != option.default]
         return [*others, option.default][(number - 1) % len(option.choices)]
@@ -115,7 +115,7 @@ def test_every_field_has_exactly_one_option() -> None:
 
 
 def test_flags_are_the_golden_list(plugins: Plugins) -> None:
-    """An option that is renamed or removed breaks somebody's script: change the list knowingly."""
+    """The flags equal the golden list, because renamed or removed options break scripts of users."""
     flags = sorted(flags_of(parser_of(plugins)))
     assert "\n".join(flags) + "\n" == GOLDEN_FLAGS.read_text()
 
@@ -152,7 +152,7 @@ def test_command_line_before_environment_before_file(
 
 
 IMPLIED = {"skip_tokenizer_init": ("engine.backends.grammar",)}
-"""Grammars are made of what the tokens stand for."""
+"""Fields that an option changes besides its own: without a tokenizer there can be no grammar backend."""
 
 
 @pytest.mark.parametrize("option", FIELDS, ids=lambda option: option.key)

@@ -1,4 +1,4 @@
-"""Index files are checked entry by entry, and the built-in one lists the plugins of this repository."""
+"""Index files are checked entry by entry, and the built-in index lists the plugins of this repository."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENTRY = {
 
 
 def index(folder: Path, **fields: str | None) -> str:
-    """Write an index with one entry; a field that is ``None`` is left out."""
+    """Write an index with one entry, without the fields that are ``None``, and return its path."""
     lines = [f"{name} = {value}" for name, value in {**ENTRY, **fields}.items() if value is not None]
     file = folder / "index.toml"
     file.write_text("\n".join(["[[plugins]]", *lines]))

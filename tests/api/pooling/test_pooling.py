@@ -1,4 +1,4 @@
-"""Prompts of pooling requests: their lengths, and how they are joined."""
+"""Tests of the prompts of pooling requests: their lengths, and the joining of pairs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ ENGINE: Any = SimpleNamespace(info={"context_length": 3})
 
 
 def test_no_prompt_is_made_after_one_that_is_too_long() -> None:
-    made = []
+    lengths = []
 
     def prompts() -> Iterator[list[int]]:
         for length in (2, 3, 4, 1):
-            made.append(length)
+            lengths.append(length)
             yield [0] * length
 
     with pytest.raises(ApiError, match=r"documents\[2\]: The input \(4 tokens\) is longer") as caught:
         fitting(ENGINE, prompts(), 4, "documents")
     assert (caught.value.param, caught.value.code) == ("documents", "context_length_exceeded")
-    assert made == [2, 3, 4]
+    assert lengths == [2, 3, 4]
     assert fitting(ENGINE, iter([[1], [2, 3]]), 2, "documents") == [[1], [2, 3]]
 
 
@@ -58,7 +58,7 @@ def test_what_is_cut_before_it_is_joined_is_the_same(side: Side, item_first: boo
 
 
 class Read(list[int]):
-    """Token ids that note the threads in which they are read."""
+    """Token ids that record the threads in which they are read."""
 
     threads: ClassVar[list[threading.Thread]] = []
 
@@ -77,7 +77,7 @@ async def test_many_token_ids_are_read_in_a_thread(text_engine: Any) -> None:
 
 
 async def test_a_probe_counts_for_no_caller(text_engine: Any, scripted: Any) -> None:
-    """Not for the one whose request asked for the health, nor does it have that request's deadline."""
+    """A health probe has neither the caller nor the deadline of the request that asked for the health."""
     set_request_context(RequestContext("user", deadline_ms=5000))
     with acting_as(Caller("key")):
         await probe_model(text_engine(), (0,), new_tokens=1)

@@ -1,4 +1,4 @@
-"""How fields that both servers know differ here from SGLang's and vLLM's, by route."""
+"""Differences of fields between this server and SGLang or vLLM, where both know the field, by route."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ DIFFERENCES = {
         "tools": "custom tools",
     },
 }
-"""Route -> fields -> how they differ."""
+"""The difference of each field, by route."""
 
 REFUSED_VALUES = {
     "/generate": {
@@ -91,4 +91,4 @@ REFUSED_VALUES = {
     "/v1/completions": {"suffix": "use a prompt that holds it"},
     "/v1/score": {"return_token_logprobs": "use `token_ids_logprob` on `/generate`"},
 }
-"""Route -> fields that its body declares, of which every value that asks for something is refused -> why."""
+"""The reason for each declared field of which every value with an effect is refused, by route."""

@@ -90,7 +90,7 @@ NOT_OFFERED = {
     "the tokenizer's files are in the checkpoint": "/tokenizer_info",
     "use structured outputs": "/v1/decisions /v1/systemone",
 }
-"""Reason -> endpoints that are not offered."""
+"""Endpoints that are not offered, by reason."""
 
 RERANK_FORMS = (
     "a list, as SGLang's; `/v2/rerank`, `?format=jina`, Cohere's clients and bodies with `truncate_prompt_tokens` get "
@@ -113,4 +113,4 @@ DIFFERENCES = {
     "/v1/load_lora_adapter": "needs the admin key, if there is one",
     "/v1/unload_lora_adapter": "needs the admin key, if there is one",
 }
-"""Endpoint -> how it differs."""
+"""The difference of each endpoint that this server offers in another form."""

@@ -12,22 +12,22 @@ VLLM_VERSION = "0.32"
 
 @dataclass(frozen=True)
 class RequestModel:
-    """A request that both servers, or one of them, and this one know."""
+    """A request that this server and at least one of SGLang and vLLM serve."""
 
     location: str
-    """Its path, or ``sampling_params``, which is part of the body of ``/generate``."""
+    """Path of the route, or ``sampling_params``, which is part of the body of ``/generate``."""
     schema: str
-    """The schema of its body here."""
+    """Name of the schema of the body at this server."""
     body: Mapping[str, Any]
     """A body that passes validation."""
     sglang: str
-    """Fields of SGLang, some of its later versions included; empty if it has no such request."""
+    """Fields of SGLang, including some of later versions; empty if SGLang has no such request."""
     vllm: str
     """Fields of vLLM."""
 
     @property
     def names(self) -> list[str]:
-        """Return the fields of both, each once, in alphabetic order."""
+        """Return the fields of both servers without duplicates, in alphabetic order."""
         return sorted({*self.sglang.split(), *self.vllm.split()})
 
 
@@ -361,4 +361,4 @@ HARMLESS = {
     "shapes of adapters are read from their files": "is_3d_lora_weight",
     "features need not be switched on": "betas",
 }
-"""Reason -> fields that are accepted without effect, because they cannot change an answer."""
+"""Fields that are accepted without effect, because they cannot change an answer, by reason."""

@@ -1,4 +1,4 @@
-"""Numbers that are numbers, and foreign fields that would silently do nothing."""
+"""Tests of the base class of bodies: strict numbers, and unknown fields that would have no effect."""
 
 from __future__ import annotations
 

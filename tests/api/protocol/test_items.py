@@ -1,4 +1,4 @@
-"""Items of ``/v1/responses`` as messages."""
+"""Tests of the conversion of items of ``/v1/responses`` to messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields of other servers and routes: refused by name, or proven to ask for nothing."""
+"""Fields of other servers and routes are refused by name unless their value has no effect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BODIES: Mapping[type[RequestBody], Mapping[str, Any]] = {
 
 
 def declared(body: RequestBody) -> dict[str, Any]:
-    """The fields that the class of a body declares; nothing looks at others."""
+    """Return the fields that the class of a body declares."""
     return body.model_dump(include=set(type(body).model_fields))
 
 
@@ -83,7 +83,7 @@ def register_logits_processors():
 def test_a_field_of_a_processor_of_this_server_gets_the_remedy_of_its_route(
     tmp_path: Path, body: type[RequestBody], remedy: str, blocked: tuple[str, ...]
 ) -> None:
-    """Not that of other servers, where no plugin has the field."""
+    """The remedy is that of the route, not the one for fields of other servers that no plugin of this server has."""
     assert "watermark" in body.misplaced
     (tmp_path / "marker.py").write_text(WATERMARK_PLUGIN)
     plugins = Plugins.discover(PluginOptions(files=(str(tmp_path / "marker.py"),), block=blocked))

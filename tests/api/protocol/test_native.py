@@ -1,4 +1,4 @@
-"""Bodies of ``/generate``."""
+"""Tests of the validation of bodies of ``/generate``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of chat and completions."""
+"""Tests of the validation of bodies of chat and completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of the input items of a response."""
+"""Tests of the pages of the input items of a response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ITEMS = 5
 @pytest.mark.parametrize("order", ["asc", "desc"])
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_pages_end_though_several_items_have_one_id(order: str, limit: int) -> None:
-    """A page begins behind an id; with the same id everywhere it would be the same page again and again."""
+    """Paging ends although a page begins after an id that several items have."""
     messages = [{"type": "message", "id": "same", "role": "user", "content": f"{n}"} for n in range(ITEMS)]
     items = full_items(ResponsesBody.model_validate({"input": messages}).input)
     read, after = [], None

@@ -1,4 +1,4 @@
-"""Uploaded images are shown only to those who may use the file."""
+"""Uploaded images are shown only to callers who may use the file."""
 
 from __future__ import annotations
 

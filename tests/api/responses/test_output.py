@@ -1,4 +1,4 @@
-"""The items of a response while they grow."""
+"""Tests of the output items of a response while they are generated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sglang_plug_api.responses.output import Output
 
 
 def grown(*events: Any, whole: bool = True) -> tuple[list[tuple[Any, ...]], list[str]]:
-    """Names of what was shown, with the item's index, and each item's type and status."""
+    """Return names and item indices of the emitted events, and type and status of each item."""
     output = Output()
     emitted = [item for event in events for item in output.add(event)]
     emitted += output.finish(whole=whole)

@@ -1,4 +1,4 @@
-"""Remembered responses stay within their bounds, and the right ones are forgotten."""
+"""Stored responses stay within the limits of the store, which removes the least recently used ones."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_bounds_and_contents(actions: list[tuple[str, int, int]], limit: int, li
 
 
 def large(id: str, entry: Callable[[Any], Any] = str, **more: Any) -> ResponseRecord:
-    """A response with a list that is encoded in parts, so that others may use the store meanwhile."""
+    """Return a response with a list that is encoded in parts, so that other tasks can use the store meanwhile."""
     return ResponseRecord(id=id, answer={"list": LargeList(range(4 * PART), entry)}, **more)
 
 
@@ -95,15 +95,15 @@ async def test_a_response_is_deleted_while_its_size_is_found_out() -> None:
 
 
 async def test_others_are_served_while_a_size_is_found_out() -> None:
-    made, seen = list[int](), list[int]()
+    entries, seen = list[int](), list[int]()
 
     async def others() -> None:
         while True:
-            seen.append(len(made))
+            seen.append(len(entries))
             await asyncio.sleep(0)
 
     def entry(item: int) -> int:
-        made.append(item)
+        entries.append(item)
         return item
 
     serving = asyncio.ensure_future(others())
@@ -117,7 +117,7 @@ async def total_size(responses: Mapping[str, ResponseRecord]) -> int:
 
 
 async def compare(actions: list[tuple[str, int, int]], limit: int, limit_bytes: int) -> None:
-    """Compare with a model: it keeps the most recently used responses that fit."""
+    """Compare the store with a model that keeps the most recently used responses that fit."""
     store = MemoryResponses(limit, limit_bytes)
     model: OrderedDict[str, ResponseRecord] = OrderedDict()
     for action, number, size in actions:

@@ -1,4 +1,4 @@
-"""Responses that one server generates and another one reads, cancels and deletes."""
+"""Tests of responses that one server generates and another one reads, cancels and deletes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Serve = Callable[[], ResponsesService]
 
 
 class Sharing(StoreWrapper):
-    """A store whose responses belong to several servers."""
+    """A store whose responses several servers share."""
 
     def __init__(self, responses: ResponseStore) -> None:
         super().__init__(SQLiteStore(StoreContext()))
@@ -45,7 +45,7 @@ class Sharing(StoreWrapper):
 
 
 class RecordingResponses(MemoryResponses):
-    """A store that knows which responses are not generated any more."""
+    """A store that records which responses are no longer being generated."""
 
     def __init__(self) -> None:
         super().__init__(100, 1 << 20)
@@ -59,7 +59,7 @@ class RecordingResponses(MemoryResponses):
 
 @pytest.fixture
 def memory() -> RecordingResponses:
-    """The responses of all servers of a test."""
+    """The responses that all servers of a test share."""
     return RecordingResponses()
 
 
@@ -258,7 +258,7 @@ async def test_a_server_finishes_responses_before_it_stops_if_others_can_read_th
 
 
 class Failing(MemoryResponses):
-    """A store that is away for some calls."""
+    """A store that is unavailable for a number of calls."""
 
     def __init__(self, failures: int) -> None:
         super().__init__(100, 1 << 20)
@@ -309,7 +309,7 @@ async def test_events_are_stored_once_the_store_is_back(
 
 
 class Encoding(MemoryResponses):
-    """A store that encodes what it gets, as those do that keep it outside of the process."""
+    """A store that encodes responses, as stores outside of the process do."""
 
     def __init__(self) -> None:
         super().__init__(100, 1 << 20)
@@ -341,7 +341,7 @@ async def test_a_store_gets_json(text_engine: Callable[..., Any]) -> None:
 
 
 class Slow(MemoryResponses):
-    """A store that takes a moment, as one behind a network does."""
+    """A store with a delay, like one behind a network."""
 
     async def put(self, response: ResponseRecord, seconds: float = 0.0) -> None:
         await asyncio.sleep(0.01)
@@ -358,7 +358,7 @@ async def test_responses_that_start_at_the_same_time_are_limited_together(text_e
 
 
 class Faulty(MemoryResponses):
-    """A store with a fault that is none of ``StorageError``."""
+    """A store that raises an error other than ``StorageError``."""
 
     async def append_events(self, id: str, events: Sequence[ResponseEvent]) -> None:
         raise ValueError("a fault")

@@ -1,4 +1,4 @@
-"""Tokens and the texts that they made."""
+"""Tests of the mapping between tokens and the text that they were decoded to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def spans_of(*pieces: str | bytes) -> TokenSpans[str | bytes]:
 
 
 @pytest.mark.parametrize(
-    ("pieces", "text", "made", "remaining"),
+    ("pieces", "text", "expected", "remaining"),
     [
         (["a", "b", "c"], "ab", ["a", "b"], ["c"]),
         (["</think>", "a"], "a", ["a"], []),
@@ -29,9 +29,9 @@ def spans_of(*pieces: str | bytes) -> TokenSpans[str | bytes]:
     ],
     ids=str,
 )
-def test_what_made_a_text(pieces: list[Any], text: str, made: list[Any], remaining: list[Any]) -> None:
+def test_pieces_of_a_text_are_taken(pieces: list[Any], text: str, expected: list[Any], remaining: list[Any]) -> None:
     spans = spans_of(*pieces)
-    assert spans.take(text) == made
+    assert spans.take(text) == expected
     assert spans.take_all() == remaining
     assert spans.take_all() == []
 

@@ -1,4 +1,4 @@
-"""The application in this process, over an engine in a thread, with the demo model."""
+"""Fixtures: applications in this process, over an engine in a thread, with the demo model."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ TIMEOUT = 240.0
 
 
 class App:
-    """An application, called from tests without a running event loop; options as of ``sglang-plug serve``.
+    """An application that tests call without a running event loop, with options of ``sglang-plug serve``.
 
-    ``client`` makes the client of the engine; ``None``: one of an engine in a thread.
+    Args:
+        client: makes the client of the engine; ``None``: an engine in a thread.
     """
 
     def __init__(self, client: Callable[[EngineLaunch], EngineClient] | None = None, **options: Any) -> None:
@@ -44,29 +45,29 @@ class App:
         self.client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=TIMEOUT)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Await something in the application's loop."""
+        """Run a coroutine in the event loop of the application."""
         return self.runner.run(work)
 
     def begin(self, path: str, body: Any) -> Streaming:
-        """POST, and read the answer as it comes; to be called in the application's loop."""
+        """Send a POST request whose answer is read as it arrives; call this in the application's event loop."""
         return Streaming(self.application, path, body)
 
     def get(self, path: str, **more: Any) -> httpx.Response:
-        """GET."""
+        """Send a GET request."""
         return self.run(self.client.get(path, **more))
 
     def post(self, path: str, body: Any = None, **more: Any) -> httpx.Response:
-        """POST a JSON body."""
+        """Send a POST request with a JSON body."""
         return self.run(self.client.post(path, json=body, **more))
 
     def answer(self, path: str, body: Any = None) -> Any:
-        """The JSON of a POST that must succeed."""
+        """Return the JSON answer to a POST request, which must succeed."""
         response = self.post(path, body)
         assert response.status_code == 200, response.text
         return response.json()
 
     def refusal(self, path: str, body: Any, status: int = 400) -> dict[str, Any]:
-        """The nested error of a POST that must be refused."""
+        """Return the nested error of a POST request, which must be refused."""
         response = self.post(path, body)
         assert response.status_code == status, response.text
         error: dict[str, Any] = response.json()["error"]
@@ -74,7 +75,7 @@ class App:
         return error
 
     def is_whole(self) -> bool:
-        """No request in the engine, and no KV slot lost."""
+        """Return True if the engine has no request, and every KV slot is free or cached."""
         info = self.run(self._engine.control("info"))
         slots = info["slots"]
         return (info["running"], info["waiting"], slots["free"] + slots["cached"]) == (0, 0, slots["capacity"])
@@ -88,7 +89,7 @@ class App:
 
 @pytest.fixture(scope="session")
 def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., App]]:
-    """``apps(**options)``: an application, the same one for the same options."""
+    """Yield a function that makes one application for each set of options: ``apps(**options)``."""
     started: list[App] = []
 
     @functools.cache
@@ -103,15 +104,15 @@ def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., App
 
 @pytest.fixture(scope="session")
 def app(apps: Callable[..., App]) -> App:
-    """With default options."""
+    """The application of the demo model with default options."""
     return apps()
 
 
 @pytest.fixture
 def scripted_application(text_engine: Any) -> Callable[..., FastAPI]:
-    """``scripted_application(tool_call_parser=…, …)``: an application whose engine is ``scripted``.
+    """Return a function that makes an application over ``scripted``: ``scripted_application(tool_call_parser=…, …)``.
 
-    ``files`` are those of plugins.
+    ``files`` are one-file plugins.
     """
     installed = Plugins.discover()
 
@@ -127,14 +128,14 @@ def scripted_application(text_engine: Any) -> Callable[..., FastAPI]:
 async def scripted_client(
     scripted_application: Callable[..., FastAPI],
 ) -> AsyncIterator[Callable[..., httpx.AsyncClient]]:
-    """``scripted_client(tool_call_parser=…, reasoning_parser=…)``: asks an application whose engine is ``scripted``."""
-    made: list[httpx.AsyncClient] = []
+    """Yield a function that makes a client of an application over ``scripted``, see ``scripted_application``."""
+    clients: list[httpx.AsyncClient] = []
 
     def make(*names: str, **options: Any) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(scripted_application(*names, **options), raise_app_exceptions=False)
-        made.append(httpx.AsyncClient(transport=transport, base_url="http://localhost"))
-        return made[-1]
+        clients.append(httpx.AsyncClient(transport=transport, base_url="http://localhost"))
+        return clients[-1]
 
     yield make
-    for client in made:
+    for client in clients:
         await client.aclose()

@@ -1,4 +1,4 @@
-"""A client of an application that runs in the same event loop."""
+"""A streaming client of an application in the same event loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Streaming:
-    """One answer, read as it comes by a client that may leave."""
+    """One answer that is read as it arrives, by a client that may disconnect."""
 
     def __init__(self, application: Any, path: str, body: Any) -> None:
         self._raw = json.dumps(body).encode()
@@ -20,7 +20,7 @@ class Streaming:
         self.task = asyncio.ensure_future(application(scope, self._receive, self._send))
 
     async def until(self, text: str) -> bytes:
-        """What has come, once ``text`` is in it."""
+        """Wait until ``text`` was received, and return everything received so far."""
         while text.encode() not in self.received:
             assert not self.task.done(), self.received
             self._news.clear()
@@ -28,12 +28,12 @@ class Streaming:
         return self.received
 
     async def end(self) -> bytes:
-        """The whole answer."""
+        """Wait for the end of the answer, and return everything received."""
         await self.task
         return self.received
 
     async def leave(self) -> None:
-        """Close the connection, and wait until the application has noticed."""
+        """Close the connection, and wait until the application has ended."""
         self._left.set()
         await self.task
 

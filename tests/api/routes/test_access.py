@@ -1,4 +1,4 @@
-"""Several keys, and pages of other origins."""
+"""Tests of access with several API keys, and from web pages of other origins."""
 
 from __future__ import annotations
 

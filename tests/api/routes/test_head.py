@@ -1,4 +1,4 @@
-"""HEAD is answered as GET, without a body."""
+"""HEAD requests are answered like GET requests, without a body."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which routes are built in, and who may call them."""
+"""Tests of the built-in routes: each can be built, and has the expected level of authentication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers with many log-probabilities: made in parts, with the same content, and no part of them twice."""
+"""Answers with many log-probabilities are encoded in parts, with the same content, and each part only once."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_others_are_served_while_a_response_is_encoded(
     scripted_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ask(method: str, path: str, **more: Any) -> tuple[str, int]:
-        """Return the answer, and how often other tasks had their turn meanwhile."""
+        """Return the answer, and how often other tasks ran meanwhile."""
         turns = 0
 
         async def others() -> None:
@@ -92,11 +92,11 @@ async def test_others_are_served_while_a_response_is_encoded(
     again, turns_in_parts = await ask("GET", path)
     assert again == created and turns_in_parts >= turns_of_read + positions
     _, turns_in_parts = await ask("POST", "/v1/responses", json=body)
-    assert turns_in_parts >= turns + 2 * positions  # of the answer, and of its size in the store
+    assert turns_in_parts >= turns + 2 * positions  # for the answer, and for its size in the store
 
 
 class CountingDecoder(LettersDecoder):
-    """Counts the tokens that it decodes."""
+    """A decoder that counts the tokens it decodes."""
 
     def __init__(self, skip_special: bool, decoded: Counter[int]) -> None:
         super().__init__(skip_special)
@@ -108,7 +108,7 @@ class CountingDecoder(LettersDecoder):
 
 
 class CountingLetters(Letters):
-    """Counts the texts of tokens that it returns, and the tokens that its decoders decode."""
+    """A tokenizer that counts the tokens whose text is looked up or decoded."""
 
     def __init__(self) -> None:
         self.pieces, self.decoded = list[int](), Counter[int]()

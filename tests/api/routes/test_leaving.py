@@ -1,4 +1,4 @@
-"""Clients that leave before their answer has begun."""
+"""Tests of clients that disconnect before their answer has begun."""
 
 from __future__ import annotations
 

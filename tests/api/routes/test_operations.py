@@ -1,4 +1,4 @@
-"""Routes for those who run the server: health, information, models, metrics, the cache, the document."""
+"""Tests of routes for operators: health, information, models, metrics, cache, OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--quantization`` on the demo model: what the server says of it, and how far its answers move."""
+"""Tests of ``--quantization`` with the demo model: the reported format, and the error of log-probabilities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GREEDY = {"temperature": 0.0, "max_new_tokens": 6}
 
 
 def measured(**options: Any) -> tuple[list[float], str]:
-    """Log-probabilities of two texts' tokens, and a greedy answer."""
+    """Return log-probabilities of the tokens of two texts, and a greedy answer."""
     with Engine(device="cpu", max_total_tokens=2048, **options) as engine:
         answers = [engine.generate(text, GREEDY, return_logprob=True, logprob_start_len=0) for text in TEXTS]
         capital = engine.generate("The capital of France is", GREEDY)

@@ -1,4 +1,4 @@
-"""``/ready`` and ``/readyz``: may a load balancer send requests here?"""
+"""Tests of ``/ready`` and ``/readyz``, by which load balancers decide whether to send requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def draining(app: Any) -> Iterator[Any]:
-    """The application while the server stops."""
+    """The application of a server that is draining."""
     app.gate.closing = True
     yield app
     app.gate.closing = False

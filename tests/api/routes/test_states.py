@@ -1,4 +1,4 @@
-"""Prompts that are states instead of tokens: ``input_embeds`` of ``/generate``."""
+"""Tests of ``input_embeds`` of ``/generate``: prompts of embeddings instead of tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ZEROS = [0.0] * WIDTH
 
 @pytest.fixture(scope="module")
 def states_of(app: Any) -> Callable[[str], list[list[float]]]:
-    """``states_of(text)``: what the first layer gets for its tokens."""
+    """Return a function that computes the input embeddings of a text: ``states_of(text)``."""
     table = load_file(Path(app.info["model_path"]) / "model.safetensors")["model.embed_tokens.weight"].float()
     return lambda text: table[app.engine.tokenizer.encode(text)].tolist()  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""The names of new plugins."""
+"""Tests of the names of new plugins."""
 
 from __future__ import annotations
 

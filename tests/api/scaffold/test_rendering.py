@@ -1,4 +1,4 @@
-"""Templates: one for each kind of components, complete, and valid Python."""
+"""Each kind of components has a template, whose output is complete and valid Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each API key is a caller of its own; which of them see what others own."""
+"""Each API key is a separate caller, and only some callers see objects of others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEYS = ServerConfig(api_keys=("a", "b"), admin_api_key="admin")
 
 
 def caller_with(*headers: tuple[bytes, bytes], config: ServerConfig = KEYS) -> Caller:
-    """Who a route takes a request with these headers to be from."""
+    """Return the caller that a route derives from the headers of a request."""
 
     async def serve() -> Caller:
         await guard("user", config)(Request({"type": "http", "headers": list(headers)}))

@@ -1,4 +1,4 @@
-"""The first failure ends the rest."""
+"""The first task that fails cancels the others."""
 
 from __future__ import annotations
 

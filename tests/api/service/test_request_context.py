@@ -1,4 +1,4 @@
-"""Callers are told apart by key, user or header, and the engine gets no key."""
+"""Callers are identified by API key, user or header, and the engine receives no key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests with more sequences than the queue can have, even if it is empty."""
+"""Requests with more sequences than the queue can hold are refused even if the queue is empty."""
 
 from __future__ import annotations
 

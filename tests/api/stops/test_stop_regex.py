@@ -1,4 +1,4 @@
-"""Regular expressions that end an output: where the first match ends, in time linear in the text."""
+"""Tests of regular expressions as stop conditions: the end of the first match, in time linear in the text."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PATTERNS = (
 
 
 def first_end(pattern: str, text: str) -> int | None:
-    """Where the earliest match ends, found by trying every prefix."""
+    """Return the offset at which the earliest match ends, found by trying every prefix."""
     return next((end for end in range(1, len(text) + 1) if re.search(pattern, text[:end])), None)
 
 
 def matched(patterns: list[str], text: str, size: int = 1) -> tuple[int | None, str | None]:
-    """Where the first match ends if the text comes in pieces of ``size``, and what matched."""
+    """Return the end of the first match if the text arrives in parts of ``size`` characters, and what matched."""
     matcher = PatternMatcher(StopPatterns(patterns))
     for start in range(0, len(text), size):
         if (end := matcher.feed(text[start : start + size])) is not None:
@@ -84,5 +84,5 @@ def test_many_patterns_share_the_limit() -> None:
     "pattern", ["(a+)+b", "(a|a)*b", "(a|aa)+b", "(.*)*x", "([ab]*a[ab]{90}){2}c", "(a?){60}a{60}b"]
 )
 def test_patterns_that_backtrack_for_ever_elsewhere_are_searched_once(pattern: str) -> None:
-    """Backtracking would take longer than the age of the universe for each of these texts."""
+    """Patterns for which backtracking takes exponential time are searched in linear time."""
     assert matched([pattern], "ab"[0] * 3000, 5) == (None, None)

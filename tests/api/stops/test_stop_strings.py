@@ -1,4 +1,4 @@
-"""Stop strings across pieces: the same text comes out however it is cut."""
+"""Tests of stop strings: the output does not depend on how the text is split."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STOPS = st.lists(st.text("ab ", min_size=1, max_size=4), max_size=4)
 
 
 def feed(matcher: StopMatcher, pieces: list[str]) -> str:
-    """What comes out of ``pieces``."""
+    """Feed ``pieces`` to the matcher, and return its output."""
     output = ""
     for piece in pieces:
         output += matcher.feed(piece)
@@ -26,7 +26,7 @@ def feed(matcher: StopMatcher, pieces: list[str]) -> str:
 
 
 def expected(text: str, stops: list[str], keep: bool) -> tuple[str, str | None]:
-    """Cut at the stop string that is complete first; of those, the one that begins first, then the longest."""
+    """Cut the text at the stop string that ends first; of several, at the one that begins first."""
     for end in range(1, len(text) + 1):
         matches = [(text[:end].find(stop), stop) for stop in stops if stop in text[:end]]
         if matches:
@@ -57,7 +57,7 @@ def test_nothing_is_lost_or_repeated_however_the_text_is_cut(text: str, stops: l
 
 
 def expected_after(text: str, stops: list[str], early: int) -> str:
-    """Cut at the stop string that is complete first, but behind the first ``early`` characters."""
+    """Cut the text at the stop string that ends first after the first ``early`` characters."""
     for end in range(early + 1, len(text) + 1):
         if complete := [end - len(stop) for stop in stops if text[:end].endswith(stop)]:
             return text[: min(complete)]

@@ -1,4 +1,4 @@
-"""An open database, and a store in a folder of its own."""
+"""Fixtures: an open database, and a store in a new folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["batch_record", "file_record", "storage"]
 
 @pytest.fixture
 def open_store(tmp_path: Path) -> Iterator[Callable[..., Database]]:
-    """``open_store(**limits)``: the store of one database, opened again at each call."""
+    """Yield a function that opens the store of one database anew: ``open_store(**limits)``."""
     stores: list[Database] = []
 
     def start(*, max_files: int = 100, max_bytes: int = 10_000) -> Database:
@@ -30,7 +30,7 @@ def open_store(tmp_path: Path) -> Iterator[Callable[..., Database]]:
 
 @pytest.fixture
 def store(open_store: Callable[..., Database], file_record: Callable[..., FileRecord]) -> Database:
-    """A store with the file ``input``."""
+    """An open store with the file ``input``."""
     store = open_store()
     store.add_file(file_record("input"))
     return store

@@ -1,4 +1,4 @@
-"""What clients are told about the store, and what is in the log."""
+"""Tests of the errors that clients get from the store, and of the messages in the log."""
 
 from __future__ import annotations
 

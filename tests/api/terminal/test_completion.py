@@ -1,4 +1,4 @@
-"""The words that a shell offers: commands, actions, options and components of plugins."""
+"""Tests of shell completion: commands, actions, options and components of plugins."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_script_is_valid(shell: str, tmp_path: Path, capsys: pytest.CaptureF
     ],
 )
 def test_bash_completes(line: str, answer: list[str]) -> None:
-    """The function runs as bash calls it, and leaves its answer in COMPREPLY; a colon is a word of its own there."""
+    """Bash gets the completions in ``COMPREPLY``, although it splits words at colons."""
     program = f'sglang-plug() {{ {sys.executable} -m sglang_plug "$@"; }}\n'
     call = (
         'eval "$(sglang-plug completion bash)"\n'

@@ -1,4 +1,4 @@
-"""The state of a chat: what is sent, taken back and written."""
+"""Tests of the state of a chat in the terminal: sending, undoing and writing messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the fields of a request to one constraint."""
+"""Tests of the conversion of the fields of a request to one constraint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators may set for what requests leave out."""
+"""Tests of default sampling parameters, which operators set for fields that requests leave out."""
 
 from __future__ import annotations
 

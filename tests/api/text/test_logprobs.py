@@ -1,4 +1,4 @@
-"""Log-probabilities in three shapes."""
+"""Tests of the three formats of log-probabilities."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class BytesDecoder:
 
 
 def offsets(pieces: Iterable[Sequence[int]], **options: Any) -> list[int]:
-    made = TextOffsets(Bytes(), (), **{"skip_special": True, **options})  # type: ignore[arg-type]
-    return [offset for piece in pieces for offset in made.of_output(piece)]
+    text_offsets = TextOffsets(Bytes(), (), **{"skip_special": True, **options})  # type: ignore[arg-type]
+    return [offset for piece in pieces for offset in text_offsets.of_output(piece)]
 
 
 def test_special_tokens_that_are_left_out_have_no_characters() -> None:
@@ -111,12 +111,12 @@ def test_offsets_do_not_depend_on_the_pieces(cuts: list[int]) -> None:
 
 
 def test_special_tokens_that_the_echo_lacks_have_no_characters() -> None:
-    made = TextOffsets(Bytes(), (), "ab", skip_special=True)  # type: ignore[arg-type]
-    assert made.of_prompt([300, *b"ab"]) == [0, 0, 1]
-    assert made.of_output([301, 99]) == [2, 2]
+    text_offsets = TextOffsets(Bytes(), (), "ab", skip_special=True)  # type: ignore[arg-type]
+    assert text_offsets.of_prompt([300, *b"ab"]) == [0, 0, 1]
+    assert text_offsets.of_output([301, 99]) == [2, 2]
 
 
 def test_an_echoed_prompt_comes_first() -> None:
-    made = TextOffsets(Bytes(), (), "<300>ab", skip_special=True)  # type: ignore[arg-type]
-    assert made.of_prompt([300, *b"ab"]) == [0, 5, 6]
-    assert made.of_output([301, 99]) == [7, 7]
+    text_offsets = TextOffsets(Bytes(), (), "<300>ab", skip_special=True)  # type: ignore[arg-type]
+    assert text_offsets.of_prompt([300, *b"ab"]) == [0, 5, 6]
+    assert text_offsets.of_output([301, 99]) == [7, 7]

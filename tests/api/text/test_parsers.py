@@ -1,4 +1,4 @@
-"""Which parsers a server gets."""
+"""Tests of the choice of output parsers of a server."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_auto_takes_what_suits_the_template_for_tools(
 ) -> None:
     caplog.set_level("INFO")
     parsers = load(discover())
-    assert "'hermes'" in caplog.text  # not one of its other names
+    assert "'hermes'" in caplog.text  # the name of the parser, not an alias
     assert parsers.for_tools().__name__ == "Hermes"
     assert parsers.reasoning is None
 

@@ -1,4 +1,4 @@
-"""Texts and chats become tokens."""
+"""Tests of the conversion of texts and chats to tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks of reasoning as tokens, whatever a tokenizer does to the beginning of a text."""
+"""Markers of reasoning are converted to tokens whatever a tokenizer does to the beginning of a text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sglang_plug_api.text.reasoning import _tokens
 
 
 class Words:
-    """Tokens are words with the blank before them; ``blank``: as if every text had one in front."""
+    """A tokenizer of words that include the blank before them; ``blank`` is put before every text."""
 
     def __init__(self, blank: str) -> None:
         self.blank, self.pieces = blank, list[str]()

@@ -1,4 +1,4 @@
-"""What a request leaves out, and what it may not ask for."""
+"""Tests of sampling parameters: the defaults of omitted fields, and the values that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text in, text out, over an engine that follows a script."""
+"""Tests of ``TextEngine`` over a scripted engine."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def test_leaving_early_aborts(text_engine: Any, scripted: Any, stop: str |
 async def test_a_line_of_a_batch_is_refused_for_now_if_all_are_aborted(
     text_engine: Any, scripted: Any, is_batch_line: bool
 ) -> None:
-    """Others end with what they have; nobody who could send the line again has asked for it."""
+    """Other requests end with the output so far; a batch line is refused, because nobody could send it again."""
     engine = text_engine()
     set_request_context(RequestContext(is_batch_line=is_batch_line))
     scripted.pause.clear()
@@ -222,7 +222,7 @@ async def test_an_update_that_aborts_ends_what_was_admitted_before_it_and_nothin
     engine = text_engine(drain_timeout=1.0)
     scripted.pause.clear()
     gate_is_held = engine.admission_gate.closed_and_idle(lambda: 0, 1.0)
-    await gate_is_held.__aenter__()  # as by another update
+    await gate_is_held.__aenter__()  # as during another update
     updating = asyncio.create_task(engine.update_weights("org/other", abort=True))
     admitted = asyncio.create_task(engine.complete(job(engine)))
     await asyncio.sleep(0.01)
@@ -338,7 +338,7 @@ async def test_too_many_sequences_are_refused(text_engine: Any) -> None:
 
 
 def test_log_probabilities_of_prompts_are_limited(text_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the tokens themselves count where there are no alternatives."""
+    """Without alternatives, the log-probabilities of the prompt's tokens themselves count."""
     monkeypatch.setattr(job_limits, "MAX_PROMPT_LOGPROBS", 12)
     engine = text_engine()
     for options in (LogprobOptions(start=0), LogprobOptions(start=0, top=1), LogprobOptions(start=1, ids=(5, 6))):
@@ -447,7 +447,7 @@ async def test_salts_of_two_callers_are_never_the_same(text_engine: Any, scripte
 
 
 async def test_a_refusal_names_the_field_that_the_engine_names(text_engine: Any, scripted: Any) -> None:
-    """Whatever its text begins with."""
+    """The field of a refusal is that of the engine's error, whatever the message begins with."""
     scripted.error = RequestError("No token is left", about="processor_fields", field="allowed_token_ids")
     engine = text_engine()
     with pytest.raises(ApiError, match="^No token is left$") as refused:

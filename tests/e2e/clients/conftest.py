@@ -1,4 +1,4 @@
-"""Other people's clients, run as programs of their own: what they need conflicts with the server's packages."""
+"""Third-party clients, run as separate programs, because their dependencies conflict with those of the server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[3]
 HOME, AGENTS = ROOT / ".venv-clients", ROOT / ".venv-agents"
-"""What ``make clients`` makes; agents ask for newer versions of OpenAI's client than others can bear."""
+"""Environments that ``make clients`` creates; agents need newer versions of OpenAI's client than other libraries."""
 LOADS = HOME / "loads"
 """The load generators of SGLang and vLLM without the dependencies of their engines."""
 OFFLINE = {
@@ -30,7 +30,7 @@ TIMEOUT = 300
 
 
 def python(needs: str) -> str | None:
-    """The interpreter that has a package; this one is asked last."""
+    """Return the interpreter of an environment with a package; this interpreter is tried last."""
     look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({needs!r}) is None)"
     own = [str(path) for home in (HOME, AGENTS) if (path := home / "bin" / "python").exists()]
     return next(
@@ -44,7 +44,7 @@ def python(needs: str) -> str | None:
 
 
 def run(command: list[str], url: str, **environment: str) -> Any:
-    """What a program said, which is JSON; skips where it says why it could not."""
+    """Run a program and return its report, which is JSON; skip the test if the report is a reason to skip."""
     done = subprocess.run(
         [*command, url],
         env={**os.environ, **OFFLINE, **environment},
@@ -60,17 +60,17 @@ def run(command: list[str], url: str, **environment: str) -> Any:
 
 
 class Programs:
-    """Runs ``programs/NAME.py`` or ``programs/NAME.mjs``."""
+    """Runs programs in the folder ``programs`` that use a client."""
 
     def python(self, name: str, url: str, *, needs: str) -> Any:
-        """A Python program that imports the package ``needs``."""
+        """Run a Python program that imports the package ``needs``, and return its report."""
         interpreter = python(needs)
         if interpreter is None:
             pytest.skip(f"{needs} is not installed: make clients")
         return run([interpreter, str(PROGRAMS / f"{name}.py")], url)
 
     def load_generator(self, name: str, url: str, *arguments: str, needs: str) -> Any:
-        """A program of a load generator, which has torch and the tokenizers from this environment."""
+        """Run a load generator, with torch and the tokenizers of this environment, and return its report."""
         if not (LOADS / needs).is_dir():
             pytest.skip(f"{needs} is not installed: make clients")
         return run(
@@ -78,7 +78,7 @@ class Programs:
         )
 
     def node(self, name: str, url: str, *, needs: str) -> Any:
-        """A program for node that requires the package ``needs``."""
+        """Run a program with node that requires the package ``needs``, and return its report."""
         modules = HOME / "node" / "node_modules"
         node = shutil.which("node")
         if node is None or not (modules / needs).exists():
@@ -88,19 +88,19 @@ class Programs:
 
 @pytest.fixture(scope="session")
 def programs() -> Programs:
-    """Runs client programs."""
+    """The runner of client programs."""
     return Programs()
 
 
 @pytest.fixture(scope="session")
 def messages_server(shared_launcher: Any) -> Any:
-    """The demo model with Anthropic's routes."""
+    """A server of the demo model with Anthropic's routes."""
     return shared_launcher("--plugins-dir", str(ROOT / "plugins"))
 
 
 @pytest.fixture(scope="session")
 def reranker(shared_launcher: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A cross-encoder with random weights."""
+    """A server of a cross-encoder with random weights."""
     from tests.e2e.document_models import make_models
 
     folder = make_models(tmp_path_factory.mktemp("models"))["BAAI/bge-reranker-v2-m3"]

@@ -1,4 +1,4 @@
-"""Libraries for agents get from a real server what they are made for: tools in a loop, streams, outputs by schema."""
+"""Agent libraries work with a real server: tools in a loop, streams, outputs of a schema."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ KINDS = ["chat", "responses"]
 
 @pytest.fixture(scope="module")
 def agents_sdk(programs: Any, server: Any) -> Any:
-    """What OpenAI's Agents SDK told."""
+    """The report of the program with OpenAI's Agents SDK."""
     return programs.python("agents_sdk", server.url, needs="agents")
 
 
 @pytest.fixture(scope="module")
 def pydantic_ai(programs: Any, server: Any) -> Any:
-    """What pydantic-ai told."""
+    """The report of the program with pydantic-ai."""
     return programs.python("pydantic_ai_agents", server.url, needs="pydantic_ai")
 
 

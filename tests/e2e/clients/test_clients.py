@@ -1,4 +1,4 @@
-"""Other people's clients get from a real server what they are made for."""
+"""Third-party clients work with a real server."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ PARIS = "The capital of France is Paris."
 
 
 def similarity(left: list[float], right: list[float]) -> float:
-    """Cosine."""
+    """Return the cosine similarity of two embeddings."""
     assert len(left) == len(right) == 384
     norms = math.hypot(*left) * math.hypot(*right)
     return sum(value * other for value, other in zip(left, right, strict=True)) / norms
 
 
 def check_meanings(vectors: list[list[float]]) -> None:
-    """The first two sentences mean the same, the third something else."""
+    """Check that the first two sentences are more similar than the first and the third."""
     first, second, third = vectors
     assert similarity(first, second) > 0.5 > similarity(first, third)
 
@@ -68,7 +68,7 @@ def test_rerankers(programs: Any, reranker: Any) -> None:
     assert len(texts["cohere"]) == 2 and scores["cohere"] == sorted(scores["cohere"], reverse=True)
     for name in ("cohere-v1", "jina"):
         assert texts[name] == texts["cohere"]
-        assert scores[name] == pytest.approx(scores["cohere"])  # the steps that the pairs share may differ
+        assert scores[name] == pytest.approx(scores["cohere"])  # batches of pairs may differ, and so does rounding
 
 
 def test_documents_with_requests(programs: Any, server: Any) -> None:

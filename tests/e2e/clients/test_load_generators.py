@@ -1,4 +1,4 @@
-"""The load generators of SGLang and vLLM measure a real server: every request of theirs succeeds."""
+"""The load generators of SGLang and vLLM measure a real server, and all of their requests succeed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prefill server and its decode servers, over real sockets, with engines whose deaths are scripted."""
+"""Tests of a prefill server and its decode servers over real sockets, with engines whose failures are scripted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sglang_plug_api.engine_clients.prefill_servers.decode_group import DecodeGr
 from sglang_plug_api.engine_clients.prefill_servers.prefill_group import PrefillGroup
 from sglang_plug_api.engine_clients.replicas.checked_routing import CheckedRouting
 from tests.api.engine_clients.replicas.scripted_replica import ScriptedReplica
-from tests.api.engine_clients.replicas.test_group import Wanted
+from tests.api.engine_clients.replicas.test_group import ScriptedPolicy
 
 TIMEOUT = 60.0
 LOCAL = "127.0.0.1"
@@ -38,7 +38,7 @@ IDENTITY = {"model": "Llama", "dtype": "float32", "weights": "a1"}
 
 
 class Engine(ScriptedReplica):
-    """An engine with a store that transfers; it says that it sends the prompts that it shall send."""
+    """An engine with a transfer store, which reports that it sends the prompts that it is asked to send."""
 
     def __init__(self, identity: dict[str, Any] = IDENTITY, *, transfers: bool = True) -> None:
         super().__init__(0)
@@ -61,8 +61,8 @@ class Engine(ScriptedReplica):
                 yield output
 
 
-class Made:
-    """Makes engines, and keeps them."""
+class EngineFactory:
+    """A factory of engines that keeps the engines it made."""
 
     def __init__(self, *engines: Engine) -> None:
         self._next, self.all = list(engines), list[Engine]()
@@ -77,14 +77,14 @@ class Made:
 
 
 def routing() -> CheckedRouting:
-    return CheckedRouting(Wanted(), "the policy")
+    return CheckedRouting(ScriptedPolicy(), "the policy")
 
 
 @contextlib.asynccontextmanager
-async def prefill_server(makes: Made, *, secret: bytes = SECRET, port: int = 0) -> AsyncIterator[str]:
-    """A prefill server with one engine; yields its address."""
+async def prefill_server(factory: EngineFactory, *, secret: bytes = SECRET, port: int = 0) -> AsyncIterator[str]:
+    """Yield the address of a prefill server with one engine."""
     group = PrefillGroup(
-        [makes],
+        [factory],
         routing(),
         PLUGINS.fingerprint,
         host=LOCAL,
@@ -109,13 +109,13 @@ def client_of(address: str, secret: bytes = SECRET) -> RemoteClient:
 
 
 @contextlib.asynccontextmanager
-async def decode_server(makes: Made, *addresses: str, secret: bytes = SECRET) -> AsyncIterator[DecodeGroup]:
-    """A decode server with one engine, which has started."""
+async def decode_server(factory: EngineFactory, *addresses: str, secret: bytes = SECRET) -> AsyncIterator[DecodeGroup]:
+    """Yield a started decode server with one engine."""
     servers: list[tuple[str, Callable[[], RemoteClient]]] = [
         (address, lambda address=address: client_of(address, secret))  # type: ignore[misc]
         for address in addresses
     ]
-    group = DecodeGroup([makes], servers, routing(), routing(), max_restarts=3, window=600.0)
+    group = DecodeGroup([factory], servers, routing(), routing(), max_restarts=3, window=600.0)
     await group.start()
     try:
         yield group
@@ -149,7 +149,7 @@ async def connected(group: DecodeGroup) -> None:
 
 
 async def test_a_prefill_server_computes_prompts_and_the_decode_engine_generates() -> None:
-    prefill, decode = Made(), Made()
+    prefill, decode = EngineFactory(), EngineFactory()
     async with prefill_server(prefill) as address, decode_server(decode, address) as group:
         outputs = await outputs_of(group, request("a"))
         assert [token for output in outputs for token in output.tokens] == [1, 2, 3]
@@ -164,7 +164,7 @@ async def test_a_prefill_server_computes_prompts_and_the_decode_engine_generates
 
 
 async def test_decode_servers_may_use_the_same_ids() -> None:
-    prefill, first, second = Made(), Made(), Made()
+    prefill, first, second = EngineFactory(), EngineFactory(), EngineFactory()
     async with (
         prefill_server(prefill) as address,
         decode_server(first, address) as decoder,
@@ -179,7 +179,7 @@ async def test_decode_servers_may_use_the_same_ids() -> None:
 
 
 async def test_other_requests_and_control_calls_are_refused() -> None:
-    prefill = Made()
+    prefill = EngineFactory()
     async with prefill_server(prefill) as address:
         client = client_of(address)
         await client.start()
@@ -197,7 +197,7 @@ async def test_other_requests_and_control_calls_are_refused() -> None:
 
 
 async def test_a_prompt_of_a_request_that_is_aborted_is_aborted() -> None:
-    prefill, decode = Made(), Made()
+    prefill, decode = EngineFactory(), EngineFactory()
     async with prefill_server(prefill) as address, decode_server(decode, address) as group:
         closed = asyncio.Event()
         engine = prefill.all[0]
@@ -221,8 +221,8 @@ async def test_a_prompt_of_a_request_that_is_aborted_is_aborted() -> None:
 
 
 async def test_prompts_are_computed_here_while_the_prefill_server_is_away() -> None:
-    prefill, decode = Made(), Made()
-    async with prefill_server(prefill) as address, decode_server(Made(), address) as group:
+    prefill, decode = EngineFactory(), EngineFactory()
+    async with prefill_server(prefill) as address, decode_server(EngineFactory(), address) as group:
         port = int(address.rpartition(":")[2])
         await connected(group)
     async with decode_server(decode, address) as group:
@@ -245,7 +245,7 @@ async def test_prompts_are_computed_here_while_the_prefill_server_is_away() -> N
 
 
 async def test_another_prefill_server_takes_over() -> None:
-    first, second, decode = Made(), Made(), Made()
+    first, second, decode = EngineFactory(), EngineFactory(), EngineFactory()
     async with (
         prefill_server(second) as other,
         contextlib.AsyncExitStack() as stack,
@@ -261,7 +261,7 @@ async def test_another_prefill_server_takes_over() -> None:
 
 
 async def test_a_prefill_server_whose_engine_is_started_again_costs_only_time() -> None:
-    prefill, decode = Made(), Made()
+    prefill, decode = EngineFactory(), EngineFactory()
     async with prefill_server(prefill) as address, decode_server(decode, address) as group:
         engine = prefill.all[0]
         engine.may_go_on.clear()
@@ -275,7 +275,7 @@ async def test_a_prefill_server_whose_engine_is_started_again_costs_only_time() 
 
 
 async def test_a_prompt_that_the_prefill_server_refuses_is_computed_here() -> None:
-    prefill, decode = Made(), Made()
+    prefill, decode = EngineFactory(), EngineFactory()
     async with prefill_server(prefill) as address, decode_server(decode, address) as group:
         prefill.all[0].refuses = RequestError("the queue is full", 503)
         assert len(await outputs_of(group, request("a"))) == 3
@@ -283,9 +283,9 @@ async def test_a_prompt_that_the_prefill_server_refuses_is_computed_here() -> No
 
 
 async def test_another_secret_is_refused() -> None:
-    async with prefill_server(Made()) as address:
+    async with prefill_server(EngineFactory()) as address:
         with pytest.raises(ConfigError, match=r"127.0.0.1:\d+ cannot be used: .*the secret has to be the same"):
-            async with decode_server(Made(), address, secret=OTHER_SECRET):
+            async with decode_server(EngineFactory(), address, secret=OTHER_SECRET):
                 pass
         stranger = client_of(address, OTHER_SECRET)
         with pytest.raises(EngineError):
@@ -294,43 +294,43 @@ async def test_another_secret_is_refused() -> None:
 
 async def test_a_prefill_server_of_another_model_is_refused() -> None:
     other = {**IDENTITY, "model": "Qwen2", "weights": "b2"}
-    async with prefill_server(Made(Engine(other))) as address:
+    async with prefill_server(EngineFactory(Engine(other))) as address:
         expected = "does not fit: .*model is 'Qwen2' there and 'Llama' here; weights is 'b2' there and 'a1' here"
         with pytest.raises(ConfigError, match=expected):
-            async with decode_server(Made(), address):
+            async with decode_server(EngineFactory(), address):
                 pass
 
 
 async def test_a_prefill_server_of_another_model_that_comes_later_is_not_used() -> None:
-    decode = Made()
-    async with prefill_server(Made()) as address:
+    decode = EngineFactory()
+    async with prefill_server(EngineFactory()) as address:
         port = int(address.rpartition(":")[2])
     async with decode_server(decode, address) as group:
-        async with prefill_server(Made(Engine({**IDENTITY, "dtype": "float16"})), port=port):
+        async with prefill_server(EngineFactory(Engine({**IDENTITY, "dtype": "float16"})), port=port):
             async with asyncio.timeout(TIMEOUT):
                 while "dtype is 'float16' there" not in str(await failures(group)):
                     await asyncio.sleep(0.01)
             assert len(await outputs_of(group, request("a"))) == 3
-        async with prefill_server(Made(), port=port):
+        async with prefill_server(EngineFactory(), port=port):
             await connected(group)
 
 
 async def test_engines_without_a_store_that_transfers_are_refused() -> None:
-    for makes in (Made(Engine(transfers=False)),):
+    for factory in (EngineFactory(Engine(transfers=False)),):
         with pytest.raises(ConfigError, match="needs a KV store that can transfer"):
-            async with prefill_server(makes):
+            async with prefill_server(factory):
                 pass
-    async with prefill_server(Made()) as address:
+    async with prefill_server(EngineFactory()) as address:
         with pytest.raises(ConfigError, match="needs a KV store that can transfer"):
-            async with decode_server(Made(Engine(transfers=False)), address):
+            async with decode_server(EngineFactory(Engine(transfers=False)), address):
                 pass
 
 
 async def test_a_port_that_is_taken_is_told_before_an_engine_starts() -> None:
-    async with prefill_server(Made()) as address:
-        makes = Made()
+    async with prefill_server(EngineFactory()) as address:
+        factory = EngineFactory()
         with pytest.raises(ConfigError, match="choose another --prefill-port"):
-            async with prefill_server(makes, port=int(address.rpartition(":")[2])):
+            async with prefill_server(factory, port=int(address.rpartition(":")[2])):
                 pass
 
 

@@ -1,4 +1,4 @@
-"""An engine without a model, whose life is scripted."""
+"""An engine without a model, which fails when a test lets it fail."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ INFO: Mapping[str, Any] = {
 
 
 def step(**changes: Any) -> StepStats:
-    """The statistics of a step."""
+    """Return the statistics of a step."""
     blank: dict[str, Any] = {field.name: 0 for field in fields(StepStats) if field.default is MISSING}
     return StepStats(**{**blank, **changes})
 
 
 class ScriptedReplica(EngineClient):
-    """Answers every request with ``reply``, a token at a time, and dies when ``die`` is called."""
+    """An engine client that answers requests with ``reply``, a token at a time, and fails when ``die`` is called."""
 
     def __init__(self, number: int, reply: tuple[int, ...] = (1, 2, 3)) -> None:
         self.number, self.reply = number, reply
@@ -43,9 +43,9 @@ class ScriptedReplica(EngineClient):
         self.controls: list[tuple[str, dict[str, Any]]] = []
         self.listeners: list[Callable[[StepStats], None]] = []
         self.refusals: dict[str, Exception] = {}
-        """Name of a control call -> the error that it raises."""
+        """The error that each control call raises, by name."""
         self.values: dict[str, Any] = {}
-        """Name of a control call -> its answer."""
+        """The answer of each control call, by name."""
         self.may_go_on, self.may_start, self.may_answer = asyncio.Event(), asyncio.Event(), asyncio.Event()
         for event in (self.may_go_on, self.may_start, self.may_answer):
             event.set()
@@ -59,7 +59,7 @@ class ScriptedReplica(EngineClient):
         self._dead.set()
 
     def serve_again(self) -> None:
-        """Serve as if it had never died; those who wait for its death have been told."""
+        """Serve again after a failure that was reported to all waiting callers."""
         self._reason = None
 
     async def start(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Engines that come and go while requests are served, with scripted engines."""
+"""Tests of groups whose engines are added and removed while requests are served, with scripted engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT = 20.0
 
 
 class FirstOnly:
-    """Chooses the first replica of those it may choose."""
+    """A routing policy that chooses the first candidate."""
 
     def choose(self, request: Request, replicas: object) -> int:
         assert isinstance(replicas, list)
@@ -48,7 +48,7 @@ async def test_the_start_waits_for_the_first_engine() -> None:
     assert engines.failure is not None and not starting.done()
     with pytest.raises(EngineError, match="no engine serves") as refusal:
         await answer(engines, "early")
-    assert refusal.value.retry_after  # one may come
+    assert refusal.value.retry_after  # an engine may be added later
     assert await engines.add(ScriptedReplica(0)) == 0
     assert (await starting)["architecture"] == "Scripted"
     assert engines.failure is None
@@ -72,7 +72,7 @@ async def test_an_engine_is_removed_after_its_requests_and_not_before_another_on
     assert await running == [1]
     await removing
     assert first.closed and [status.replica for status in engines.replicas] == [1]
-    await engines.remove(0)  # unknown by now
+    await engines.remove(0)  # removing an unknown engine has no effect
     await engines.close()
     assert second.closed
 

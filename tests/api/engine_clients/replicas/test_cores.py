@@ -1,4 +1,4 @@
-"""Shares of the cores."""
+"""Tests of the division of CPU cores between replicas."""
 
 from __future__ import annotations
 

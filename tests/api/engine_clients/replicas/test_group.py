@@ -1,4 +1,4 @@
-"""Several engines behind one client, with engines whose deaths are scripted."""
+"""Tests of several engines behind one client, with engines whose failures are scripted."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sglang_plug_api.engine_clients.replicas.router import HEARTBEAT_TIMEOUT, PO
 from .scripted_replica import REFUSAL, ScriptedReplica, step
 
 
-class Wanted:
-    """Chooses the replica that the test wants, else the first."""
+class ScriptedPolicy:
+    """A routing policy that chooses the replica that the test sets, otherwise the first one."""
 
     def __init__(self) -> None:
         self.replica = 0
         self.loads: list[list[tuple[int, int, int]]] = []
         self.latest: list[dict[int, int | None]] = []
-        """Replica -> the capacity that its last step reported."""
+        """For each decision, the capacity that the last step of each replica reported."""
         self.forgotten: list[int] = []
 
     def choose(self, request: Request, replicas: Sequence[ReplicaLoad]) -> int:
@@ -38,10 +38,10 @@ class Wanted:
 
 
 class Fleet:
-    """A group, and every engine that it has made."""
+    """A group of replicas, and every engine that it has made."""
 
     def __init__(self, replicas: int = 2, max_restarts: int = 3) -> None:
-        self.policy, self.now = Wanted(), 0.0
+        self.policy, self.now = ScriptedPolicy(), 0.0
         self.engines: list[list[ScriptedReplica]] = [[] for _ in range(replicas)]
         self.prepare: Callable[[ScriptedReplica], None] = lambda engine: None
         self.group = ReplicaGroup(
@@ -324,20 +324,20 @@ async def test_one_that_does_not_start_ends_the_start_of_the_others() -> None:
 
 async def test_step_statistics_name_their_replica() -> None:
     fleet = Fleet()
-    heard: list[StepStats] = []
+    steps: list[StepStats] = []
     async with started(fleet) as group:
-        group.on_step(heard.append)
+        group.on_step(steps.append)
         for number in (1, 0):
             for listener in fleet[number].listeners:
                 listener(step(running=number + 1))
-        assert [(stats.replica, stats.running) for stats in heard] == [(1, 2), (0, 1)]
+        assert [(stats.replica, stats.running) for stats in steps] == [(1, 2), (0, 1)]
         fleet[1].die()
         await fleet.until(lambda: len(fleet.engines[1]) == 2 and fleet[1].listeners)
-        assert [(stats.replica, stats.running) for stats in heard[2:]] == [(1, 0)]  # not what its last step said
+        assert [(stats.replica, stats.running) for stats in steps[2:]] == [(1, 0)]  # not the numbers of its last step
         await fleet.until(lambda: group.replicas[1].failure is None)
         for listener in fleet[1].listeners:
             listener(step(running=9))
-        assert (heard[-1].replica, heard[-1].running) == (1, 9)
+        assert (steps[-1].replica, steps[-1].running) == (1, 9)
 
 
 async def test_the_policy_knows_no_steps_of_an_engine_that_has_died() -> None:
@@ -429,7 +429,7 @@ async def test_a_caller_that_leaves_during_an_update_leaves_equal_replicas() -> 
         late = asyncio.create_task(tokens_of(group, request()))
         for _ in range(20):
             await asyncio.sleep(0)
-        assert fleet[0].requests == []  # nothing is computed with weights that not all replicas have
+        assert fleet[0].requests == []  # requests wait until all replicas have the same weights
         fleet[1].may_answer.set()
         assert await late == [1, 2, 3]
         assert fleet[1].controls == [("update_weights", UPDATE)]

@@ -1,4 +1,4 @@
-"""Prefill engines and decode engines behind one client, with engines whose deaths are scripted."""
+"""Tests of prefill engines and decode engines behind one client, with engines whose failures are scripted."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from sglang_plug_api.engine_clients.replicas.paired_group import PairedGroup
 from sglang_plug_api.engine_clients.replicas.router import HEARTBEAT_TIMEOUT, POLL_SECONDS
 
 from .scripted_replica import REFUSAL, ScriptedReplica, step
-from .test_group import Wanted
+from .test_group import ScriptedPolicy
 
 BLOCK_TOKENS = 4
 
 
 class PairedReplica(ScriptedReplica):
-    """An engine that notes whole requests, and says that it sends the prompts that it shall send."""
+    """An engine that records requests, and reports that it sends the prompts that it is asked to send."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -58,7 +58,7 @@ class Pairs:
     """A group of two decode engines, 0 and 1, and two prefill engines, 2 and 3; every engine that it has made."""
 
     def __init__(self, decode: int = 2, prefill: int = 2, max_restarts: int = 3) -> None:
-        self.routing, self.prefill_routing, self.now = Wanted(), Wanted(), 0.0
+        self.routing, self.prefill_routing, self.now = ScriptedPolicy(), ScriptedPolicy(), 0.0
         self.engines: list[list[PairedReplica]] = [[] for _ in range(decode + prefill)]
         self.closed = 0
         makes = [self._maker(number) for number in range(decode + prefill)]
@@ -89,7 +89,7 @@ class Pairs:
 
     @property
     def served(self) -> list[int]:
-        """The number of requests that each engine got."""
+        """Return the number of requests that each engine received."""
         return [sum(len(engine.got) for engine in engines) for engines in self.engines]
 
     async def until(self, holds: Callable[[], Any]) -> None:

@@ -1,4 +1,4 @@
-"""An engine that is replaced when it dies, with engines whose deaths are scripted."""
+"""Tests of the client that replaces a failed engine, with engines whose failures are scripted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .scripted_replica import step
 
 
 class Mortal(EngineClient):
-    """An engine that dies when ``die`` is called."""
+    """An engine client that fails when ``die`` is called."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -69,7 +69,7 @@ class Mortal(EngineClient):
 
 
 class Family:
-    """The engines one after the other, and the client over them."""
+    """The client that restarts engines, and the engines that it started one after the other."""
 
     def __init__(self, max_restarts: int = 3, window: float = 600.0) -> None:
         self.engines: list[Mortal] = []
@@ -95,8 +95,8 @@ REQUEST = Request(id="a", tokens=(1,), params=SamplingParams())
 async def test_a_new_engine_gets_the_listeners_and_weights_of_the_old_one() -> None:
     family = Family()
     client = family.client
-    heard: list[StepStats] = []
-    client.on_step(heard.append)
+    steps: list[StepStats] = []
+    client.on_step(steps.append)
     assert await client.start() == {"model": "m"}
     await client.control("flush_cache")
     await client.control("update_weights", source="new", revision=None)
@@ -106,7 +106,7 @@ async def test_a_new_engine_gets_the_listeners_and_weights_of_the_old_one() -> N
     assert first.closed and not second.closed
     assert second.controls == [("update_weights", {"source": "new", "revision": None})]
     second.step(running=5)
-    assert heard[-1].running == 5
+    assert steps[-1].running == 5
     assert [output.id async for output in client.submit(REQUEST)] == ["a"]
     assert await client.control("info") == 2
     await client.close()
@@ -135,8 +135,8 @@ async def test_while_it_starts_everybody_is_told_when_to_come_back() -> None:
 async def test_an_engine_that_has_failed_has_no_load_any_more() -> None:
     family = Family(max_restarts=1)
     family.prepare = lambda engine: engine.may_start.clear()
-    heard: list[StepStats] = []
-    family.client.on_step(heard.append)
+    steps: list[StepStats] = []
+    family.client.on_step(steps.append)
     await family.client.start()
     first = family.engines[0]
     first.step(running=2, waiting=3, used_slots=151, cached_slots=40, capacity=200)
@@ -145,7 +145,7 @@ async def test_an_engine_that_has_failed_has_no_load_any_more() -> None:
     while len(family.engines) < 2:
         await asyncio.sleep(0)
     first.step(running=8)
-    assert [(stats.running, stats.waiting, stats.used_slots, stats.cached_slots) for stats in heard] == [
+    assert [(stats.running, stats.waiting, stats.used_slots, stats.cached_slots) for stats in steps] == [
         (2, 3, 151, 40),
         (0, 0, 0, 0),
     ]
@@ -153,8 +153,8 @@ async def test_an_engine_that_has_failed_has_no_load_any_more() -> None:
     await family.replaced(2)
     family.engines[1].step(running=4)
     family.engines[1].die()
-    await family.client.wait_failed()  # for good
-    assert [stats.running for stats in heard] == [2, 0, 4, 0]
+    await family.client.wait_failed()  # the client does not restart the engine again
+    assert [stats.running for stats in steps] == [2, 0, 4, 0]
     await family.client.close()
 
 

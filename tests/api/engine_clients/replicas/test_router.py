@@ -13,7 +13,7 @@ from .scripted_replica import ScriptedReplica
 
 
 class Counting(ScriptedReplica):
-    """Counts how often its seconds_without_heartbeat is read."""
+    """A replica that counts how often its ``seconds_without_heartbeat`` is read."""
 
     probes = 0
 
@@ -24,7 +24,7 @@ class Counting(ScriptedReplica):
 
 
 class First:
-    """Chooses the first replica."""
+    """A routing policy that chooses the first replica."""
 
     def choose(self, request: Request, replicas: Sequence[ReplicaLoad]) -> int:
         return replicas[0].replica

@@ -1,4 +1,4 @@
-"""Any object that generates like the engine is a backend."""
+"""Any object with the ``generate`` method of the engine can be a backend."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Refusal(Exception):
 
 
 class Engine:
-    """Upper case, one character after the other."""
+    """An engine that returns the prompt in upper case, one character after the other."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Chat completions for messages, completions for text."""
+"""Tests of the OpenAI backend: chat completions for messages, completions for text."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_text_model_gets_the_template(answering: Any) -> None:
 
 
 def echoed(body: Any) -> tuple[int, Any]:
-    """Every character is a token; the later in the alphabet, the likelier; capitals are always likely."""
+    """Answer with log-probabilities of the prompts' characters: later letters are likelier than earlier ones."""
     rows = [
         {
             "tokens": list(text),

@@ -1,4 +1,4 @@
-"""Which tokens belong to a choice."""
+"""Tests of the scores of choices: which tokens of an answer belong to a choice."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_text_that_differs_is_generated_again(backend: Any) -> None:
 
 
 def test_text_that_was_cut_off_is_generated_again(backend: Any) -> None:
-    """The first request ends within the second answer, which must not be taken for a whole one."""
+    """An answer that the first request cut off is generated again instead of being used as a complete one."""
 
     def program(s: Any) -> None:
         s += "a" + gen("x", stop=";") + ";" + gen("y", stop=";")

@@ -1,4 +1,4 @@
-"""Traces: what a program appends, without a model."""
+"""Tests of traces, which record what a program appends without running a model."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_programs_that_it_starts_are_traced(backend: Any) -> None:
 
 
 class Caching:
-    """The backend of a test, with a prefix cache."""
+    """A fake backend with a prefix cache."""
 
     def __init__(self, backend: Any) -> None:
         self.cached: list[str] = []

@@ -1,4 +1,4 @@
-"""``/load_lora_adapter``, ``/unload_lora_adapter``, and requests that name adapters."""
+"""Tests of ``/load_lora_adapter``, ``/unload_lora_adapter``, and requests that name adapters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOAD, UNLOAD = "/load_lora_adapter", "/unload_lora_adapter"
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two adapters for the demo model."""
+    """Folders of two adapters for the demo model."""
     root = tmp_path_factory.mktemp("adapters")
     model = AutoModelForCausalLM.from_pretrained(DEMO, dtype=torch.float32)
     names = linears(model, r".*layers.*_proj")
@@ -37,13 +37,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def adapted(apps: Callable[..., Any], folders: dict[str, Path]) -> Any:
-    """An application with one adapter from the start."""
+    """An application with one adapter since its start."""
     return apps(lora_paths=(f"red={folders['red']}",), max_loaded_loras=2)
 
 
 @pytest.fixture
 def both(adapted: Any, folders: dict[str, Path]) -> Iterator[Any]:
-    """The application, with the second adapter for one test."""
+    """The application with the second adapter loaded during a test."""
     adapted.answer(LOAD, {"lora_name": "blue", "lora_path": str(folders["blue"])})
     yield adapted
     if "blue" in adapted.engine.adapters.paths:

@@ -1,4 +1,4 @@
-"""``/start_…``, ``/stop_…`` and ``/dump_expert_distribution_record``."""
+"""Tests of ``/start_…``, ``/stop_…`` and ``/dump_expert_distribution_record``."""
 
 from __future__ import annotations
 

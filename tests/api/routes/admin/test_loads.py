@@ -1,4 +1,4 @@
-"""``/v1/loads``."""
+"""Tests of ``/v1/loads``."""
 
 from __future__ import annotations
 

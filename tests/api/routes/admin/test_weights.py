@@ -1,4 +1,4 @@
-"""``/update_weights_from_disk``: another checkpoint's weights, without losing a request."""
+"""Tests of ``/update_weights_from_disk``, which replaces the weights without losing a request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROMPT = {
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo model with other weights."""
+    """A copy of the demo model with other weights."""
     folder = tmp_path_factory.mktemp("other") / "model"
     shutil.copytree(DEMO, folder)
     torch.manual_seed(0)
@@ -39,7 +39,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def restored(app: Any) -> Iterator[Any]:
-    """The application, which has the demo's weights again afterwards."""
+    """The application, whose original weights are restored after the test."""
     yield app
     assert app.answer(ROUTE, {"model_path": str(DEMO)}) == DONE
 

@@ -1,4 +1,4 @@
-"""``/abort_request``: requests that end from outside."""
+"""Tests of ``/abort_request``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def until_running(app: Any, count: int, tasks: list[asyncio.Future[httpx.R
 
 
 def run_and_abort(app: Any, calls: list[tuple[str, dict[str, Any]]], abort: dict[str, Any], sequences: int) -> Any:
-    """Start ``calls``, abort once ``sequences`` are in flight; the calls' answers and the abort's."""
+    """Start ``calls``, and abort once ``sequences`` are in flight; return the answers of the calls and of the abort."""
 
     async def work() -> Any:
         tasks = [asyncio.ensure_future(app.client.post(path, json=body)) for path, body in calls]

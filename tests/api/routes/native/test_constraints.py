@@ -1,4 +1,4 @@
-"""Constraints that the engine refuses: the error names the field of the request that says them."""
+"""Errors of constraints that the engine refuses name the field of the request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/generate``."""
+"""Tests of ``/generate``."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_what_the_engine_refuses_is_a_status_and_no_event(app: Any) -> None:
 
 
 def tokens_and_logprobs(entries: Any) -> Any:
-    """The triples of the one position, without the rounding of another batch."""
+    """Return token and log-probability of each entry at the only position, with a tolerance for rounding."""
     (triples,) = entries
     return [(token, pytest.approx(logprob, abs=1e-4)) for logprob, token, _ in triples]
 
 
 def test_without_new_tokens_the_likeliest_next_tokens_are_told(app: Any) -> None:
-    """As clients that score by the next token read them; the token itself is no output."""
+    """``max_new_tokens=0`` returns the log-probabilities of the next token, for scoring, but no output token."""
     fields = {"return_logprob": True, "top_logprobs_num": 3, "token_ids_logprob": [5, 6]}
     generated = app.answer("/generate", {**BODY, **fields, "return_prompt_token_ids": True})["meta_info"]
     for more in ({}, {"regex": "x"}, {"n": 2}, {"stop": "Paris"}, {"ignore_eos": True}):

@@ -1,4 +1,4 @@
-"""``/v1/score``."""
+"""Tests of ``/v1/score`` with a generative model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CITIES = [" Paris", " Tokyo", " Rome"]
 
 @pytest.fixture(scope="module")
 def labels(app: Any) -> list[int]:
-    """First tokens of the cities' names."""
+    """The first token ids of the names of the cities."""
     return [app.engine.tokenizer.encode(city, special=False)[0] for city in CITIES]
 
 

@@ -1,4 +1,4 @@
-"""``/tokenize`` and ``/detokenize``."""
+"""Tests of ``/tokenize`` and ``/detokenize``."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_without_a_tokenizer(apps: Callable[..., Any]) -> None:
 
 
 def test_a_text_of_many_tokens_is_refused(app: Any) -> None:
-    """No other Python runs while the tokenizer makes a text of them."""
+    """The number of tokens is limited, because the tokenizer holds the GIL while it decodes them."""
     answer = app.post("/detokenize", {"tokens": [1] * (MAX_DECODED_TOKENS + 1)})
     assert answer.status_code == 400
     assert (
@@ -134,7 +134,7 @@ def test_a_text_of_many_tokens_is_refused(app: Any) -> None:
 
 
 class NotesThreads(Letters):
-    """A tokenizer that notes which thread asks it for tokens."""
+    """A tokenizer that records the thread of each call."""
 
     def __init__(self) -> None:
         self.threads: list[threading.Thread] = []
@@ -145,7 +145,7 @@ class NotesThreads(Letters):
 
 
 async def test_many_texts_are_tokenised_in_one_go(scripted_client: Any) -> None:
-    """Not with one turn of the event loop for each."""
+    """All texts of a request are tokenised in one call of a worker thread instead of one call for each text."""
     tokenizer = NotesThreads()
     answer = await scripted_client(tokenizer=tokenizer).post("/tokenize", json={"prompt": ["one two three"] * 500})
     threads = tokenizer.threads

@@ -1,4 +1,4 @@
-"""Responses of ``/v1/responses`` that no request waits for."""
+"""Tests of ``/v1/responses`` with ``background``."""
 
 from __future__ import annotations
 

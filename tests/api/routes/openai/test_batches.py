@@ -1,4 +1,4 @@
-"""``/v1/batches``, over an engine in this process."""
+"""Tests of ``/v1/batches``, over an engine in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHAT = "/v1/chat/completions"
 
 @pytest.fixture(scope="module")
 def app(apps: Callable[..., Any]) -> Iterator[Any]:
-    """An application that is being served, one sequence of a batch at a time."""
+    """A running application that runs one sequence of a batch at a time."""
     app = apps(max_running_requests=2, max_batch_lines=60)
     lifespan = app.application.router.lifespan_context(app.application)
     app.run(lifespan.__aenter__())

@@ -1,4 +1,4 @@
-"""``/v1/chat/completions``."""
+"""Tests of ``/v1/chat/completions``."""
 
 from __future__ import annotations
 

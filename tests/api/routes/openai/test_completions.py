@@ -1,4 +1,4 @@
-"""``/v1/completions``."""
+"""Tests of ``/v1/completions``."""
 
 from __future__ import annotations
 

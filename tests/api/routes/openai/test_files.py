@@ -1,4 +1,4 @@
-"""``/v1/files``."""
+"""Tests of ``/v1/files``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JSON = b'{"a": 1}\n'
 
 @pytest.fixture(scope="module")
 def app(apps: Callable[..., Any]) -> Iterator[Any]:
-    """An application that is being served; small limits."""
+    """A running application with low limits of stored files."""
     app = apps(max_file_bytes=LARGEST, max_files=8, max_request_bytes=1000)
     lifespan = app.application.router.lifespan_context(app.application)
     app.run(lifespan.__aenter__())
@@ -29,13 +29,13 @@ def app(apps: Callable[..., Any]) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def folder(app: Any) -> Path:
-    """Where it stores."""
+    """The storage folder of the application."""
     return Path(app.engine.config.storage.file_storage_path)
 
 
 @pytest.fixture(autouse=True)
 def tidy(app: Any) -> Iterator[None]:
-    """No files before and after."""
+    """Delete all files after each test."""
     yield
     for file in app.get("/v1/files").json()["data"]:
         app.run(app.client.delete(f"/v1/files/{file['id']}"))
@@ -133,7 +133,7 @@ def test_an_id_is_never_a_path(app: Any, folder: Path, id: str, end: str) -> Non
 
 
 def ranged(app: Any, range: str, **headers: str) -> httpx.Response:
-    """The answer to a request for some bytes of a file of ten."""
+    """Return the answer to a range request for a file of ten bytes."""
     id = upload(app, b"0123456789").json()["id"]
     response: httpx.Response = app.get(f"/v1/files/{id}/content", headers={"range": range, **headers})
     return response

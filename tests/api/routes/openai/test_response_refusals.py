@@ -1,4 +1,4 @@
-"""What ``/v1/responses`` refuses, and how it says so."""
+"""Tests of requests that ``/v1/responses`` refuses, and of the error messages."""
 
 from __future__ import annotations
 

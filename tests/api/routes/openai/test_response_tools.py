@@ -1,4 +1,4 @@
-"""Tools and reasoning on ``/v1/responses``, over an engine that says what it is told to."""
+"""Tests of tools and reasoning on ``/v1/responses``, over a scripted engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CALL_IDS = {"id": re.compile(r"fc_[0-9a-f]{32}\Z"), "call_id": re.compile(r"call
 
 
 class Client:
-    """Asks the application."""
+    """A client for ``/v1/responses`` of the application."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
@@ -53,7 +53,7 @@ class Client:
 
 @pytest.fixture
 def client_of(scripted_client: Any) -> Callable[..., Client]:
-    """``client_of(tool_call_parser=…, reasoning_parser=…)``."""
+    """Return a function that makes a client: ``client_of(tool_call_parser=…, reasoning_parser=…)``."""
     return lambda *names, **options: Client(scripted_client(*names, **options))
 
 
@@ -158,7 +158,7 @@ async def test_required_and_named_calls_are_constrained(client_of: Any, scripted
 
 
 class Visible(Letters):
-    """A tokenizer with a template that shows all it is given."""
+    """A tokenizer whose chat template returns its arguments as JSON."""
 
     def chat(self, messages: Any, *, tools: Any = None, **options: Any) -> str:
         return json.dumps([messages, tools], sort_keys=True)
@@ -234,7 +234,7 @@ async def test_of_the_tools_only_those_allowed(client_of: Any, scripted: Any) ->
 
 
 async def test_log_probabilities_are_those_of_the_text(client_of: Any, scripted: Any) -> None:
-    """Not of the reasoning before it, nor of a call."""
+    """The log-probabilities of a message are those of its text, without the reasoning before it and without calls."""
     scripted.reply = "<think>Hm.</think>Yes~!"
     events = await client_of(reasoning_parser="qwen3").stream(top_logprobs=1)
     final = events[-1]["response"]

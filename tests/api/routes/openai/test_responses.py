@@ -1,4 +1,4 @@
-"""``/v1/responses``."""
+"""Tests of ``/v1/responses``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def text_of(response: dict[str, Any]) -> str:
 
 
 def parsed(stream: str) -> list[dict[str, Any]]:
-    """The events of a stream, with names and numbers checked."""
+    """Return the events of a stream, and check their names and sequence numbers."""
     *blocks, last = stream.split("\n\n")
     assert last == ""
     events = []
@@ -86,7 +86,7 @@ def test_items_are_messages(app: Any, item: dict[str, Any]) -> None:
 
 
 def test_a_conversation_in_the_input(app: Any) -> None:
-    """What an earlier answer put out can be sent back as it came."""
+    """Output items of an earlier response can be sent back unchanged as input."""
     first = create(app)
     turns = [{"role": "user", "content": FRANCE}, *first["output"], {"role": "user", "content": "And of Japan?"}]
     messages = [{"role": "user", "content": FRANCE}, {"role": "assistant", "content": PARIS}, turns[-1]]
@@ -272,7 +272,7 @@ def test_nothing_is_stored_if_the_operator_says_so(apps: Callable[..., Any]) -> 
 
 
 async def running_response(app: Any, **more: Any) -> tuple[str, Any]:
-    """The id of a response that is being made, and its stream."""
+    """Start a response; return its id and its stream."""
     streaming = app.begin("/v1/responses", {"input": "Tell me a story.", "stream": True, **LONG, **more})
     received = await streaming.until("response.output_text.delta")
     created = json.loads(received.split(b"\n\n")[0].split(b"data: ")[1])
@@ -377,7 +377,7 @@ def test_fields_that_change_nothing_pass(app: Any) -> None:
 
 
 class FailsInTheMiddle(Wrapped):
-    """A client that fails after the first output of a request, if ``fails``."""
+    """An engine client that fails after the first output of a request while ``fails`` is set."""
 
     fails = False
 

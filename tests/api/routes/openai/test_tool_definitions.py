@@ -1,4 +1,4 @@
-"""Definitions in the schemas of tools."""
+"""Tests of ``$defs`` in the schemas of tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools and reasoning on ``/v1/chat/completions``, over an engine that says what it is told to."""
+"""Tests of tools and reasoning on ``/v1/chat/completions``, over a scripted engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMED = {"type": "function", "function": {"name": "clock"}}
 
 
 class Chat:
-    """Asks the application."""
+    """A client for chat completions of the application."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client
@@ -50,7 +50,7 @@ class Chat:
         return answer.json()["usage"]
 
     async def deltas(self, **fields: Any) -> tuple[list[Any], str]:
-        """Every delta but the first, and the reason of the end."""
+        """Return the deltas of a stream but the first, and the finish reason."""
         answer = await self.post(**{**ASK, **fields, "stream": True})
         assert answer.status_code == 200, answer.text
         lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n")]
@@ -70,7 +70,7 @@ class Chat:
 
 @pytest.fixture
 def chat_of(scripted_client: Any) -> Callable[..., Chat]:
-    """``chat_of(tool_call_parser=…, reasoning_parser=…)``."""
+    """Return a function that makes a client: ``chat_of(tool_call_parser=…, reasoning_parser=…)``."""
     return lambda *names, **options: Chat(scripted_client(*names, **options))
 
 
@@ -184,7 +184,7 @@ async def test_strict_tools_are_constrained_and_others_are_only_named(chat_of: A
 
 
 def schemas(constraint: Any) -> list[Any]:
-    """Those in a structural tag, in their order."""
+    """Return the JSON schemas in a structural tag, in their order."""
     collected: list[Any] = []
 
     def take(node: Any) -> Any:
@@ -368,7 +368,7 @@ async def test_separate_reasoning(chat_of: Any) -> None:
 
 @pytest.mark.parametrize("path", ["/parse_function_call", "/separate_reasoning"])
 async def test_what_is_parsed_is_bounded(chat_of: Any, path: str) -> None:
-    """Parsers take microseconds for each character of what is full of calls."""
+    """The length of parsed texts is limited, because parsers take microseconds for each character of a call."""
     message, param = await chat_of().refusal(path, text="<" * (MAX_PARSED_TEXT + 1), reasoning_parser="deepseek-r1")
     assert (message, param) == (f"text: String should have at most {MAX_PARSED_TEXT} characters", "text")
 
@@ -390,7 +390,7 @@ THREAD_PARSERS = """
         def finish(self):
             return []
 """
-"""Parsers for which every text is the name of the thread in which it is parsed."""
+"""Parsers that return the name of the thread in which they parse, in place of the text."""
 
 
 @pytest.mark.parametrize("path", ["/parse_function_call", "/separate_reasoning"])
@@ -403,7 +403,7 @@ async def test_parsing_does_not_hold_the_others(chat_of: Any, plugin_file: Any, 
 
 
 async def test_parsers_read_a_long_output_in_pieces(chat_of: Any) -> None:
-    """What is cut off the front of the rest would be copied as often as there are calls."""
+    """The parser is fed in parts: cutting each call off one long text would take quadratic time."""
     answer = await chat_of().post("/parse_function_call", text=f"Ok.{TIME}" * 2000)
     assert len(answer.json()["calls"]) == 2000
     assert answer.json()["normal_text"].count("Ok.") == 2000

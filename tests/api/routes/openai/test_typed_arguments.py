@@ -1,4 +1,4 @@
-"""Calls whose arguments are written as plain text have the types of the request's tools."""
+"""Arguments that a model writes as plain text get the types in the schemas of the request's tools."""
 
 from __future__ import annotations
 

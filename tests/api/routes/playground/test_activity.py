@@ -1,4 +1,4 @@
-"""``GET /activity`` of an engine that has served something."""
+"""Tests of ``GET /activity`` after the engine has served requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages as a browser gets them, without a browser."""
+"""Tests of the files that the server sends to browsers, without a browser."""
 
 from __future__ import annotations
 

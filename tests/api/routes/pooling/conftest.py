@@ -1,4 +1,4 @@
-"""Tiny random models of each pooling task, with tokenizers, and transformers' view of them."""
+"""Tiny random models of each pooling task, with tokenizers, and the results of transformers for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TEMPLATE = (
 
 
 def tokenizer(kind: str) -> PreTrainedTokenizerFast:
-    """Words; around texts and pairs what the family expects there."""
+    """Return a tokenizer of words with the special tokens that the model family expects around texts and pairs."""
     first, last, unknown, pad = (
         ("[CLS]", "[SEP]", "[UNK]", "[PAD]") if kind == "bert" else ("<s>", "</s>", "<unk>", "<pad>")
     )
@@ -79,7 +79,7 @@ MODELS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
 
 
 class Tiny:
-    """A checkpoint on disk with its tokenizer, and transformers' model of it."""
+    """A checkpoint on disk with its tokenizer, and the model of transformers with its weights."""
 
     def __init__(self, name: str, path: Path) -> None:
         kind, architecture, more = MODELS[name]
@@ -98,30 +98,30 @@ class Tiny:
 
     @torch.inference_mode()
     def states(self, text: str) -> Tensor:
-        """The body's hidden states of one text, ``[T, hidden]``."""
+        """Return the hidden states of the model body for a text, ``[T, hidden]``."""
         inputs = self.tokenizer(text, return_tensors="pt", return_token_type_ids=False)
         return self.model.base_model(input_ids=inputs["input_ids"]).last_hidden_state[0]
 
     @torch.inference_mode()
     def logits(self, *text: str) -> list[float]:
-        """The head's scores of a text or a pair."""
+        """Return the logits of the head for a text or a pair of texts."""
         inputs = self.tokenizer(*text, return_tensors="pt")
         if "XLM" in type(self.model).__name__ or "Llama" in type(self.model).__name__:
             inputs.pop("token_type_ids", None)
         return self.model(**inputs).logits[0].tolist()
 
     def tokens(self, *text: str) -> list[int]:
-        """As the model expects them."""
+        """Return the token ids of a text or a pair of texts, with special tokens."""
         return list(self.tokenizer(*text)["input_ids"])
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tiny]:
-    """``tiny(name)``: made on first use."""
+    """Return a function that makes a tiny model on its first use: ``tiny(name)``."""
     return functools.cache(lambda name: Tiny(name, tmp_path_factory.mktemp(name)))
 
 
 @pytest.fixture(scope="session")
 def served(apps: Callable[..., Any], tiny: Callable[[str], Tiny]) -> Callable[..., Any]:
-    """``served(name, **options)``: the application that serves it, as with ``--is-embedding``."""
+    """Return a function that serves a tiny model, by default with ``--is-embedding``: ``served(name, **options)``."""
     return lambda name, **options: apps(model_path=str(tiny(name).path), **{"is_embedding": True, **options})

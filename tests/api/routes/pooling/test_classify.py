@@ -1,4 +1,4 @@
-"""``/classify`` and ``/v1/classify``."""
+"""Tests of ``/classify`` and ``/v1/classify``."""
 
 from __future__ import annotations
 

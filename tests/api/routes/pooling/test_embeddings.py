@@ -1,4 +1,4 @@
-"""``/v1/embeddings``."""
+"""Tests of ``/v1/embeddings``."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_probes(name: str, served: Fixture) -> None:
 
 
 def test_texts_are_cut(served: Fixture, tiny: Fixture) -> None:
-    """As benchmarks ask for with -1; the special tokens around a text stay."""
+    """Long texts are truncated, with -1 to the context length; the special tokens around a text stay."""
     app, model = served("encoder"), tiny("encoder")
     long, limit = "panda " * 100, app.info["context_length"]
     assert "longer than the model's context length" in app.refusal(PATH, {"input": long})["message"]

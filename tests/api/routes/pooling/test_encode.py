@@ -1,4 +1,4 @@
-"""``/encode``."""
+"""Tests of ``/encode``."""
 
 from __future__ import annotations
 

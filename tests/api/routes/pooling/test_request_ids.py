@@ -1,4 +1,4 @@
-"""The header ``X-Request-Id`` of answers of pooling tasks."""
+"""Tests of the header ``X-Request-Id`` of answers of pooling tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/v1/rerank``."""
+"""Tests of ``/v1/rerank``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_as_in_the_documents(name: str, served: Fixture, tiny: Fixture) -> None:
 
 
 def test_the_two_texts_of_a_pair_are_told_apart(tiny: Fixture) -> None:
-    """Otherwise the test above could not see token types."""
+    """Token types change the score of the tiny model, which the test above relies on."""
     model = tiny("bert-reranker")
     tokens = torch.tensor([model.tokens(QUERY, DOCUMENTS[1])])
     with torch.inference_mode():
@@ -94,7 +94,7 @@ def test_several_labels_cannot_sort(served: Fixture) -> None:
 
 
 def test_a_chat_model_is_asked(served: Fixture, tiny: Fixture) -> None:
-    """Its scores are the share of "yes" among the two answers, in the prompt that the template makes."""
+    """A chat model gets the prompt of the reranking template; the score compares the logits of "yes" and "no"."""
     app, model = served("decoder", is_embedding=False), tiny("decoder")
     documents = ["hi", "the giant panda"]
     ranking = app.answer("/v1/rerank", {"query": "panda", "documents": documents, "instruct": "good"})
@@ -134,7 +134,7 @@ def test_a_model_without_the_answers_is_not_asked(app: Any) -> None:
 
 
 def close(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same results for another request, whose documents may be computed in other batches."""
+    """Return results with a tolerance, for comparison with a request whose documents are in other batches."""
     return [{**result, "relevance_score": pytest.approx(result["relevance_score"], abs=1e-6)} for result in results]
 
 
@@ -193,7 +193,7 @@ def test_texts_of_text_embeddings_inference(path: str, served: Fixture, tiny: Fi
 
 @pytest.mark.parametrize("name", CROSS)
 def test_documents_are_cut(name: str, served: Fixture, tiny: Fixture) -> None:
-    """As benchmarks ask for; the query and the special tokens stay."""
+    """Long documents are truncated; the query and the special tokens stay."""
     app, model = served(name), tiny(name)
     long = "panda " * 100 + "china"
     body = {"query": QUERY, "documents": [long, "hi"]}

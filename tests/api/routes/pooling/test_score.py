@@ -1,4 +1,4 @@
-"""``/v1/score`` with two texts, as clients of other servers send it."""
+"""Tests of ``/v1/score`` with two texts, as clients of other servers send it."""
 
 from __future__ import annotations
 

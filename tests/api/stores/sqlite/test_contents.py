@@ -47,7 +47,7 @@ async def test_a_file_that_is_open_when_its_caller_is_cancelled_is_removed(tmp_p
     creating = asyncio.create_task(FileContent.create(tmp_path / "file"))
     await asyncio.sleep(0)
     while not list(tmp_path.iterdir()):
-        time.sleep(0.01)  # the event loop must not learn of it
+        time.sleep(0.01)  # blocks the event loop, so that the task does not continue
     time.sleep(0.05)
     creating.cancel()
     with pytest.raises(asyncio.CancelledError):

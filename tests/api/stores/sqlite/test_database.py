@@ -1,4 +1,4 @@
-"""The table: status changes, results counted once, limits, pages."""
+"""Tests of the database: status changes, counts of results, limits, pages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def all_results(store: Database, id: str) -> list[tuple[int, bytes]]:
 
 
 class Batches(RuleBasedStateMachine):
-    """Random calls on one batch, against a model in plain Python; the database is opened anew now and then."""
+    """Random calls on one batch, compared with a model in plain Python; the database is sometimes reopened."""
 
     def __init__(self) -> None:
         super().__init__()

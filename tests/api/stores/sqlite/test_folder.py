@@ -1,4 +1,4 @@
-"""Where the storage folder is, and who may read it."""
+"""Tests of the location of the storage folder and of its permissions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_folder_of_another_user_is_refused(storage: SQLiteStore) -> None
 
 @AS_ROOT
 def test_a_link_of_another_user_is_refused(tmp_path: Path) -> None:
-    """It could lead to any folder of this user."""
+    """A symbolic link that another user owns could point to any folder of this user."""
     (tmp_path / "target").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "target")
     make_private(tmp_path / "link")
@@ -87,7 +87,7 @@ def test_a_folder_that_others_can_replace_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path / "open" / "storage", tmp_path / "link"):
         with pytest.raises(ConfigError, match="mode 0777"):
             check_owner(folder)
-    (tmp_path / "open").chmod(0o1777)  # as /tmp: nobody may move what belongs to others
+    (tmp_path / "open").chmod(0o1777)  # sticky, like /tmp: users cannot move files of others
     check_owner(tmp_path / "open" / "storage")
 
 

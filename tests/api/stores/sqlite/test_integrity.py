@@ -1,4 +1,4 @@
-"""A database that is deleted, replaced, emptied or overwritten while it is open; locks that outlive other readers."""
+"""Tests of a database that is deleted, replaced, emptied or overwritten while it is open, and of its lock."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ ACCIDENTS = (deleted, replaced, emptied, shortened, overwritten, without_log, wi
 
 
 async def checkpoint(storage: SQLiteStore) -> None:
-    """Bring everything from the write-ahead log into the database file, as SQLite does from time to time."""
+    """Move everything from the write-ahead log into the database file, as SQLite does from time to time."""
 
     def other_connection(_store: Any) -> None:
         database = sqlite3.connect(storage.folder / DATABASE)
@@ -95,7 +95,7 @@ async def test_what_is_stored_after_an_accident_is_refused(
         assert str(storage.folder) not in refused.value.message
     (critical,) = [
         record for record in caplog.records if record.levelno == logging.CRITICAL
-    ]  # once, not at each request
+    ]  # logged once, not at each request
     assert str(storage.folder) in critical.getMessage()
     assert storage.exists
     assert server.status()["problem"]
@@ -126,7 +126,7 @@ async def test_a_file_that_is_put_back_is_used_again(storage: SQLiteStore, file_
 async def test_a_backup_that_is_copied_over_the_open_database_is_not_trusted(
     storage: SQLiteStore, file_record: Make, tmp_path: Path
 ) -> None:
-    """Once damage was seen, the connection's cache and the file no longer fit together."""
+    """A damaged database stays refused after a backup was copied over it, because the connection caches old pages."""
     await storage.call(lambda store: store.add_file(file_record("a")))
     await checkpoint(storage)
     shutil.copy(storage.folder / DATABASE, tmp_path / "backup")
@@ -154,7 +154,7 @@ async def test_checkpoints_are_not_taken_for_damage(storage: SQLiteStore, file_r
 
 
 async def test_another_process_does_not_take_the_log_away(storage: SQLiteStore, file_record: Make) -> None:
-    """The last process that closes a database deletes its log; it must see that this one still has it open."""
+    """Another process that closes the database does not delete the write-ahead log, which this process still uses."""
     await storage.call(lambda store: store.add_file(file_record("first")))
     for count in (1, 2, 3):
         command = [sys.executable, "-c", OPEN_AND_CLOSE, str(storage.folder / DATABASE)]

@@ -1,4 +1,4 @@
-"""The folder: who may read it, what is left of killed processes, who runs batches."""
+"""Tests of the storage folder: permissions, remains of killed processes, and the lock for running batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_only_the_owner_may_read(storage: SQLiteStore) -> None:
 
 
 def age(storage: SQLiteStore, *names: str) -> None:
-    """Files with some content, a day old."""
+    """Write files with some content that are a day old."""
     for name in names:
         storage.path(name).write_text("x")
         os.utime(storage.path(name), (time.time() - 86400,) * 2)
@@ -57,7 +57,7 @@ async def test_what_a_killed_process_left_behind_goes(storage: SQLiteStore, file
 async def test_files_of_a_database_that_was_deleted_are_kept(
     storage: SQLiteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A backup of the database may know them."""
+    """Files without a record in a new database are kept, because a backup of the database may refer to them."""
     await storage.call(lambda store: None)
     age(storage, "a", "b")
     await storage.close()

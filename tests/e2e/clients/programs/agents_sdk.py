@@ -1,4 +1,4 @@
-"""OpenAI's Agents SDK, over chat completions and over responses: a loop with a tool, streamed, and a handoff."""
+"""OpenAI's Agents SDK with chat completions and with responses: a tool loop, streamed, and a handoff."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def get_weather(city: str) -> str:
 
 
 async def ask(model: Any) -> dict[str, Any]:
-    """What agents with this model do."""
+    """Run agents with a model, and report their outputs."""
     greedy = ModelSettings(temperature=0, max_tokens=60)
     plain = Agent(name="plain", instructions="Be brief.", model=model, model_settings=greedy)
     first = await Runner.run(plain, "What is the capital of France?")
@@ -50,7 +50,7 @@ async def ask(model: Any) -> dict[str, Any]:
 
 
 async def main() -> dict[str, Any]:
-    """Both kinds of models."""
+    """Report on agents with a model for chat completions and with one for responses."""
     disable_tracing(disabled=True)
     async with AsyncOpenAI(base_url=f"{sys.argv[1]}/v1", api_key="None", max_retries=0) as client:
         return {

@@ -1,4 +1,4 @@
-"""Anthropic's SDK: a message, a stream, and its loop over tools, whole and streamed."""
+"""Anthropic's SDK: a message, a stream, and its tool loop, streamed and not."""
 
 from __future__ import annotations
 

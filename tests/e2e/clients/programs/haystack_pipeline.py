@@ -25,7 +25,7 @@ def get_weather(city: str) -> str:
 
 
 def generator(**options: Any) -> OpenAIChatGenerator:
-    """The component that asks the server."""
+    """Return the component that sends requests to the server."""
     return OpenAIChatGenerator(
         api_key=Secret.from_token("None"),
         model="demo",

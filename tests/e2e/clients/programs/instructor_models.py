@@ -22,7 +22,7 @@ class City(BaseModel):
 
 
 def ask(mode: instructor.Mode) -> City:
-    """A city, with nothing but the server to see to its form: no second try."""
+    """Ask for a city without retries, so that only the server enforces the schema."""
     client = openai.OpenAI(base_url=f"{sys.argv[1]}/v1", api_key="None", max_retries=0)
     return instructor.from_openai(client, mode=mode).chat.completions.create(
         model="demo", messages=QUESTION, response_model=City, max_retries=0, temperature=0, max_tokens=200

@@ -1,4 +1,4 @@
-"""``ChatOpenAI`` as its documents use it."""
+"""LangChain's ``ChatOpenAI``, used as in its documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``OpenAIEmbeddings``; told to send text, as its tokens would be those of another model."""
+"""LangChain's ``OpenAIEmbeddings``, configured to send text, because its token ids are those of OpenAI's models."""
 
 from __future__ import annotations
 

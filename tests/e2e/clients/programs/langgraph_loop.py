@@ -1,4 +1,4 @@
-"""A graph of LangGraph: a model and its tools in a loop, with a memory of turns."""
+"""A graph of LangGraph: a model and its tools in a loop, with a memory of earlier turns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ model = plain.bind_tools([get_weather], strict=True)
 
 
 def call_model(state: MessagesState) -> dict[str, Any]:
-    """One turn of the model."""
+    """Call the model with the messages so far."""
     return {"messages": [model.invoke(state["messages"])]}
 
 
@@ -41,7 +41,7 @@ graph = builder.compile(checkpointer=InMemorySaver())
 
 
 def turn(text: str, thread: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The input and the configuration of a turn."""
+    """Return the input and the configuration of a turn."""
     return {"messages": [HumanMessage(text)]}, {"configurable": {"thread_id": thread}}
 
 

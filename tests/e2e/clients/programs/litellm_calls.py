@@ -1,4 +1,4 @@
-"""litellm's calls, with the server as a provider that speaks OpenAI's protocol."""
+"""Calls of litellm, with the server as a provider with OpenAI's API."""
 
 from __future__ import annotations
 

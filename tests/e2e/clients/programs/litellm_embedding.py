@@ -1,4 +1,4 @@
-"""litellm's ``embedding``."""
+"""A call of litellm's ``embedding``."""
 
 from __future__ import annotations
 

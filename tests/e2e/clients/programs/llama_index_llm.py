@@ -1,4 +1,4 @@
-"""LlamaIndex's client for servers like this one: texts, streams, tools, an agent's loop and an object by schema."""
+"""LlamaIndex's client for OpenAI-compatible servers: text, streams, tools, an agent, and an object of a schema."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BOSTON = "What's the weather like in Boston today?"
 
 
 class City(BaseModel):
-    """An answer by schema."""
+    """A city, as an answer of a schema."""
 
     name: str = Field(max_length=8)
     country: str = Field(max_length=8)
@@ -46,7 +46,7 @@ weather = FunctionTool.from_defaults(get_weather)
 
 
 async def asynchronously() -> dict[str, Any]:
-    """What needs an event loop."""
+    """Report on the calls that need an event loop."""
     answer = await FunctionAgent(tools=[weather], llm=llm).run(BOSTON)
     return {
         "async": (await llm.achat(FRANCE)).message.content,

@@ -1,4 +1,4 @@
-"""pydantic-ai, which checks answers by the types of OpenAI's client: a tool, an output by schema, a stream."""
+"""Agents of pydantic-ai: a tool, an output of a schema, and a stream, validated with the types of OpenAI's client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def get_weather(city: str) -> str:
 
 
 async def ask(model: Any) -> dict[str, Any]:
-    """What agents with this model do."""
+    """Run agents with a model, and report their outputs."""
     greedy: Any = {"temperature": 0, "max_tokens": 150}
     agent = Agent(model, instructions="Be brief.", model_settings=greedy)
     first = await agent.run(FRANCE)
@@ -56,7 +56,7 @@ async def ask(model: Any) -> dict[str, Any]:
 
 
 async def main() -> dict[str, Any]:
-    """Both kinds of models."""
+    """Report on agents with a model for chat completions and with one for responses."""
     provider = OpenAIProvider(base_url=f"{sys.argv[1]}/v1", api_key="None")
     return {
         "chat": await ask(OpenAIChatModel("demo", provider=provider)),

@@ -12,12 +12,12 @@ URL = sys.argv[1]
 
 
 def post(path: str, body: Any = None, **options: Any) -> requests.Response:
-    """``requests.post`` with a JSON body."""
+    """Send a POST request with a JSON body."""
     return requests.post(f"{URL}{path}", json=body, timeout=240, **options)
 
 
 def streamed(path: str, body: dict[str, Any]) -> str:
-    """What is printed piece by piece when the text so far comes with every event."""
+    """Return the text that a client prints from a stream whose events contain the text so far."""
     printed = ""
     with post(path, {**body, "stream": True}, stream=True) as answer:
         for raw in answer.iter_lines(decode_unicode=False):

@@ -1,4 +1,4 @@
-"""Cohere's clients of both versions, and LlamaIndex's of Jina's API, sort documents."""
+"""Reranking with both versions of Cohere's client, and with LlamaIndex's client of Jina's API."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ class Torchvision:
     """Stand-in for torchvision: its wheels need a build of torch for GPUs, and sending requests needs none of it."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
-        """Find its modules."""
+        """Return a spec for the modules of ``torchvision``."""
         return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] == "torchvision" else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Make one."""
+        """Return a mock in place of the module."""
         return MagicMock(__path__=[], __spec__=spec, __version__="0.0")
 
     def exec_module(self, module: ModuleType) -> None:
