@@ -9,7 +9,7 @@ import pytest
 
 from tests.policy.measure import ENGINE, feature_modules
 
-CONTRACT_NAMES = {"execution/executors.py", "extensions/build.py", "extensions/points.py", "extensions/step_points.py"}
+CONTRACT_NAMES = {"execution/executors.py", "extensions/points.py", "extensions/step_points.py"}
 """Modules that name the phases of the contract of step extensions, some of which are named after a feature."""
 MENTIONS: dict[str, set[str]] = {
     "images": set(),

@@ -80,10 +80,19 @@ def _check_target(component: Component) -> Iterator[str]:
         yield f"{component}: {where!r} does not define {', '.join(missing)}"
     if (problem := declaration_problem(component, target)) is not None:
         yield problem
+    if kind == "step-extension":
+        yield from _check_extension_methods(component)
     if kind == "kernels":
         yield from _check_kernels(component, target)
     elif kind not in METHODS and not callable(target):
         yield f"{component}: {where!r} cannot be called"
+
+
+def _check_extension_methods(component: Component) -> Iterator[str]:
+    from sglang_plug.plugins.extension_methods import extension_classes, extension_problems  # needs torch
+
+    for extension in extension_classes(component):
+        yield from (f"{component}: {problem}" for problem in extension_problems(extension))
 
 
 def _check_kernels(component: Component, target: Any) -> Iterator[str]:

@@ -191,7 +191,12 @@ def signature_problems(made: Any, contract: type) -> Iterator[tuple[str, str]]:
         try:
             inspect.signature(method).bind(*positional, **named)
         except TypeError as error:
-            signature = ", ".join(parameter.name for parameter in parameters)
-            yield name, f"cannot be called with ({signature}): {error}"
+            yield name, f"cannot be called with {shown_parameters(stated)}: {error}"
         except ValueError:  # written in C, and silent about what it takes
             continue
+
+
+def shown_parameters(method: Callable[..., Any]) -> str:
+    """Return the parameters of a method as they are written, without ``self`` and types: ``(running, *, within=0)``."""
+    _, *parameters = inspect.signature(method).parameters.values()
+    return str(inspect.Signature([parameter.replace(annotation=parameter.empty) for parameter in parameters]))

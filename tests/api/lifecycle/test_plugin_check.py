@@ -151,3 +151,63 @@ def test_settings_are_listed_with_type_and_default(discover: Any, plugin_file: A
     assert settings_of(plugins.get("eviction", "good")) == [("size", "int", "3"), ("names", "list[str]", "[]")]
     assert settings_of(plugins.get("eviction", "strict")) == [("size", "int", "")]
     assert settings_of(plugins.get("eviction", "lru")) == []
+
+
+EXTENSION = """
+from sglang_plug import AdmissionPhase, ExecutionPhase, ModelPhase, OutputPhase, PreemptionPhase, RankPhase
+from sglang_plug import StepExtension
+{body}
+def build(context):
+    return Extension()
+@hookimpl
+def register_step_extensions():
+    return [StepExtensionSpec(name="counts", target=f"{{__name__}}:build")]
+"""
+
+
+@pytest.mark.parametrize(
+    ("bases", "method", "problem"),
+    [
+        ("OutputPhase", "def output(self, sequence): return None", "output() cannot be called with (sequence, output)"),
+        (
+            "PreemptionPhase",
+            "def preempt(self, running, waiting): return [], []",
+            "preempt() cannot be called with (running, waiting, *, within_callers)",
+        ),
+        (
+            "OutputPhase",
+            "def outputs(self, sequence, output): return output",
+            "outputs() is never called: OutputPhase has no such method; did you mean output(sequence, output)?",
+        ),
+        (
+            "AdmissionPhase",
+            "def output(self, sequence, output): return output",
+            " has output and is not a OutputPhase, so the engine never calls them; add OutputPhase to its base classes",
+        ),
+        ("RankPhase, ExecutionPhase", "pass", " has both RankPhase and ExecutionPhase"),
+        ("ModelPhase", "def context(self, chunks, batch): pass", " has context() and no graph_input()"),
+    ],
+)
+def test_methods_that_the_engine_cannot_call_are_named(
+    bases: str, method: str, problem: str, discover: Any, plugin_file: Any
+) -> None:
+    source = EXTENSION.format(body=f"class Extension(StepExtension, {bases}):\n    {method}")
+    problems = check_component(discover(plugin_file("sample", source)).get("step-extension", "counts"))
+    separator = "" if problem.startswith(" ") else "."
+    assert len(problems) == 1 and f"Extension{separator}{problem}" in problems[0]
+    assert problems[0].startswith("step-extension 'counts' from")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "class Extension(StepExtension, OutputPhase):\n    def output(self, *arguments): return arguments[1]",
+        "class Extension(StepExtension, OutputPhase):\n    def recorded(self, tokens): return 0",
+        "class Base(StepExtension):\n    def output(self, sequence, output): return output\n"
+        "class Extension(Base, OutputPhase): pass",
+    ],
+    ids=["any parameters", "a method of its own", "a base class without the phase"],
+)
+def test_an_extension_with_the_right_methods_is_no_problem(body: str, discover: Any, plugin_file: Any) -> None:
+    component = discover(plugin_file("sample", EXTENSION.format(body=body))).get("step-extension", "counts")
+    assert check_component(component) == []

@@ -12,9 +12,8 @@ import torch
 
 from sglang_plug.config import EXTENSION, FLAG, OFF, ConfigError, EngineConfig
 from sglang_plug.contracts.extension.base import ExtensionContext, StepExtension
-from sglang_plug.contracts.extension.execution import ExecutionPhase
 from sglang_plug.contracts.extension.phases import PHASES
-from sglang_plug.contracts.extension.step_phases import GraphPhase, ModelPhase, RankPhase
+from sglang_plug.contracts.extension.step_phases import ModelPhase
 from sglang_plug.contracts.request import Request, RequestError
 from sglang_plug.contracts.sampling_params import RequestFieldError
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
@@ -23,13 +22,13 @@ from sglang_plug.engine.loading.resolve import Resolved
 from sglang_plug.engine.loading.vocabulary import VocabularyReader
 from sglang_plug.engine.messages.rank_messages import all_ranks_succeeded
 from sglang_plug.plugins.attribution import attributed, described, make_with_settings, signature_problems
+from sglang_plug.plugins.extension_methods import combination_problem, overrides, uncalled_methods
 from sglang_plug.plugins.extension_order import declared_names, unknown_names, usable_extensions
 from sglang_plug.plugins.registry import Component, PluginError, Plugins
 from sglang_plug.plugins.request_fields import ComponentRequestFields, RequestFields
 from sglang_plug.plugins.spec import EXTENSION_FIELDS
 from sglang_plug.plugins.specs import StepExtensionSpec
 
-from .collected import overrides, uncalled_methods
 from .points import ExtensionPoints, extension_points
 
 logger = logging.getLogger(__name__)
@@ -198,12 +197,10 @@ def _check(component: Component, extension: object, ranks: int) -> None:
     if not isinstance(extension, StepExtension):
         raise PluginError(f"{component} returned {type(extension).__name__} instead of a StepExtension or None")
     _check_methods(component, extension)
-    if isinstance(extension, RankPhase) and isinstance(extension, ExecutionPhase):
-        raise PluginError(f"{component} has both RankPhase and ExecutionPhase, whose commands would be ambiguous")
-    if not overrides(extension, ModelPhase, "context"):
+    if (problem := combination_problem(type(extension))) is not None:
+        raise PluginError(f"{component} {problem}")
+    if not overrides(type(extension), ModelPhase, "context"):
         return
-    if not overrides(extension, GraphPhase, "graph_input"):
-        raise PluginError(f"{component} has context() and no graph_input(): see sglang_plug.GraphPhase")
     if ranks > 1 and not component.spec_as(StepExtensionSpec).worker_ranks:
         raise ConfigError(f"{component} does not work with several ranks; leave out --tp-size")
 
@@ -214,7 +211,7 @@ def _check_methods(component: Component, extension: StepExtension) -> None:
         if isinstance(extension, phase):
             for name, problem in signature_problems(extension, phase):
                 raise PluginError(f"{component}: {type(extension).__name__}.{name}() {problem}")
-        elif methods := uncalled_methods(extension, phase):
+        elif methods := uncalled_methods(type(extension), phase):
             logger.warning(
                 "%s: %s has %s and is not a %s, so the engine never calls it",
                 component,

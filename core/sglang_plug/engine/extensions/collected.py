@@ -8,6 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.extension.base import StepExtension
 from sglang_plug.contracts.extension.phases import PHASES
+from sglang_plug.plugins.extension_methods import overrides
 
 from .names import ExtensionNames
 
@@ -38,7 +39,7 @@ class CollectedExtensions:
         return {
             key: getattr(extension, name)
             for key, extension in self._extensions.items()
-            if overrides(extension, base, name)
+            if overrides(type(extension), base, name)
         }
 
     def objects(self, phase: type[Phase]) -> tuple[Phase, ...]:
@@ -61,19 +62,6 @@ class CollectedExtensions:
                 "step-extension:NAME"
             )
         return having[0] if having else default
-
-
-def overrides(extension: StepExtension, base: type, name: str) -> bool:
-    """Report whether ``extension`` implements the method ``name`` of the phase ``base``."""
-    return isinstance(extension, base) and getattr(type(extension), name) is not getattr(base, name)
-
-
-def uncalled_methods(extension: StepExtension, phase: type) -> list[str]:
-    """Return the methods of ``phase`` that an extension implements without having the phase, so that none is called."""
-    if isinstance(extension, phase):
-        return []
-    implemented = {name for owner in type(extension).__mro__ for name in vars(owner)}
-    return sorted(name for name in vars(phase) if not name.startswith("_") and name in implemented)
 
 
 def _declaring_class(method: Callable[..., Any]) -> type:
