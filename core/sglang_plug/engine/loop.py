@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from sglang_plug.config import ConfigError
 from sglang_plug.contracts.extension.views import SequenceView
 from sglang_plug.contracts.request import Finish, Output, Request, RequestError
+from sglang_plug.contracts.sampling_params import RequestFieldError
 from sglang_plug.contracts.serving.observer import MetricCounter, MetricGauge, StepStats
 from sglang_plug.engine.admission.activity import activity
 from sglang_plug.engine.admission.open_requests import OpenRequests, RequestChecks, SchedulerQueueView
@@ -245,6 +246,8 @@ class EngineLoop:
         """Return the refusal of a request whose admission failed: an internal error unless it is a ``RequestError``."""
         if isinstance(error, RequestError):
             return error
+        if isinstance(error, RequestFieldError):
+            return RequestError(str(error), about="processor_fields", field=error.field)
         logger.error("request %r could not be admitted", id, exc_info=error)
         return RequestError(self.describe(error), 500)
 

@@ -115,7 +115,7 @@ def test_without_the_chosen_backend_another_one_is_taken(chosen: Any, blocked: s
 
 def test_none_and_the_lack_of_one_are_reasons(built: Built) -> None:
     off = built("none")
-    assert not {"grammar", "tokenizer"} & off.resolved.choices.keys() and not off.vocabulary.is_available
+    assert not {"grammar", "tokenizer"} & off.resolved.choices.keys() and not off.choices.has_tokenizer
     assert "--grammar-backend none" in str(refusal(off)) and refusal(off).about == "constraint"
     lacking = built("auto", *(f"grammar:{name}" for name in Plugins.discover().names("grammar")))
     assert not {"grammar", "tokenizer"} & lacking.resolved.choices.keys()

@@ -14,14 +14,11 @@ from sglang_plug.config import EXTENSION, FLAG, OFF, ConfigError, EngineConfig
 from sglang_plug.contracts.extension.base import ExtensionContext, StepExtension
 from sglang_plug.contracts.extension.phases import PHASES
 from sglang_plug.contracts.extension.step_phases import ModelPhase
-from sglang_plug.contracts.request import Request, RequestError
-from sglang_plug.contracts.sampling_params import RequestFieldError
+from sglang_plug.contracts.request import Request
 from sglang_plug.contracts.serving.executor import SINGLE_RANK, Collectives
-from sglang_plug.engine.loading.checkpoint_formats import Choice
 from sglang_plug.engine.loading.resolve import Resolved
-from sglang_plug.engine.loading.vocabulary import VocabularyReader
 from sglang_plug.engine.messages.rank_messages import all_ranks_succeeded
-from sglang_plug.plugins.attribution import attributed, described, make_with_settings, signature_problems
+from sglang_plug.plugins.attribution import attributed, described, signature_problems
 from sglang_plug.plugins.extension_methods import combination_problem, overrides, uncalled_methods
 from sglang_plug.plugins.extension_order import declared_names, unknown_names, usable_extensions
 from sglang_plug.plugins.registry import Component, PluginError, Plugins
@@ -29,6 +26,7 @@ from sglang_plug.plugins.request_fields import ComponentRequestFields, RequestFi
 from sglang_plug.plugins.spec import EXTENSION_FIELDS
 from sglang_plug.plugins.specs import StepExtensionSpec
 
+from .choices import ExtensionChoices
 from .points import ExtensionPoints, extension_points
 
 logger = logging.getLogger(__name__)
@@ -44,8 +42,9 @@ class BuiltExtensions:
 
     points: ExtensionPoints
     resolved: Resolved
-    """The choices, with the components that the extensions chose."""
-    vocabulary: VocabularyReader
+    """The choices of the engine and of the extensions."""
+    choices: ExtensionChoices
+    """The components that the extensions chose."""
     components: tuple[Component, ...]
     """The components of the extensions."""
 
@@ -110,8 +109,7 @@ def build_extensions(
         for unknown in unknown_names(components, declared_names(plugins)):
             logger.log(logging.WARNING if unknown.suggestion else logging.DEBUG, "%s", unknown)
     refuse_unserved_options(resolved.config, {component.spec.name for component in components})
-    chosen: dict[str, Choice] = {}
-    vocabulary = VocabularyReader(resolved, chosen)
+    choices = ExtensionChoices(resolved)
     built: list[tuple[Component, StepExtension]] = []
     with ExitStack() as unless_built:
         for component in components:
@@ -120,7 +118,7 @@ def build_extensions(
                 continue
             ranks = RankLink(spec.name, collectives, resolved.device, command)
             with attributed(component, "while it was built"):
-                extension = component.load()(_context(component, resolved, plugins, ranks, chosen, vocabulary))
+                extension = component.load()(_context(component, resolved, plugins, ranks, choices))
             if extension is None:
                 continue
             _check(component, extension, collectives.size)
@@ -133,8 +131,8 @@ def build_extensions(
         if collectives.rank == 0:
             _refuse_unserved_states(resolved, points)
         unless_built.pop_all()
-    resolved = replace(resolved, choices={**resolved.choices, **chosen})
-    return BuiltExtensions(points, resolved, vocabulary, tuple(component for component, _ in built))
+    resolved = replace(resolved, choices={**resolved.choices, **choices.chosen})
+    return BuiltExtensions(points, resolved, choices, tuple(component for component, _ in built))
 
 
 def _context(
@@ -142,18 +140,9 @@ def _context(
     resolved: Resolved,
     plugins: Plugins,
     ranks: RankLink,
-    chosen: dict[str, Choice],
-    vocabulary: VocabularyReader,
+    choices: ExtensionChoices,
 ) -> ExtensionContext:
-    """Return the facts for one extension, which adds the components that it chooses to ``chosen``."""
-
-    def choose(component: Component, reason: str) -> None:
-        chosen[component.spec.kind] = Choice(component, reason)
-
-    def make(component: Component, reason: str, contract: type) -> Any:
-        choose(component, reason)
-        return make_with_settings(component, contract=contract)
-
+    """Return the facts for one extension, which adds the components that it chooses to ``choices``."""
     return ExtensionContext(
         config=resolved.config,
         plugins=plugins,
@@ -169,9 +158,9 @@ def _context(
         max_running=resolved.max_running,
         chunk_size=resolved.chunk_size,
         states=resolved.states,
-        make=make,
-        choose=choose,
-        vocabulary=vocabulary,
+        make=choices.make,
+        choose=choices.choose,
+        vocabulary=choices.vocabulary,
         describe=lambda error, component: described(error, components=(component,)),
     )
 
@@ -179,14 +168,7 @@ def _context(
 def _fields_reader(component: Component) -> Callable[[Request], Any]:
     """Return the function that reads the component's fields of a request. Raises ``PluginError`` for a bad class."""
     fields = ComponentRequestFields.of(component)
-
-    def read(request: Request) -> Any:
-        try:
-            return None if fields is None else fields.among(request.params.processor_fields)
-        except RequestFieldError as error:
-            raise RequestError(str(error), about="processor_fields", field=error.field) from None
-
-    return read
+    return lambda request: None if fields is None else fields.among(request.params.processor_fields)
 
 
 def _check(component: Component, extension: object, ranks: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from sglang_plug.contracts.request import Request, RequestError
-from sglang_plug.contracts.sampling_params import RequestFieldError, SamplingParams
+from sglang_plug.contracts.sampling_params import SamplingParams
 from sglang_plug.contracts.serving.logits_processor import LogitsProcessor, ProcessorRequest
 from sglang_plug.contracts.text.vocabulary import Vocabulary
 from sglang_plug.plugins.attribution import described, make
@@ -108,16 +108,14 @@ class LogitsProcessors:
         return cls(tuple(loaded), fields)
 
     def admit(self, request: Request, *, constrained: bool = False) -> tuple[ProcessorUse, ...]:
-        """Return the processors that a request uses, in order. Raises ``RequestError`` if one of them refuses it.
+        """Return the processors that a request uses, in order.
 
-        ``constrained``: a step extension decides where the output ends.
+        ``constrained``: a step extension decides where the output ends. Raises ``RequestError`` if a processor refuses
+        the request, and ``RequestFieldError`` for a field with a wrong value.
         """
         params = request.params
-        try:
-            self.fields.check_params(params)
-            fields = self.fields.read(params.processor_fields) if params.processor_fields else {}
-        except RequestFieldError as error:
-            raise RequestError(str(error), about=ABOUT, field=error.field) from None
+        self.fields.check_params(params)
+        fields = self.fields.read(params.processor_fields) if params.processor_fields else {}
         uses = []
         for loaded in self.loaded:
             if not loaded.is_requested(params, fields):

@@ -146,7 +146,7 @@ def _extensions(resolved: Resolved, plugins: Plugins, ranks: Ranks | None) -> Bu
 
 def _logits_processors(built: BuiltExtensions, plugins: Plugins) -> LogitsProcessors:
     """Build the logits processors of every plugin, if the model generates."""
-    resolved, vocabulary = built.resolved, built.vocabulary
+    resolved, choices = built.resolved, built.choices
     if "generate" not in resolved.tasks:
         return LogitsProcessors()
     return LogitsProcessors.build(
@@ -154,7 +154,7 @@ def _logits_processors(built: BuiltExtensions, plugins: Plugins) -> LogitsProces
         built.request_fields(plugins),
         resolved.vocab_size,
         resolved.device,
-        lambda: vocabulary() if vocabulary.is_available else None,
+        lambda: choices.vocabulary() if choices.has_tokenizer else None,
     )
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from sglang_plug import ConfigError, EngineConfig
-from sglang_plug.engine.loading.vocabulary import VocabularyReader, read_vocabulary
+from sglang_plug.engine.loading.vocabulary import read_vocabulary
 
 
 class Letters:
@@ -39,44 +35,3 @@ def test_the_vocabulary_is_as_wide_as_the_models(size: int, letters: int) -> Non
     ]
     assert (vocabulary.size, vocabulary.words, vocabulary.stop_ids) == (size, 1, (2, 5, 1))
     assert vocabulary.special == {"<0>": 0, "<1>": 1}
-
-
-class Loaded:
-    """A tokenizer component that counts how often it is loaded."""
-
-    spec = SimpleNamespace(target="letters:load")
-
-    def __init__(self) -> None:
-        self.loads = 0
-
-    def load(self, base: type | None = None) -> Any:
-        self.loads += 1
-        return lambda source: LetterTokenizer()
-
-    lifecycle = SimpleNamespace(add=lambda component, instance: None)
-
-    def settings_arguments(self) -> tuple[Any, ...]:
-        return ()
-
-
-class LetterTokenizer(Letters):
-    """A tokenizer with every member of the contract; those besides ``Letters`` do nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments, **options: None
-
-
-def resolved() -> Any:
-    checkpoint = SimpleNamespace(path="/nowhere")
-    return SimpleNamespace(config=EngineConfig(), checkpoint=checkpoint, vocab_size=6, eos_token_ids=(2,))
-
-
-def test_the_vocabulary_is_read_once_with_the_tokenizer_that_was_chosen() -> None:
-    component, choices = Loaded(), dict[str, Any]()
-    reader = VocabularyReader(resolved(), choices)
-    assert not reader.is_available
-    with pytest.raises(ConfigError, match="no step extension has chosen a tokenizer"):
-        reader()
-    choices["tokenizer"] = SimpleNamespace(component=component)
-    assert reader.is_available and reader() is reader()
-    assert reader().stop_ids == (2, 1) and component.loads == 1
