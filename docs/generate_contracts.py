@@ -82,6 +82,7 @@ SECTIONS = {
     "system.child_process": "Child processes",
     "system.host_memory": "The memory of the host",
     "system.memory_advice": "Advice about memory",
+    "system.library_panics": "Panics of native libraries",
     "system.out_of_memory": "Lack of memory",
     "system.shared_secret": "Secrets of several servers",
     "plugins.registry": "All plugins",

@@ -263,6 +263,9 @@ from .system.child_process import python_command as python_command
 from .system.child_process import start_child as start_child
 from .system.host_memory import HostMemory as HostMemory
 from .system.host_memory import host_memory as host_memory
+from .system.library_panics import EXIT_EXCEPTIONS as EXIT_EXCEPTIONS
+from .system.library_panics import ComponentPanic as ComponentPanic
+from .system.library_panics import panics_as_errors as panics_as_errors
 from .system.memory_advice import memory_advice as memory_advice
 from .system.out_of_memory import is_out_of_memory as is_out_of_memory
 from .system.shared_secret import read_credential as read_credential

@@ -25,8 +25,8 @@ from sglang_plug import (
     PluginError,
     RequestError,
     is_out_of_memory,
+    panics_as_errors,
 )
-from sglang_plug_backends.library_panics import panics_as_errors
 
 from .adapter_salt import adapter_salt
 from .adapter_tables import AdapterTables, AddLowRank

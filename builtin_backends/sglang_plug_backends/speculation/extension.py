@@ -23,8 +23,8 @@ from sglang_plug import (
     SequenceView,
     StepExtension,
     StepPlan,
+    panics_as_errors,
 )
-from sglang_plug_backends.library_panics import panics_as_errors
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sglang_plug import AllowedTokens, Finish, Grammar, RequestError, SequenceView, TokenDecision
+from sglang_plug import EXIT_EXCEPTIONS, AllowedTokens, Finish, Grammar, RequestError, SequenceView, TokenDecision
 from sglang_plug_backends.grammars.token_mask import MASK_BITS, word_and_bit
-from sglang_plug_backends.library_panics import EXIT_EXCEPTIONS
 
 from .forced_tokens import CONTEXT
 from .grammar_state import GrammarState

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Protocol, get_args
 
 from sglang_plug import (
+    EXIT_EXCEPTIONS,
     Constraint,
     ConstraintError,
     ConstraintKind,
@@ -27,7 +28,6 @@ from sglang_plug import (
     RequestError,
     SequenceView,
 )
-from sglang_plug_backends.library_panics import EXIT_EXCEPTIONS
 
 from .forced_tokens import ForcedTokenizer
 from .grammar_process import CompilerUnavailable

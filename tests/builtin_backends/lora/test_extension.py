@@ -23,6 +23,7 @@ from sglang_plug import (
     AttentionBackend,
     AttentionShape,
     BuildEnv,
+    ComponentPanic,
     ConfigError,
     EngineConfig,
     ForwardBatch,
@@ -40,7 +41,6 @@ from sglang_plug.engine.extensions.build import RankLink, send_nothing
 from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.layers import Linear
 from sglang_plug.testing import check_step_extension
-from sglang_plug_backends.library_panics import LibraryPanic
 from sglang_plug_backends.lora.adapters import FORGET, LOAD, Adapters
 from sglang_plug_backends.lora.extension import Lora
 from sglang_plug_backends.lora.layer import LoraLayer, Pair
@@ -146,7 +146,7 @@ def test_the_other_ranks_learn_of_a_format_that_panics(tmp_path: Path) -> None:
     ranks = Mock(size=2, rank=0)
     adapters = Adapters(read, device=CPU, dtype=torch.float32, max_loaded=None, ranks=ranks)
     adapters.install(Tiny())
-    with pytest.raises(LibraryPanic, match="Panic: index out of bounds"):
+    with pytest.raises(ComponentPanic, match="Panic: index out of bounds"):
         adapters.load("x", str(tmp_path))
     ranks.all_ranks_succeeded.assert_called_once_with(False)
     assert adapters.paths == {}

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
 
-from sglang_plug import KVBlock, KVStore, KVStoreError
-from sglang_plug_backends.library_panics import panics_as_errors
+from sglang_plug import KVBlock, KVStore, KVStoreError, panics_as_errors
 
 from .rates import Rate
 

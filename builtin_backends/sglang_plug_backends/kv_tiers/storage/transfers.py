@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sglang_plug import KVBlockPart, KVStore, KVTransferStore, MetricCounter
-from sglang_plug_backends.library_panics import panics_as_errors
+from sglang_plug import KVBlockPart, KVStore, KVTransferStore, MetricCounter, panics_as_errors
 
 from .tier import RETRY_SECONDS
 
