@@ -35,7 +35,6 @@ from sglang_plug.engine.messages.api_messages import (
 )
 from sglang_plug.engine.messages.rank_messages import Ranks
 from sglang_plug.engine.sampling.processors import LogitsProcessors
-from sglang_plug.engine.sequences.scheduled_chunk import StepCounters
 from sglang_plug.engine.sequences.sequence import Sequence
 from sglang_plug.system.freed_memory import return_freed_memory
 from sglang_plug.system.library_panics import panics_as_errors
@@ -278,7 +277,7 @@ class EngineLoop:
         if self.scheduler.busy:
             return
         self.scheduler.check()
-        self.scheduler.counters = StepCounters()
+        self.scheduler.reset_counters()
         self.send(StepOutputs([], self._stats(0.0)))
 
     def _control(self, message: Control) -> Reply:

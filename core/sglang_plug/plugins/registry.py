@@ -76,15 +76,16 @@ class Plugins:
         Raises ``PluginError`` for an unknown name in the options, and for any failure if ``options.strict``. Raises
         ``ConfigError`` if the plugins are not those of the lock file.
         """
-        plugins = cls(options or PluginOptions(), lifecycle=lifecycle or ComponentLifecycle())
-        discovered = find_plugins(plugins.options)
+        options = options or PluginOptions()
+        discovered = find_plugins(options)
         if not discovered:
             raise PluginError("no plugins found; is sglang-plug installed? (pip install .)")
-        plugins.imported = [plugin for plugin in discovered if not plugins._is_blocked(plugin)]
-        if plugins.options.locked:
-            check_lock(plugins.options.locked, plugins.imported)
+        imported = [plugin for plugin in discovered if not _is_blocked(plugin, options)]
+        if options.locked:
+            check_lock(options.locked, imported)
+        plugins = cls(options, imported=imported, lifecycle=lifecycle or ComponentLifecycle())
         for plugin in discovered:
-            if plugin not in plugins.imported:
+            if plugin not in imported:
                 plugins.blocked.append(plugin)
                 continue
             began = time.process_time()  # not the clock's: the machine may be busy with something else
@@ -253,15 +254,6 @@ class Plugins:
         """The plugins and versions that every process of one server must agree on."""
         return tuple((plugin.name, plugin.distribution, plugin.version) for plugin in self.loaded)
 
-    def _is_blocked(self, plugin: DiscoveredPlugin) -> bool:
-        allow, block = self.options.allow, self.options.block
-        if {plugin.name, plugin.distribution} & set(block):
-            return True
-        named = [item for item in allow if ":" not in item]
-        if not named or plugin.distribution == DISTRIBUTION or plugin.explicit:
-            return False
-        return not ({plugin.name, plugin.distribution} & set(named)) and len(named) == len(allow)
-
     def _load(self, plugin: DiscoveredPlugin) -> None:
         module = plugin.load()
         check_module(module)
@@ -359,6 +351,15 @@ class Plugins:
             if self.options.strict:
                 raise PluginError(f"{failure} (--strict-plugins)") from error
             self.failures.append(failure)
+
+
+def _is_blocked(plugin: DiscoveredPlugin, options: PluginOptions) -> bool:
+    if {plugin.name, plugin.distribution} & set(options.block):
+        return True
+    named = [item for item in options.allow if ":" not in item]
+    if not named or plugin.distribution == DISTRIBUTION or plugin.explicit:
+        return False
+    return not ({plugin.name, plugin.distribution} & set(named)) and len(named) == len(options.allow)
 
 
 def _setting_names(component: Component) -> set[str]:

@@ -123,10 +123,10 @@ def resolve(config: EngineConfig, plugins: Plugins) -> Resolved:
         shape=shape,
         subjects={"tokenizer": tokenizer_source(config, checkpoint)},
     )
-    for kind, name in (("attention", config.backends.attention), ("kernels", config.backends.kernels)):
-        _check_device(choose(kind, name, facts), device)
+    _check_device(choose("attention", config.backends.attention, facts), AttentionSpec, device)
+    _check_device(choose("kernels", config.backends.kernels, facts), KernelSpec, device)
     if config.parallel.tp_size > 1:
-        _check_device(choose("executor", config.parallel.executor, facts), device)
+        _check_device(choose("executor", config.parallel.executor, facts), ExecutorSpec, device)
     elif config.parallel.executor != AUTO:
         plugins.get("executor", config.parallel.executor)  # report a typo although no executor is needed
     shape = fit_kv_dtype(shape, choices["attention"].component, config.cache.kv_dtype, plugins, device.type)
@@ -191,7 +191,7 @@ def _choose_quantization(config: EngineConfig, plugins: Plugins, facts: Facts, c
         return
     why = "named by the configuration" if name != AUTO else "chosen for the checkpoint"
     choices["quantization"] = Choice(plugins.get("quantization", chosen), why)
-    _check_device(choices["quantization"].component, torch.device(facts.device))
+    _check_device(choices["quantization"].component, QuantizationSpec, torch.device(facts.device))
 
 
 def _tasks(requested: str, model: Component) -> tuple[Task, ...]:
@@ -315,9 +315,12 @@ def _nearest(architecture: str, plugins: Plugins) -> str:
     return f"the nearest architectures with a plugin are {', '.join(near)}" if near else "no plugin declares a model"
 
 
-def _check_device(component: Component, device: torch.device) -> None:
-    spec = component.spec
-    assert isinstance(spec, AttentionSpec | ExecutorSpec | KernelSpec | QuantizationSpec)
+def _check_device(
+    component: Component,
+    spec_class: type[AttentionSpec | ExecutorSpec | KernelSpec | QuantizationSpec],
+    device: torch.device,
+) -> None:
+    spec = component.spec_as(spec_class)
     if not {"any", device.type} & spec.devices:
         raise ConfigError(
             f"{component} does not run on {device.type}, only on {', '.join(sorted(spec.devices))}; choose another "

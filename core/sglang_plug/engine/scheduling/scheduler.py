@@ -342,6 +342,10 @@ class Scheduler:
         """Return the slots by owner: ``free``, ``cached``, ``running`` and the ``capacity`` they add up to."""
         return self.allocator.accounts(self.running)
 
+    def reset_counters(self) -> None:
+        """Set the counters to 0, for statistics of an idle engine."""
+        self.counters = StepCounters()
+
     def check(self) -> None:
         """Raise ``AssertionError`` if a slot was lost or is owned twice."""
         self.allocator.check(self.running)
