@@ -90,6 +90,7 @@ async def prepare_chat(engine: TextEngine, request: ChatRequest) -> tuple[Job, C
             raise request.images[0].error("this model takes text only")
         tokens = await engine.encode_chat(
             request.messages,
+            context=current_request_context(),
             tools=tools,
             add_generation_prompt=request.add_generation_prompt and not request.continue_final_message,
             continue_final_message=request.continue_final_message,

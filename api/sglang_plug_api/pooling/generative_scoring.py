@@ -7,6 +7,7 @@ from itertools import chain
 
 from sglang_plug import LogprobOptions, TemplateError
 from sglang_plug_api.answers.errors import ApiError
+from sglang_plug_api.service.request_context import current_request_context
 from sglang_plug_api.text.job import Job, JobOutput
 from sglang_plug_api.text.text_engine import TextEngine
 from sglang_plug_api.text.truncation import Truncation
@@ -64,7 +65,7 @@ async def scoring_jobs(
         return fitting(engine, prompts, len(pairs), param)
 
     try:
-        prompts = await engine.encoder.in_chat_thread(work)
+        prompts = await engine.encoder.in_chat_thread(work, current_request_context())
     except TemplateError:
         raise ScoringUnsupported("it has no chat template for a question") from None
     options = LogprobOptions(ids=tuple(answer[0] for answer in answers))

@@ -126,13 +126,13 @@ class ActiveResponse:
     def cancel(self) -> None:
         """Abort the response on a client's request."""
         self.cancelled = True
-        self._engine.abort(self.id)
+        self._engine.abort(self.id, self.job.caller)
 
     def fail(self, error: ApiError) -> None:
         """Abort the response because of ``error``, unless it has ended."""
         if not self.closed:
             self._error = error
-            self._engine.abort(self.id)
+            self._engine.abort(self.id, self.job.caller)
 
     def close(self, error: ApiError | None = None) -> None:
         """End the response; no more output follows."""

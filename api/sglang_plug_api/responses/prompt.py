@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from sglang_plug import MediaPrompt
+from sglang_plug_api.service.request_context import current_request_context
 from sglang_plug_api.text.text_engine import TextEngine
 
 from .message_images import ImageMessage, Message
@@ -38,7 +39,9 @@ async def render(
 
     async def rendered(kept: Sequence[ImageMessage]) -> MediaPrompt:
         template_messages = [*system, *(item.message for item in kept)]
-        tokens = await engine.encode_chat(template_messages, tools=tools, variables=variables)
+        tokens = await engine.encode_chat(
+            template_messages, context=current_request_context(), tools=tools, variables=variables
+        )
         return await engine.with_images(tokens, [image for item in kept for image in item.images])
 
     if not truncate:

@@ -200,7 +200,7 @@ class ResponsesService:
                         for event in response.first_events():
                             yield event
                     if response.must_stop:  # maybe since before the engine had the job
-                        self._engine.abort(response.id)
+                        self._engine.abort(response.id, response.job.caller)
                     for event in response.add(output):
                         yield event
             await response.count_reasoning()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from sglang_plug import RequestError, TemplateError, Tokenizer
 from sglang_plug_api.answers.errors import ApiError
-from sglang_plug_api.service.request_context import DEADLINE_STATUS, RequestContext, current_request_context
+from sglang_plug_api.service.request_context import DEADLINE_STATUS, RequestContext
 
 Result = TypeVar("Result")
 Encoded = TypeVar("Encoded", bound=Sequence[Any])
@@ -75,8 +75,13 @@ class PromptEncoder:
 
         return work() if sum(map(len, texts)) <= MAX_INLINE_CHARACTERS else await asyncio.to_thread(work)
 
-    async def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
-        """Return the tokens of the prompt that the chat template renders; ``options`` as in ``Tokenizer.chat``."""
+    async def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], context: RequestContext, **options: Any
+    ) -> list[int]:
+        """Return the tokens of the prompt that the chat template renders; ``options`` as in ``Tokenizer.chat``.
+
+        ``context`` is that of the request, with its deadline.
+        """
         tokenizer = self.tokenizer
 
         def render() -> list[int]:
@@ -85,18 +90,17 @@ class PromptEncoder:
             return tokenizer.encode(text, special=False)
 
         try:
-            return await self.in_chat_thread(render)
+            return await self.in_chat_thread(render, context)
         except TemplateError as error:
             param = "chat_template_kwargs" if error.about == "variables" else "messages"
             raise ApiError(str(error), param=param) from None
 
-    async def in_chat_thread(self, work: Callable[[], Result]) -> Result:
+    async def in_chat_thread(self, work: Callable[[], Result], context: RequestContext) -> Result:
         """Run ``work``, which renders chat templates, and return its result.
 
         Slow templates delay only each other, since they have threads of their own. Raises ``RequestError`` if the
-        deadline of the request passed before a thread was free.
+        deadline of ``context`` passed before a thread was free.
         """
-        context = current_request_context()
 
         def render() -> Result:
             context.check_deadline()

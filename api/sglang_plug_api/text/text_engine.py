@@ -24,8 +24,9 @@ from sglang_plug_api.multimodal.images import RequestImage
 from sglang_plug_api.observers.request_reports import JobReport, RequestReports
 from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.service.admission_gate import AdmissionGate
-from sglang_plug_api.service.callers import current_caller
+from sglang_plug_api.service.callers import Caller, current_caller
 from sglang_plug_api.service.gather import shielded
+from sglang_plug_api.service.request_context import RequestContext, current_request_context
 from sglang_plug_api.service.sequence_limits import SequenceLimits
 
 from .adapters import Adapters, unknown_model
@@ -124,9 +125,14 @@ class TextEngine:
         """Return the tokens of ``text``. Raises ``ApiError`` if it is too long to be tokenized."""
         return await self.encoder.encode(text, special=special)
 
-    async def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
-        """Return the tokens of the prompt that the chat template renders; ``options`` as in ``Tokenizer.chat``."""
-        return await self.encoder.encode_chat(messages, **options)
+    async def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, context: RequestContext | None = None, **options: Any
+    ) -> list[int]:
+        """Return the tokens of the prompt that the chat template renders; ``options`` as in ``Tokenizer.chat``.
+
+        ``context`` has the deadline; ``None``: that of the request that is being served.
+        """
+        return await self.encoder.encode_chat(messages, context or current_request_context(), **options)
 
     def check_sequences(self, total: int) -> None:
         """Raise ``ApiError`` for a request with too many sequences; call it before tokenizing."""
@@ -227,13 +233,14 @@ class TextEngine:
         self.info = {**self.info, "model_path": source}
         self.server.state.weight_version = version or self.server.state.weight_version
 
-    def abort(self, request: str | None) -> int:
+    def abort(self, request: str | None, caller: Caller | None = None) -> int:
         """End every sequence of the request with exactly this id, or all sequences if ``None``.
 
         Each ends with reason ``abort`` and with its output so far; lines of batches run again if all were ended.
-        Returns how many were ended. Requests of other callers are treated as if they did not exist.
+        Returns how many were ended. Requests that ``caller`` may not use are treated as if they did not exist;
+        ``None``: that of the request that is being served.
         """
-        caller, jobs = current_caller(), self._running | self._held
+        caller, jobs = caller or current_caller(), self._running | self._held
         chosen = jobs if request is None else {job for job in jobs if job.belongs_to(request, caller)}
         return _abort(chosen, with_all=request is None)
 

@@ -6,7 +6,7 @@ import pytest
 
 from sglang_plug import RequestError
 from sglang_plug_api.answers.errors import ApiError
-from sglang_plug_api.service.request_context import RequestContext, set_request_context
+from sglang_plug_api.service.request_context import DEFAULT, RequestContext
 from sglang_plug_api.text.prompt_encoder import PromptEncoder
 from tests.api.letters import LETTERS, Letters, Unused
 
@@ -26,9 +26,9 @@ async def test_texts_are_tokenized() -> None:
 
 async def test_chats_are_rendered_and_tokenized() -> None:
     encoder = prompt_encoder()
-    assert await encoder.encode_chat([{"role": "user", "content": "x"}]) == list(map(ord, "user: x\n"))
+    assert await encoder.encode_chat([{"role": "user", "content": "x"}], DEFAULT) == list(map(ord, "user: x\n"))
     with pytest.raises(ApiError) as caught:
-        await encoder.encode_chat([{"role": "tool", "content": "x"}])
+        await encoder.encode_chat([{"role": "tool", "content": "x"}], DEFAULT)
     assert (caught.value.message, caught.value.param) == ("no tools here", "messages")
 
 
@@ -36,13 +36,11 @@ async def test_a_chat_whose_deadline_has_passed_is_not_rendered() -> None:
     late, rendered = list[RequestContext](), list[str]()
     encoder = prompt_encoder(late=late)
     context = RequestContext(deadline_ms=500, received=10.0)
-    set_request_context(context)
     with pytest.raises(RequestError, match="before the prompt was tokenized") as refused:
-        await encoder.in_chat_thread(lambda: rendered.append("late"))
+        await encoder.in_chat_thread(lambda: rendered.append("late"), context)
     assert refused.value.status == 504
     assert late == [context]
-    set_request_context(RequestContext(deadline_ms=500_000))
-    await encoder.in_chat_thread(lambda: rendered.append("timely"))
+    await encoder.in_chat_thread(lambda: rendered.append("timely"), RequestContext(deadline_ms=500_000))
     assert rendered == ["timely"] and len(late) == 1
 
 
@@ -51,7 +49,7 @@ async def test_a_text_that_cannot_fit_is_not_tokenized() -> None:
     with pytest.raises(ApiError, match="2000000 characters; the maximum is 1048576"):
         await encoder.encode("a" * 2_000_000)
     with pytest.raises(ApiError, match="characters"):
-        await encoder.encode_chat([{"role": "user", "content": "a" * 2_000_000}])
+        await encoder.encode_chat([{"role": "user", "content": "a" * 2_000_000}], DEFAULT)
     prompt_encoder(Unused(), context_length=20_000).check_text("a" * 2_000_000)
 
 

@@ -192,6 +192,17 @@ async def test_abort_from_outside_ends_with_what_there_is(text_engine: Any, scri
     assert (scripted.aborted, engine.in_flight) == (["one"], 0)
 
 
+async def test_only_a_caller_that_may_use_a_request_aborts_it(text_engine: Any, scripted: Any) -> None:
+    engine = text_engine()
+    scripted.pause.clear()
+    running = asyncio.create_task(engine.complete(replace(job(engine), caller=Caller("a", can_access_all=False))))
+    while not scripted.requests:
+        await asyncio.sleep(0)
+    assert engine.abort("one", Caller("b", can_access_all=False)) == 0
+    assert engine.abort("one", Caller("a", can_access_all=False)) == 1
+    await running
+
+
 async def test_the_engine_ends_what_is_aborted_even_if_nobody_reads_its_output(text_engine: Any, scripted: Any) -> None:
     """A client that does not read its stream must not keep its KV slots, nor hold up an update of the weights."""
     engine = text_engine()

@@ -8,6 +8,7 @@ from sglang_plug_api.answers.errors import json_response
 from sglang_plug_api.http.auth import guard
 from sglang_plug_api.http.request_body import read_body, takes
 from sglang_plug_api.protocol.abort import AbortBody
+from sglang_plug_api.service.callers import current_caller
 from sglang_plug_api.text.text_engine import TextEngine
 
 
@@ -21,6 +22,6 @@ def build(engine: TextEngine) -> APIRouter:
         body = await read_body(request, AbortBody)
         if body.abort_all:
             await check_admin(request)
-        return json_response({"aborted": engine.abort(None if body.abort_all else body.rid)})
+        return json_response({"aborted": engine.abort(None if body.abort_all else body.rid, current_caller())})
 
     return router
