@@ -27,6 +27,7 @@ class ExtensionContext:
     config: EngineConfig
     """The options in their groups: ``config.speculative.algorithm``, for instance, is ``--speculative-algorithm``."""
     plugins: Plugins
+    """The plugins of this process, to choose components from: ``get``, ``all``, ``choose`` and ``resolve``."""
     facts: Facts
     """Names of device and dtype, checkpoint configuration and attention shape."""
     device: torch.device
@@ -40,7 +41,8 @@ class ExtensionContext:
     """The extension's own settings; ``None`` if its spec declares none."""
     request_fields: Callable[[Request], Any]
     """Returns the request fields that the spec declares, with what a request gave: an instance of their class, whose
-    other fields have their defaults. ``None`` if the spec declares none."""
+    other fields have their defaults. ``None`` if the spec declares none. A wrong value raises an error that refuses the
+    request, if ``admit`` lets it pass."""
     tasks: tuple[str, ...]
     vocab_size: int
     max_running: int
