@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sglang_plug import CallArguments, CallEnd, CallStart, Reasoning, Text, TokenLogprob
 from sglang_plug.contracts.text.parsers import Event
-from sglang_plug_api.text.chat_events import new_call_id
+from sglang_plug_api.text.chat_events import is_json_object, new_call_id
 from sglang_plug_api.text.job import new_id
 from sglang_plug_api.text.logprobs import logprob_list
 
@@ -137,10 +136,7 @@ class CallItem:
     @property
     def is_whole(self) -> bool:
         """True if the arguments are a JSON object, neither truncated nor malformed."""
-        try:
-            return isinstance(json.loads(self.arguments), dict)
-        except (ValueError, RecursionError):
-            return False
+        return is_json_object(self.arguments)
 
     def open(self) -> Iterator[OutputEvent]:
         """Yield nothing: the item itself announces the call."""

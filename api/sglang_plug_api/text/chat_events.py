@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sglang_plug import CallArguments, CallEnd, CallStart, OutputParser, Reasoning, Text
@@ -53,6 +54,8 @@ class ChatOutput:
             self._reasoning.feed(parsing.lead)
         self._tools = parsing.tools.for_functions(parsing.functions) if parsing.tools else None
         self._calls = 0
+        self._waiting_start: CallStart | None = None
+        self._last_arguments: list[str] = []
         self._thoughts: list[str] = []
         self._reasoning_texts: list[str] = []
 
@@ -65,7 +68,7 @@ class ChatOutput:
         """Return the events of ``output``."""
         events = self._read(output.text, ends=output.ending is not None)
         self._reasoning_texts += (event.text for event in events if isinstance(event, Reasoning))
-        return [event for event in joined(events) if self._is_allowed(event)]
+        return [event for event in self._with_arguments(joined(events)) if self._is_allowed(event)]
 
     def deltas(self, output: JobOutput) -> Iterator[dict[str, Any]]:
         """Yield the ``delta`` objects of a stream."""
@@ -76,7 +79,6 @@ class ChatOutput:
                 case Reasoning(text):
                     yield {"reasoning_content": text}
                 case CallStart(index, name, id):
-                    self._calls += 1
                     call = {"index": index, **_call(name, "", id)}
                     yield {TOOL_CALLS: [call]}
                 case CallArguments(index, text):
@@ -99,7 +101,6 @@ class ChatOutput:
                     calls.append(_call(name, "", id))
                 case CallArguments(_, text):
                     calls[-1]["function"]["arguments"] += text
-        self._calls = len(calls)
         return {
             "role": "assistant",
             "content": "".join(texts) or (None if calls else ""),
@@ -108,10 +109,15 @@ class ChatOutput:
         }
 
     def finish_reason(self, output: JobOutput) -> str | None:
-        """Return the reason why the output ended; call it after everything has been read."""
+        """Return the reason why the output ended; call it after everything has been read.
+
+        A last call whose arguments are incomplete, for instance because they contain a stop string, is not to be made:
+        the reason is ``stop`` then.
+        """
         if output.ending is None:
             return None
-        return TOOL_CALLS if self._calls and output.ending.reason == "stop" else output.ending.reason
+        is_call = output.ending.reason == "stop" and is_json_object("".join(self._last_arguments))
+        return TOOL_CALLS if is_call else output.ending.reason
 
     def _read(self, text: str, *, ends: bool) -> list[Event]:
         if self._reasoning is None:
@@ -126,6 +132,29 @@ class ChatOutput:
         if self._tools is None:
             return [Text(text)] if text else []
         return self._tools.feed(text) + (self._tools.finish() if ends else [])
+
+    def _with_arguments(self, events: Iterable[Event]) -> Iterator[Event]:
+        """Yield ``events`` without calls that have no arguments: the output was cut off before them, or malformed.
+
+        Clients would take such a call for one of a function without parameters.
+        """
+        for event in events:
+            match event:
+                case CallStart():
+                    self._waiting_start = event
+                case CallArguments(_, text):
+                    if self._waiting_start is not None:
+                        yield replace(self._waiting_start, index=self._calls)
+                        self._waiting_start, self._last_arguments = None, []
+                        self._calls += 1
+                    self._last_arguments.append(text)
+                    yield replace(event, index=self._calls - 1)
+                case CallEnd():
+                    if self._waiting_start is None:
+                        yield replace(event, index=self._calls - 1)
+                    self._waiting_start = None
+                case _:
+                    yield event
 
     def _is_allowed(self, event: Event) -> bool:
         """Return False for calls but the first without ``parallel_tool_calls``, and for reasoning that is left out."""
@@ -154,6 +183,14 @@ def _reasoning_parser(parsing: ChatParsingOptions) -> OutputParser | None:
     if parsing.reasoning is None or not parsing.separate:
         return None
     return parsing.reasoning.for_functions(parsing.functions if parsing.calls_end_reasoning else {})
+
+
+def is_json_object(text: str) -> bool:
+    """Return True if ``text`` is a JSON object, as the arguments of a complete call are."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def new_call_id() -> str:

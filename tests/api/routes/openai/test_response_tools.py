@@ -137,6 +137,15 @@ async def test_a_call_that_was_cut_off_is_incomplete(client_of: Any, scripted: A
         assert item["status"] == "incomplete" and ARGUMENTS.startswith(item["arguments"])
 
 
+async def test_a_call_that_a_stop_string_cuts_off_is_incomplete(client_of: Any, scripted: Any) -> None:
+    scripted.reply, client = CALL, client_of()
+    for response in (await client.create(stop="ston"), (await client.stream(stop="ston"))[-1]["response"]):
+        assert without_ids(response["output"]) == [call_item("weather", '{"city": "Bo', "incomplete")]
+    scripted.reply, client = "<tool_call>\n<function=weather>\n<parameter=city>\n", client_of("qwen3_coder")
+    for response in (await client.create(stop="parameter"), (await client.stream(stop="parameter"))[-1]["response"]):
+        assert "function_call" not in [item["type"] for item in response["output"]]
+
+
 @pytest.mark.parametrize("fields", [{"tool_choice": "none"}, {"tools": []}, {"tools": None}])
 async def test_without_tools_nothing_is_looked_for(client_of: Any, scripted: Any, fields: Any) -> None:
     scripted.reply = CALL

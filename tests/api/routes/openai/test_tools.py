@@ -134,6 +134,53 @@ async def test_a_call_that_was_cut_off_ends_by_length(chat_of: Any, scripted: An
     assert choice["message"]["tool_calls"][0]["function"]["arguments"].startswith("{")
 
 
+TAGGED_CALL = "<tool_call>\n<function=weather>\n<parameter=city>\nBoston\n</parameter>\n</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize("stop", [{"stop": "ston"}, {"stop_regex": "s[t]on"}, {"stop_token_ids": [ord("B")]}])
+async def test_a_call_that_a_stop_cuts_off_is_not_to_be_made(chat_of: Any, scripted: Any, stop: Any) -> None:
+    scripted.reply = CALL
+    choice = await chat_of().choice(**stop)
+    assert choice["finish_reason"] == "stop" and choice["matched_stop"] in (*stop.values(), ord("B"))
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"]["arguments"] in ('{"city": "Bo', '{"city": "Boston', '{"city": "')
+    deltas, reason = await chat_of().deltas(**stop)
+    assert reason == "stop"
+    parts = [call["function"]["arguments"] for delta in deltas for call in delta.get("tool_calls", ())]
+    assert "".join(parts) == call["function"]["arguments"]
+
+
+async def test_a_complete_call_before_a_stop_string_is_to_be_made(chat_of: Any, scripted: Any) -> None:
+    scripted.reply = f"{CALL}\n{TIME}"
+    choice = await chat_of().choice(stop="</tool_call>")
+    assert (choice["finish_reason"], choice["matched_stop"]) == ("tool_calls", "</tool_call>")
+    assert [call["function"]["arguments"] for call in choice["message"]["tool_calls"]] == [ARGUMENTS]
+    assert (await chat_of().deltas(stop="</tool_call>"))[1] == "tool_calls"
+
+
+@pytest.mark.parametrize("stop", ["\n<parameter", "parameter", "=city"])
+async def test_a_call_that_ends_before_its_arguments_is_left_out(chat_of: Any, scripted: Any, stop: str) -> None:
+    """Clients take a call with empty arguments for one of a function without parameters."""
+    scripted.reply, chat = TAGGED_CALL, chat_of("qwen3_coder")
+    choice = await chat.choice(stop=stop)
+    assert (choice["finish_reason"], choice["message"]["tool_calls"]) == ("stop", None)
+    deltas, reason = await chat.deltas(stop=stop)
+    assert reason == "stop" and not any("tool_calls" in delta for delta in deltas)
+
+
+@pytest.mark.parametrize("burst", [1, 1000])
+async def test_calls_are_counted_without_those_that_are_left_out(chat_of: Any, scripted: Any, burst: int) -> None:
+    scripted.reply, scripted.burst = f"<tool_call>\n<function=clock>\nlater\n{TAGGED_CALL}", burst
+    chat = chat_of("qwen3_coder")
+    choice = await chat.choice(parallel_tool_calls=False)
+    assert choice["finish_reason"] == "tool_calls"
+    assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["weather"]
+    deltas, reason = await chat.deltas()
+    calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    assert reason == "tool_calls" and {call["index"] for call in calls} == {0}
+    assert json.loads("".join(call["function"]["arguments"] for call in calls)) == {"city": "Boston"}
+
+
 @pytest.mark.parametrize("fields", [{"tool_choice": "none"}, {"tools": []}, {"tools": None}])
 async def test_without_tools_nothing_is_looked_for(chat_of: Any, scripted: Any, fields: Any) -> None:
     scripted.reply = CALL
