@@ -120,6 +120,20 @@ async def test_stream(chat_of: Any, scripted: Any, burst: int) -> None:
         assert len(calls[0]) > 10
 
 
+@pytest.mark.parametrize("burst", [1, 7, 1000])
+async def test_text_around_calls_is_the_same_in_a_stream(chat_of: Any, scripted: Any, burst: int) -> None:
+    scripted.burst, chat = burst, chat_of()
+    for reply, content in (
+        (f" Both. \n{CALL}\n Then. \n{TIME}\n\nDone. \n", " Both.Then.Done. \n"),
+        (f"\n{CALL}\n", None),
+        (f"{CALL} <tool_call>x", "<tool_call>x"),
+    ):
+        scripted.reply = reply
+        assert (await chat.choice())["message"]["content"] == content
+        deltas, _ = await chat.deltas()
+        assert "".join(delta.get("content", "") for delta in deltas) == (content or "")
+
+
 async def test_an_answer_without_a_call(chat_of: Any, scripted: Any) -> None:
     scripted.reply = 'Use <tool_call>{"x": 1}</tool_call> then.'
     choice = await chat_of().choice()
