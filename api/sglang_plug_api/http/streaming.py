@@ -19,6 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from sglang_plug.system.library_panics import is_error
 from sglang_plug_api.answers.errors import ApiError, error_line, from_exception
 from sglang_plug_api.answers.large_json import large_json_bytes, large_json_response
+from sglang_plug_api.service.gather import stop_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, Item]
             return task.result()
         raise ClientDisconnected
     finally:
-        await _stop(task, disconnect)
+        await stop_tasks(task, disconnect)
 
 
 async def response_unless_disconnected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
@@ -91,7 +92,7 @@ class EventStream(Response):
         try:
             await asyncio.wait((producer, disconnect), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _stop(producer, disconnect)
+            await stop_tasks(producer, disconnect)
             await self._events.aclose()
 
     def encode(self, data: bytes, name: str = "") -> bytes:
@@ -186,7 +187,7 @@ async def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerato
                     yield index, task.result()
                     waiting[asyncio.ensure_future(anext(streams[index]))] = index
     finally:
-        await _stop(*waiting)
+        await stop_tasks(*waiting)
         async with contextlib.AsyncExitStack() as closing:  # closes all of them even if closing one fails
             for stream in streams:
                 closing.push_async_callback(stream.aclose)
@@ -208,14 +209,6 @@ async def _nothing() -> AsyncGenerator[Any, None]:
 async def _disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _stop(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel the tasks that still run and wait until they have ended; the errors of others were reported already."""
-    for task in tasks:
-        if not task.done():
-            task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _send_connected(send: Send, message: Message) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from sglang_plug import Media, MediaError, MediaLimits, MediaProcessor, MediaPrompt
 from sglang_plug.system.library_panics import raise_panic_as_error
 from sglang_plug_api.answers.errors import ApiError
+from sglang_plug_api.service.request_context import current_request_context
 
 from .image_sources import ImageSources
 from .images import RequestImage
@@ -89,8 +90,14 @@ class ImagePrompts:
         if not any(image.needs_fetch for image in images):
             yield images
             return
-        async with self._fetching:
-            yield await self._sources.fetch_images(images)
+        preparation = current_request_context().preparation
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def fetch() -> Sequence[RequestImage]:
+                await stack.enter_async_context(self._fetching)
+                return await self._sources.fetch_images(images)
+
+            yield await (fetch() if preparation is None else preparation.unless_aborted(fetch()))
 
     async def _prompt(self, tokens: Sequence[int], images: Sequence[RequestImage]) -> MediaPrompt:
         async with self._decoding:

@@ -12,6 +12,7 @@ from sglang_plug import ConfigError
 from sglang_plug_api.options.config import ServerConfig
 
 from .callers import Caller, owner_id
+from .preparation import Preparation
 from .request_context import RequestContext, deadline_of
 
 AUTO, API_KEY, USER, HEADER = "auto", "api-key", "user", "header:"
@@ -65,7 +66,8 @@ class FairnessKey:
         elif self._kind == USER and not batch:
             value = getattr(body, "user", None)
         id = _id(caller.owner, value) if isinstance(value, str) and value else caller.owner
-        return RequestContext(id, deadline_of(body), is_batch_line=batch)
+        preparation = Preparation(is_batch_line=batch)
+        return RequestContext(id, deadline_of(body), is_batch_line=batch, preparation=preparation)
 
 
 def with_caller_weights(config: ServerConfig) -> ServerConfig:

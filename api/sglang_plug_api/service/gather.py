@@ -19,6 +19,14 @@ async def shielded(work: Coroutine[Any, Any, Result]) -> Result:
         raise
 
 
+async def stop_tasks(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel the tasks that still run and wait until they have ended; the errors of others were reported already."""
+    for task in tasks:
+        if not task.done():
+            task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def gather(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
     """Run all of ``work`` concurrently and return the results; the first failure cancels the rest and is raised."""
     try:

@@ -15,6 +15,8 @@ from pydantic import BaseModel
 from sglang_plug import RequestError
 from sglang_plug.contracts.serving.observer import DeadlineOutcome
 
+from .preparation import Preparation
+
 DEADLINE_STATUS = 504
 """Status of the refusal of a request that would miss its deadline."""
 
@@ -29,6 +31,8 @@ class RequestContext:
     """Milliseconds from the arrival in which the output should be complete; ``None``: whenever it is."""
     is_batch_line: bool = False
     """True if the request is a line of a batch."""
+    preparation: Preparation | None = field(default=None, compare=False)
+    """The time before the jobs of the request begin; ``None`` if no route serves it."""
     received: float = field(default_factory=time.time, compare=False)
     """``time.time()`` when the body of the request was read, before anything was done for it."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from sglang_plug import (
     AUTO,
@@ -26,6 +27,7 @@ from sglang_plug_api.options.config import ServerConfig
 from sglang_plug_api.service.admission_gate import AdmissionGate
 from sglang_plug_api.service.callers import Caller, current_caller
 from sglang_plug_api.service.gather import shielded
+from sglang_plug_api.service.preparation import Preparation
 from sglang_plug_api.service.request_context import RequestContext, current_request_context
 from sglang_plug_api.service.sequence_limits import SequenceLimits
 
@@ -84,6 +86,7 @@ class TextEngine:
         self._image_prompts = image_prompts
         self._running = set[RunningJob]()
         self._held = set[RunningJob]()  # those that wait for the gate
+        self._preparing = WeakSet[Preparation]()  # those without jobs
 
     @property
     def in_flight(self) -> int:
@@ -138,6 +141,24 @@ class TextEngine:
         """Raise ``ApiError`` for a request with too many sequences; call it before tokenizing."""
         SequenceLimits.of(self.config, self.info).check(total, len(self.client.replicas))
 
+    @contextlib.contextmanager
+    def preparing(self, *ids: str | None) -> Iterator[None]:
+        """Let ``abort`` reach the request that is being served until its jobs begin, which the block makes.
+
+        ``ids`` are those that the client knows the request by.
+        """
+        preparation = current_request_context().preparation
+        if preparation is None:
+            yield
+            return
+        preparation.begin(frozenset(id for id in ids if id), current_caller())
+        self._preparing.add(preparation)
+        try:
+            yield
+        except BaseException:
+            self._preparing.discard(preparation)
+            raise
+
     def expand(self, jobs: Sequence[Job]) -> list[Job]:
         """Return a job for each of the ``n`` outputs of each prompt.
 
@@ -157,6 +178,11 @@ class TextEngine:
         detokenizer = Detokenizer(job, self._tokenizer)
         request = job.engine_request(arrived, isolated=self.config.tenant_isolation)
         running, job_outputs = RunningJob(job, self._running.discard), list[JobOutput]()
+        preparation = job.context.preparation
+        if preparation is not None:
+            self._preparing.discard(preparation)
+            if preparation.has_aborted(job.request or job.id):
+                running.abort(with_all=preparation.with_all)
         await self._admitted(running)
         report = JobReport(
             self.reports,
@@ -237,12 +263,13 @@ class TextEngine:
         """End every sequence of the request with exactly this id, or all sequences if ``None``.
 
         Each ends with reason ``abort`` and with its output so far; lines of batches run again if all were ended.
-        Returns how many were ended. Requests that ``caller`` may not use are treated as if they did not exist;
-        ``None``: that of the request that is being served.
+        Returns how many were ended; a request whose prompts are being made counts once. Requests that ``caller`` may
+        not use are treated as if they did not exist; ``None``: that of the request that is being served.
         """
         caller, jobs = caller or current_caller(), self._running | self._held
         chosen = jobs if request is None else {job for job in jobs if job.belongs_to(request, caller)}
-        return _abort(chosen, with_all=request is None)
+        preparing = [item for item in self._preparing if request is None or item.belongs_to(request, caller)]
+        return _abort(chosen, with_all=request is None) + sum(item.abort(request) for item in preparing)
 
     async def complete(self, job: Job) -> JobOutput:
         """Return the whole output."""

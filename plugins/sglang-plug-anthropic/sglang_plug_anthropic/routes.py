@@ -39,7 +39,8 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/messages", AnthropicBody, summary="A message")
     async def create(request: Request) -> Response:
         body = await read_body(request, AnthropicBody)
-        prompt, parsing = await cancel_on_disconnect(request, _prompt(engine, body))
+        with engine.preparing():
+            prompt, parsing = await cancel_on_disconnect(request, _prompt(engine, body))
         job = replace(
             prompt,
             id=f"msg_{new_id()}",

@@ -23,7 +23,8 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/generate", GenerateBody, methods=["POST", "PUT"], summary="Generate from text or token ids")
     async def generate(request: Request) -> Response:
         body = await read_body(request, GenerateBody)
-        with renamed_params(NAMES):
+        ids = body.rid if isinstance(body.rid, list) else [body.rid]
+        with renamed_params(NAMES), engine.preparing(*ids):
             generation = await cancel_on_disconnect(request, Generation.prepare(engine, body))
         return await respond(request, body.stream, generation.events, generation.answer, id_header(generation.id))
 

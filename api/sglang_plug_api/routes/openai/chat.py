@@ -39,7 +39,7 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/chat/completions", ChatBody, summary="Chat completion")
     async def chat(request: Request) -> Response:
         body = await read_body(request, ChatBody)
-        with renamed_params(body.names()):
+        with renamed_params(body.names()), engine.preparing(body.rid or body.request_id):
             call = await cancel_on_disconnect(request, _ChatCall.prepare(engine, body))
         return await respond(request, body.stream, call.events, call.answer, id_header(call.id))
 

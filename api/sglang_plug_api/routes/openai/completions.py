@@ -47,7 +47,7 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/completions", CompletionBody, summary="Text completion")
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody)
-        with renamed_params(body.names()):
+        with renamed_params(body.names()), engine.preparing(body.rid or body.request_id):
             call = await cancel_on_disconnect(request, _CompletionCall.prepare(engine, body))
         return await respond(request, body.stream, call.events, call.answer, id_header(call.id))
 

@@ -26,7 +26,8 @@ def build(engine: TextEngine) -> APIRouter:
     async def create(request: Request) -> Response:
         body = await read_body(request, ResponsesBody)
         request_id = (client_request_id(request.scope) or b"").decode("ascii")
-        response = await cancel_on_disconnect(request, responses.prepare(body, request_id))
+        with engine.preparing(request_id):
+            response = await cancel_on_disconnect(request, responses.prepare(body, request_id))
         if body.background:
             started = await responses.start(response)
             return (
