@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from .replaying import in_time, replayed, within
-from .servers import TIMEOUT
+from .servers import TIMEOUT, until
 
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}, "stream": True}
 
@@ -79,6 +79,25 @@ def test_requests_that_take_too_long_are_aborted(launch: Any) -> None:
     in_time(last != "data: [DONE]", "the stream had not ended")
     assert "shutting down" in last
     assert "1 requests did not end in time" in server.log
+
+
+def test_a_client_that_does_not_read_its_answer_is_no_error(launch: Any) -> None:
+    server = launch("--drain-timeout", "0", "--send-timeout", "600")
+    params = {"max_new_tokens": 4, "ignore_eos": True, "n": 4}
+    body = {"text": "Once " * 1500, "sampling_params": params, "stream": True, "return_logprob": True}
+    # each first event is larger than what the system buffers
+    raw = json.dumps({**body, "logprob_start_len": 0, "top_logprobs_num": 60}).encode()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", server.port))
+        head = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
+        client.sendall(b"POST /generate HTTP/1.1\r\n" + head.encode() + raw)
+        assert client.recv(8) == b"HTTP/1.1"
+        until(lambda: server.load() == (0, 0), "the outputs are generated")
+        server.signal(signal.SIGTERM)
+        assert server.exit_code() == 0
+    assert server.members() == []
+    assert "Traceback" not in server.log and "ended by force" not in server.log
 
 
 def test_responses_in_the_background_that_only_memory_keeps_do_not_delay_the_end(launch: Any) -> None:

@@ -146,7 +146,10 @@ class Gate:
             except asyncio.CancelledError:
                 if not state.closing:
                     raise
-                await _answer_aborted(started, scope, receive, send)
+                with contextlib.suppress(
+                    asyncio.CancelledError
+                ):  # the client does not read: the server waits no longer
+                    await _answer_aborted(started, scope, receive, send)
 
 
 async def _answer_aborted(started: Message | None, scope: Scope, receive: Receive, send: Send) -> None:
