@@ -201,10 +201,10 @@ class TextEngine:
                         while detokenizer.ending is None:
                             job_output = detokenizer.feed(await running.next())
                             report.progress(job_output.completion_tokens)
-                            if not whole:
-                                yield job_output
-                            else:
+                            if whole or detokenizer.ending is not None:
                                 job_outputs.append(job_output)
+                            else:
+                                yield job_output
                 except EngineError as error:
                     if error.replica is None or not repeats:
                         raise
@@ -212,8 +212,8 @@ class TextEngine:
                     detokenizer = Detokenizer(job, self._tokenizer)
                     report.restart()
                     job_outputs.clear()
-            if whole:
-                yield joined(job_outputs)
+            self._running.discard(running)  # nothing waits for a client that does not read the end of its stream
+            yield joined(job_outputs)
         except RequestError as error:
             refused = error.status
             text = str(error).replace(job.engine_id, job.id)  # the client knows the job by this id

@@ -219,6 +219,22 @@ async def test_the_engine_ends_what_is_aborted_even_if_nobody_reads_its_output(t
     assert (scripted.aborted, engine.in_flight) == (["one"], 0)
 
 
+@pytest.mark.parametrize("stops", [(), ("wor",)])
+async def test_a_finished_stream_that_nobody_reads_is_not_in_flight(
+    text_engine: Any, scripted: Any, stops: tuple[str, ...]
+) -> None:
+    """An update of the weights must not wait for the client."""
+    engine = text_engine(drain_timeout=1.0)
+    sampling = replace(job(engine).sampling, stops=stops)
+    async with contextlib.aclosing(engine.stream(replace(job(engine), sampling=sampling))) as stream:
+        while (await anext(stream)).ending is None:
+            assert engine.in_flight == 1
+        assert (engine.in_flight, scripted.aborted) == (0, ["one"] if stops else [])
+        await engine.update_weights("org/other")
+        assert engine.abort("one") == 0
+        assert [output async for output in stream] == []
+
+
 async def test_a_stream_that_is_left_while_it_is_aborted_ends_once(text_engine: Any, scripted: Any) -> None:
     engine = text_engine()
     async with contextlib.aclosing(engine.stream(job(engine))) as stream:
