@@ -23,15 +23,19 @@ def combined(name: str, replies: Sequence[ReplicaReply]) -> Any:
 
 
 def combined_info(replies: Sequence[ReplicaReply]) -> dict[str, Any]:
-    """Return the description of all replicas together: sums of their loads, and what each of them has of its own."""
+    """Return the description of all replicas together: sums of their loads, and what each of them has of its own.
+
+    Other facts are those of the first replica; where the others differ, the state of each replica has them, too.
+    """
     infos = [reply.value for reply in replies]
     whole: dict[str, Any] = dict(infos[0])
     whole |= {key: sum(info[key] for info in infos) for key in SUMMED if key in whole}
     whole |= {key: min(info[key] for info in infos) for key in MINIMA if key in whole}
     if "slots" in whole:
         whole["slots"] = {key: sum(info["slots"][key] for info in infos) for key in whole["slots"]}
+    differing = {key: None for info in infos for key in info if any(other.get(key) != info[key] for other in infos)}
     whole[STATES] = [
-        {"dp_rank": reply.replica, **{key: reply.value[key] for key in OF_REPLICA if key in reply.value}}
+        {"dp_rank": reply.replica, **{key: reply.value[key] for key in (*OF_REPLICA, *differing) if key in reply.value}}
         for reply in replies
     ]
     return whole

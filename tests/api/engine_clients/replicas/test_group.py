@@ -289,6 +289,19 @@ async def test_a_replica_that_dies_during_a_control_call_is_left_out() -> None:
         assert [reply.replica for reply in await calling] == [0]
 
 
+async def test_the_state_of_each_replica_has_what_differs() -> None:
+    fleet = Fleet()
+    await fleet.group.start()
+    for number, own in enumerate(({"drafts": {"accepted": 1}}, {"drafts": {"accepted": 2}, "stored": 5})):
+        fleet[number].values["info"] = {**fleet[number].info, "same": [1], **own}
+    live = await fleet.group.control("info")
+    assert (live["same"], live["drafts"]) == ([1], {"accepted": 1})
+    assert [state["drafts"]["accepted"] for state in live["replica_states"]] == [1, 2]
+    assert [state.get("stored") for state in live["replica_states"]] == [None, 5]
+    assert not any("same" in state or "architecture" in state for state in live["replica_states"])
+    await fleet.group.close()
+
+
 async def test_info_has_sums_and_the_state_of_each_replica() -> None:
     fleet = Fleet()
     info = await fleet.group.start()
