@@ -17,7 +17,7 @@ from sglang_plug import Constraint, LogprobOptions, Media, MediaArray, MediaProm
 from sglang_plug_api.answers.errors import ApiError, WrongField
 from sglang_plug_api.http.streaming import merged
 from sglang_plug_api.multimodal.images import RequestImage, images_of_prompts
-from sglang_plug_api.protocol.base import combined_salt, refuse
+from sglang_plug_api.protocol.base import one_each, refuse, salts_of_prompts
 from sglang_plug_api.protocol.native import GenerateBody, PromptsBody, SamplingBody
 from sglang_plug_api.service.callers import current_caller
 from sglang_plug_api.service.gather import gather
@@ -213,22 +213,12 @@ def prompt_ids(body: PromptsBody) -> list[str]:
 
 def prompt_salts(body: PromptsBody) -> list[str]:
     """Return the salt in the prefix cache of each prompt. Raises ``ApiError``."""
-    salts, keys = _one_each(body, "cache_salt"), _one_each(body, "extra_key")
-    return list(starmap(combined_salt, zip(salts, keys, strict=True)))
+    return salts_of_prompts(body, body.size)
 
 
 def prompt_adapters(engine: TextEngine, body: PromptsBody, model: str | None = None) -> list[str | None]:
     """Return the adapter of each prompt; ``model`` may name it, too. Raises ``ApiError``."""
-    return [engine.adapters.resolve(model, name) for name in _one_each(body, "lora_path")]
-
-
-def _one_each(body: PromptsBody, field: str) -> list[str | None]:
-    """Return the value of ``field``, a name or a list of them, for each prompt. Raises ``ApiError``."""
-    value: str | list[str | None] | None = getattr(body, field)
-    names = value if isinstance(value, list) else [value] * body.size
-    if len(names) != body.size:
-        raise ApiError(f"{field} has {len(names)} entries for {body.size} prompts", param=field)
-    return names
+    return [engine.adapters.resolve(model, name) for name in one_each(body, "lora_path", body.size)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

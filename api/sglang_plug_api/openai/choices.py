@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sglang_plug import LogprobOptions
+from sglang_plug_api.protocol.base import one_each, salts_of_prompts
 from sglang_plug_api.protocol.openai import GenerationBody
 from sglang_plug_api.text.job import MAX_ID_CHARACTERS, Job, JobOutput, new_id
 from sglang_plug_api.text.sampling import Sampling
@@ -24,19 +25,25 @@ def make_jobs(
     id: str,
 ) -> list[Job]:
     """Return a job for each output of each of ``prompts``, which have tokens and constraints. Raises ``ApiError``."""
-    adapter = engine.adapters.resolve(body.model, body.lora_path)
-    single = len(prompts) == 1
+    count = len(prompts)
+    adapters = [engine.adapters.resolve(body.model, name) for name in one_each(body, "lora_path", count)]
+    salts = salts_of_prompts(body, count)
+    if isinstance(body.rid, list):
+        ids = [id, *((name or new_id())[:MAX_ID_CHARACTERS] for name in one_each(body, "rid", count)[1:])]
+        requests = ids
+    else:
+        ids, requests = [id] if count == 1 else [f"{id}-{index}" for index in range(count)], [id] * count
     return engine.expand(
         [
             replace(
                 prompt,
-                id=id if single else f"{id}-{index}",
-                request=id,
+                id=ids[index],
+                request=requests[index],
                 sampling=sampling,
                 logprobs=logprobs,
                 priority=body.priority or 0,
-                salt=body.salt,
-                adapter=adapter,
+                salt=salts[index],
+                adapter=adapters[index],
             )
             for index, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True))
         ]
@@ -56,8 +63,14 @@ def generation_truncation(engine: TextEngine, body: GenerationBody) -> Truncatio
 
 
 def request_id(body: GenerationBody) -> str:
-    """Return the client's request id, or a new one."""
-    return (body.rid or body.request_id or new_id())[:MAX_ID_CHARACTERS]
+    """Return the client's request id, that of the first prompt if each has one, or a new one."""
+    ids = [id for id in client_ids(body)[:1] if id]
+    return (ids or [new_id()])[0][:MAX_ID_CHARACTERS]
+
+
+def client_ids(body: GenerationBody) -> list[str | None]:
+    """Return the ids that the client knows the request by."""
+    return [*body.rid] if isinstance(body.rid, list) else [body.rid or body.request_id]
 
 
 class Usage:

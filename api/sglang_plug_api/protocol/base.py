@@ -162,6 +162,21 @@ def combined_salt(cache_salt: str | None, extra_key: str | None) -> str:
     return cache_salt or extra_key or ""
 
 
+def one_each(body: RequestBody, field: str, prompts: int) -> list[str | None]:
+    """Return the value of ``field``, a name or a list of them, for each of ``prompts``. Raises ``ApiError``."""
+    value: str | list[str | None] | None = getattr(body, field)
+    names = value if isinstance(value, list) else [value] * prompts
+    if len(names) != prompts:
+        raise ApiError(f"{field} has {len(names)} entries for {prompts} prompts", param=field)
+    return names
+
+
+def salts_of_prompts(body: RequestBody, prompts: int) -> list[str]:
+    """Return the salt in the prefix cache of each of ``prompts``. Raises ``ApiError``."""
+    salts, keys = one_each(body, "cache_salt", prompts), one_each(body, "extra_key", prompts)
+    return [combined_salt(salt, key) for salt, key in zip(salts, keys, strict=True)]
+
+
 def refuse(body: RequestBody, *names: str, remedy: str = "") -> None:
     """Refuse fields that this server cannot honour yet, if they are set to anything. Raises ``ApiError``."""
     for name in names:

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from sglang_plug_api.answers.errors import WrongField
 
-from .base import SHOWN, Integer, Many, Name, Prompts, RequestBody, SharedFields, Side, TruncatedLength
+from .base import SHOWN, Integer, Many, Name, Prompts, RequestBody, SchedulingFields, Side, TruncatedLength
 from .misplaced import CHAT, COMPLETION, EVERYWHERE, Remedies
 from .sampling import ConstraintFields, SamplingFields, StructuredOutputs
 from .tools import ToolChoice, Tools
@@ -29,11 +29,13 @@ class StreamOptions(RequestBody):
     continuous_usage_stats: bool = False
 
 
-class GenerationBody(SamplingFields, ConstraintFields, SharedFields):
-    """Fields of both chat and completions."""
+class GenerationBody(SamplingFields, ConstraintFields, SchedulingFields):
+    """Fields of both chat and completions; a list has an entry for each prompt."""
 
     model: Name | None = None
-    lora_path: Name | None = None
+    cache_salt: Name | Many[Name | None] | None = None
+    extra_key: Name | Many[Name | None] | None = None
+    lora_path: Name | Many[Name | None] | None = None
     """An adapter's name; it may also be the ``model``, or stand behind it and a colon."""
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -41,7 +43,7 @@ class GenerationBody(SamplingFields, ConstraintFields, SharedFields):
     max_tokens: Integer | None = Field(None, ge=0)
     min_tokens: Integer | None = None
     include_stop_str_in_output: bool | None = None
-    rid: Name | None = None
+    rid: Name | Many[Name] | None = None
     request_id: Name | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: StructuredOutputs | None = None

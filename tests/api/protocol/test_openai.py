@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from sglang_plug_api.answers.errors import from_validation
+from sglang_plug_api.protocol.base import salts_of_prompts
 from sglang_plug_api.protocol.openai import ChatBody, CompletionBody
 from sglang_plug_api.protocol.tokenize import TokenizeBody
 
@@ -174,11 +175,15 @@ def test_old_completion_fields() -> None:
             completion(**fields)
 
 
+def salt(**fields: Any) -> str:
+    return salts_of_prompts(chat(**fields), 1)[0]
+
+
 def test_salts() -> None:
-    assert (chat().salt, chat(extra_key="k").salt, chat(cache_salt="s").salt) == ("", "k", "s")
+    assert (salt(), salt(extra_key="k"), salt(cache_salt="s")) == ("", "k", "s")
 
 
 def test_both_fields_of_the_salt_separate_prefixes() -> None:
-    salts = [chat(cache_salt=salt, extra_key=key).salt for salt in ("s", "t", None) for key in ("k", "l", None)]
+    salts = [salt(cache_salt=text, extra_key=key) for text in ("s", "t", None) for key in ("k", "l", None)]
     assert len(set(salts)) == len(salts)
-    assert chat(cache_salt="ab", extra_key="c").salt != chat(cache_salt="a", extra_key="bc").salt
+    assert salt(cache_salt="ab", extra_key="c") != salt(cache_salt="a", extra_key="bc")

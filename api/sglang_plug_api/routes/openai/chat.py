@@ -17,6 +17,7 @@ from sglang_plug_api.openai.chat_request import ChatRequest, prepare_chat, trunc
 from sglang_plug_api.openai.choices import (
     ResponseBuilder,
     Usage,
+    client_ids,
     make_jobs,
     matched_stop,
     request_id,
@@ -39,7 +40,7 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/chat/completions", ChatBody, summary="Chat completion")
     async def chat(request: Request) -> Response:
         body = await read_body(request, ChatBody)
-        with renamed_params(body.names()), engine.preparing(body.rid or body.request_id):
+        with renamed_params(body.names()), engine.preparing(*client_ids(body)):
             call = await cancel_on_disconnect(request, _ChatCall.prepare(engine, body))
         return await respond(request, body.stream, call.events, call.answer, id_header(call.id))
 

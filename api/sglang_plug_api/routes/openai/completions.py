@@ -19,6 +19,7 @@ from sglang_plug_api.openai.additions import ExtraResponseFields, logprob_option
 from sglang_plug_api.openai.choices import (
     ResponseBuilder,
     Usage,
+    client_ids,
     finish_reason,
     generation_truncation,
     make_jobs,
@@ -47,7 +48,7 @@ def build(engine: TextEngine) -> APIRouter:
     @takes(router, "/v1/completions", CompletionBody, summary="Text completion")
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody)
-        with renamed_params(body.names()), engine.preparing(body.rid or body.request_id):
+        with renamed_params(body.names()), engine.preparing(*client_ids(body)):
             call = await cancel_on_disconnect(request, _CompletionCall.prepare(engine, body))
         return await respond(request, body.stream, call.events, call.answer, id_header(call.id))
 

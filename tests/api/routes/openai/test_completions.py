@@ -91,3 +91,22 @@ def test_log_probabilities_without_a_tokenizer_are_refused_before_anything_is_ge
     monkeypatch.setattr(TextEngine, "stream", None)
     error = tokens_only.refusal(PATH, {"prompt": [80, 81], "max_tokens": 3, field: value})
     assert error["param"] == field and "--skip-tokenizer-init" in error["message"]
+
+
+def test_each_prompt_may_have_an_id_a_salt_and_an_adapter(app: Any) -> None:
+    body = {"prompt": ["Once", "Twice"], "max_tokens": 2, "rid": ["a", "b"], "lora_path": [None, None]}
+    answer = app.answer("/v1/completions", {**body, "cache_salt": ["x", "y"], "extra_key": ["1", None]})
+    assert answer["id"] == "a" and len(answer["choices"]) == 2
+    for field in ("rid", "cache_salt", "extra_key", "lora_path"):
+        error = app.refusal("/v1/completions", {**body, field: ["x"]})
+        assert error["message"] == f"{field} has 1 entries for 2 prompts" and error["param"] == field
+    assert app.refusal("/v1/completions", {**body, "lora_path": [None, "z"]})["param"] == "lora_path"
+
+
+async def test_ids_and_salts_are_those_of_their_prompts(scripted_client: Any, scripted: Any) -> None:
+    body = {"prompt": ["One", "Two"], "rid": ["a", ""], "cache_salt": ["x", None], "n": 2}
+    answer = await scripted_client().post("/v1/completions", json=body)
+    assert answer.status_code == 200 and answer.json()["id"] == "a"
+    first, second = scripted.requests[:2], scripted.requests[2:]
+    assert [request.id for request in first] == ["a-0", "a-1"] and len(second[0].id) > 30
+    assert [request.salt for request in (*first, *second)] == ["x", "x", "", ""]
