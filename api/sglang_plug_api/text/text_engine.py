@@ -216,7 +216,7 @@ class TextEngine:
             yield joined(job_outputs)
         except RequestError as error:
             refused = error.status
-            text = str(error).replace(job.engine_id, job.id)  # the client knows the job by this id
+            text = str(error).replace(job.engine_id, job.request or job.id)  # as the client knows it
             refusal = _refusal(job, error, text)
             if refusal is not None:
                 raise refusal from None

@@ -163,3 +163,22 @@ def test_all_needs_the_admin_key(apps: Callable[..., Any]) -> None:
     assert status("user", {"rid": "x"}) == status("root", {"rid": "x"}) == 200
     assert status("user", {"abort_all": True}) == 401
     assert status("root", {"abort_all": True}) == 200
+
+
+@pytest.mark.parametrize(
+    "call", [chat("a", n=2), native("a", text=["One", "Two"]), native(["a", "b"], text=["One", "Two"]), native("a")]
+)
+def test_errors_name_a_duplicate_by_the_id_that_the_client_sent(app: Any, call: tuple[str, dict[str, Any]]) -> None:
+    path, body = call
+
+    async def work() -> httpx.Response:
+        task = asyncio.ensure_future(app.client.post(path, json=body))
+        await until_running(app, 1, [task])
+        refused = await app.client.post(path, json=body)
+        await app.client.post("/abort_request", json={"abort_all": True})
+        await task
+        return refused
+
+    refused = app.run(work())
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"] == "Duplicate request ID: 'a' is still being served"
