@@ -146,9 +146,7 @@ class Gate:
             except asyncio.CancelledError:
                 if not state.closing:
                     raise
-                with contextlib.suppress(
-                    asyncio.CancelledError
-                ):  # the client does not read: the server waits no longer
+                with contextlib.suppress(asyncio.CancelledError):  # again: the client does not read the answer
                     await _answer_aborted(started, scope, receive, send)
 
 
