@@ -55,7 +55,7 @@ class ChatOutput:
         self._tools = parsing.tools.for_functions(parsing.functions) if parsing.tools else None
         self._calls = 0
         self._waiting_start: CallStart | None = None
-        self._last_arguments: list[str] = []
+        self._last_arguments: list[str] = []  # of the last call that is not left out
         self._thoughts: list[str] = []
         self._reasoning_texts: list[str] = []
 
@@ -145,9 +145,12 @@ class ChatOutput:
                 case CallArguments(_, text):
                     if self._waiting_start is not None:
                         yield replace(self._waiting_start, index=self._calls)
-                        self._waiting_start, self._last_arguments = None, []
+                        self._waiting_start = None
                         self._calls += 1
-                    self._last_arguments.append(text)
+                        if self._allows_call(self._calls - 1):
+                            self._last_arguments.clear()
+                    if self._allows_call(self._calls - 1):
+                        self._last_arguments.append(text)
                     yield replace(event, index=self._calls - 1)
                 case CallEnd():
                     if self._waiting_start is None:
@@ -162,7 +165,10 @@ class ChatOutput:
             return self._parsing.include_reasoning
         if not isinstance(event, CallStart | CallArguments | CallEnd):
             return True
-        return self._parsing.parallel or event.index == 0
+        return self._allows_call(event.index)
+
+    def _allows_call(self, index: int) -> bool:
+        return self._parsing.parallel or index == 0
 
     def _reordered(self, events: Iterable[Event]) -> Iterator[Event]:
         """Yield ``events``; reasoning that is not to be streamed comes at once, before the event after it."""

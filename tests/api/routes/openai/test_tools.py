@@ -172,6 +172,15 @@ async def test_a_complete_call_before_a_stop_string_is_to_be_made(chat_of: Any, 
     assert (await chat_of().deltas(stop="</tool_call>"))[1] == "tool_calls"
 
 
+async def test_a_further_call_that_is_left_out_may_be_cut_off(chat_of: Any, scripted: Any) -> None:
+    scripted.reply = CALL + CALL.replace("Boston", "Berlin")
+    options: dict[str, Any] = {"parallel_tool_calls": False, "stop": "Berlin"}
+    choice = await chat_of().choice(**options)
+    assert choice["finish_reason"] == "tool_calls"
+    assert [call["function"]["arguments"] for call in choice["message"]["tool_calls"]] == [ARGUMENTS]
+    assert (await chat_of().deltas(**options))[1] == "tool_calls"
+
+
 @pytest.mark.parametrize("stop", ["\n<parameter", "parameter", "=city"])
 async def test_a_call_that_ends_before_its_arguments_is_left_out(chat_of: Any, scripted: Any, stop: str) -> None:
     """Clients take a call with empty arguments for one of a function without parameters."""
