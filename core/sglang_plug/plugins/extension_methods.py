@@ -42,8 +42,8 @@ def extension_problems(kind: type[StepExtension]) -> Iterator[str]:
         if not issubclass(kind, phase):
             if methods := uncalled_methods(kind, phase):
                 yield (
-                    f"{kind.__name__} has {', '.join(methods)} and is not a {phase.__name__}, so the engine never "
-                    f"calls them; add {phase.__name__} to its base classes"
+                    f"{kind.__name__} has {', '.join(methods)} and does not inherit from {phase.__name__}, so the "
+                    f"engine never calls them; add {phase.__name__} to its base classes"
                 )
             continue
         for name, problem in signature_problems(kind, phase):

@@ -182,7 +182,8 @@ def register_step_extensions():
         (
             "AdmissionPhase",
             "def output(self, sequence, output): return output",
-            " has output and is not a OutputPhase, so the engine never calls them; add OutputPhase to its base classes",
+            " has output and does not inherit from OutputPhase, so the engine never calls them; add OutputPhase to its "
+            "base classes",
         ),
         ("RankPhase, ExecutionPhase", "pass", " has both RankPhase and ExecutionPhase"),
         ("ModelPhase", "def context(self, chunks, batch): pass", " has context() and no graph_input()"),

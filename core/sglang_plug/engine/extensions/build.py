@@ -195,7 +195,7 @@ def _check_methods(component: Component, extension: StepExtension) -> None:
                 raise PluginError(f"{component}: {type(extension).__name__}.{name}() {problem}")
         elif methods := uncalled_methods(type(extension), phase):
             logger.warning(
-                "%s: %s has %s and is not a %s, so the engine never calls it",
+                "%s: %s has %s and does not inherit from %s, so the engine never calls it",
                 component,
                 type(extension).__name__,
                 ", ".join(methods),

@@ -156,7 +156,7 @@ def test_a_method_of_a_phase_that_the_extension_lacks_is_logged_at_the_start(
     engine: Callable[[str], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     engine("phase")
-    assert "NoPhase has output and is not a OutputPhase, so the engine never calls it" in caplog.text
+    assert "NoPhase has output and does not inherit from OutputPhase, so the engine never calls it" in caplog.text
 
 
 def test_data_that_no_other_process_can_read_names_the_extension(engine: Callable[[str], Any]) -> None:

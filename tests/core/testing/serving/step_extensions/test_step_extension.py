@@ -286,7 +286,7 @@ class Fails(StepExtension, AdmissionPhase):
     [
         (WrongBudget(), "its budget is 12"),
         (Editor(), "without the extension"),
-        (Unreachable(), "Unreachable has plan and is not a PlanningPhase"),
+        (Unreachable(), "Unreachable has plan and does not inherit from PlanningPhase"),
         (Surrounds(), "Surrounds has context.. and no graph_input"),
         (Replayed(), "numbers of graph_input.. are all 0"),
         (LaysOut(GoodLayout, "tokens"), "cache_tokens has .* tokens, and the prompt"),
