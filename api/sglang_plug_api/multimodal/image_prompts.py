@@ -90,14 +90,17 @@ class ImagePrompts:
         if not any(image.needs_fetch for image in images):
             yield images
             return
-        preparation = current_request_context().preparation
+        context = current_request_context()
         async with contextlib.AsyncExitStack() as stack:
 
             async def fetch() -> Sequence[RequestImage]:
                 await stack.enter_async_context(self._fetching)
                 return await self._sources.fetch_images(images)
 
-            yield await (fetch() if preparation is None else preparation.unless_aborted(fetch()))
+            if context.preparation is None:
+                yield await fetch()
+            else:
+                yield await context.preparation.unless_aborted(fetch(), is_batch_line=context.is_batch_line)
 
     async def _prompt(self, tokens: Sequence[int], images: Sequence[RequestImage]) -> MediaPrompt:
         async with self._decoding:

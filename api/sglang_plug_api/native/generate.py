@@ -59,7 +59,7 @@ class Generation:
         if body.input_embeds is not None:
             _check_fields_with_embeds(body, columns["logprob_start_len"])
         params_of_prompts = await _prompt_params(engine, body, columns["sampling_params"])
-        ids, salts, adapters = prompt_ids(body), prompt_salts(body), prompt_adapters(engine, body)
+        ids, salts, adapters = prompt_ids(body), salts_of_prompts(body, body.size), prompt_adapters(engine, body)
         tokens_of_inputs = await engine.encoder.encode_each(body.inputs())
         prompts = await gather(starmap(partial(_media_prompt, engine), zip(tokens_of_inputs, images, strict=True)))
         caller, context = current_caller(), current_request_context()
@@ -206,14 +206,7 @@ def prompt_ids(body: PromptsBody) -> list[str]:
     """Return an id for each prompt of a body of ``with_ids``. Raises ``ApiError``."""
     if not isinstance(body.rid, list):
         return [f"{body.rid}-{index}" for index in range(body.size)] if body.is_batch else [f"{body.rid}"]
-    if len(body.rid) != body.size:
-        raise ApiError(f"rid has {len(body.rid)} entries for {body.size} prompts", param="rid")
-    return [id[:MAX_ID_CHARACTERS] for id in body.rid]
-
-
-def prompt_salts(body: PromptsBody) -> list[str]:
-    """Return the salt in the prefix cache of each prompt. Raises ``ApiError``."""
-    return salts_of_prompts(body, body.size)
+    return [(id or new_id())[:MAX_ID_CHARACTERS] for id in one_each(body, "rid", body.size)]
 
 
 def prompt_adapters(engine: TextEngine, body: PromptsBody, model: str | None = None) -> list[str | None]:

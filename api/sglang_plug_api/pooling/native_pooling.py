@@ -11,8 +11,8 @@ from sglang_plug.contracts.request import Task
 from sglang_plug_api.answers.errors import json_response
 from sglang_plug_api.answers.large_json import LargeList, large_json_response
 from sglang_plug_api.http.middleware import id_header
-from sglang_plug_api.native.generate import prompt_adapters, prompt_ids, prompt_salts, with_ids
-from sglang_plug_api.protocol.base import refuse
+from sglang_plug_api.native.generate import prompt_adapters, prompt_ids, with_ids
+from sglang_plug_api.protocol.base import refuse, salts_of_prompts
 from sglang_plug_api.protocol.native import PoolBody
 from sglang_plug_api.service.callers import current_caller
 from sglang_plug_api.service.request_context import current_request_context
@@ -61,7 +61,7 @@ async def pool_prompts(
         for id, tokens, salt, adapter in zip(
             prompt_ids(body),
             prompts,
-            prompt_salts(body),
+            salts_of_prompts(body, body.size),
             prompt_adapters(engine, body, body.model),
             strict=True,
         )

@@ -66,8 +66,7 @@ class FairnessKey:
         elif self._kind == USER and not batch:
             value = getattr(body, "user", None)
         id = _id(caller.owner, value) if isinstance(value, str) and value else caller.owner
-        preparation = Preparation(is_batch_line=batch)
-        return RequestContext(id, deadline_of(body), is_batch_line=batch, preparation=preparation)
+        return RequestContext(id, deadline_of(body), is_batch_line=batch, preparation=Preparation())
 
 
 def with_caller_weights(config: ServerConfig) -> ServerConfig:

@@ -21,10 +21,9 @@ class Preparation:
     An abort ends the wait for images. The jobs, which are made nevertheless, end when they begin.
     """
 
-    def __init__(self, *, is_batch_line: bool = False) -> None:
+    def __init__(self) -> None:
         self.with_all = False
         """True if all requests were aborted."""
-        self._is_batch_line = is_batch_line
         self._caller = Caller()
         self._ids = frozenset[str]()
         self._aborted = set[str]()
@@ -53,7 +52,7 @@ class Preparation:
         """Return True if the jobs of the prompts with this id have to end when they begin."""
         return self._is_aborted.is_set() or request in self._aborted
 
-    async def unless_aborted(self, work: Coroutine[Any, Any, Result]) -> Result:
+    async def unless_aborted(self, work: Coroutine[Any, Any, Result], *, is_batch_line: bool) -> Result:
         """Await ``work``, or cancel it when the request is aborted.
 
         Raises ``ApiError`` then, or ``RequestError`` with status 503 for a line of a batch that has to run again.
@@ -65,6 +64,11 @@ class Preparation:
                 return task.result()
         finally:
             await stop_tasks(task, aborted)
-        if self.with_all and self._is_batch_line:
-            raise RequestError("All requests were aborted; the line of the batch runs again.", 503)
+        if self.with_all and is_batch_line:
+            raise batch_line_aborted()
         raise ApiError("the request was aborted through /abort_request while its images were fetched")
+
+
+def batch_line_aborted() -> RequestError:
+    """Return the error of a line of a batch that was aborted with all requests, so that it runs again."""
+    return RequestError("All requests were aborted; the line of the batch runs again.", 503)

@@ -21,7 +21,6 @@ from sglang_plug import (
     ReasoningBlock,
     ReasoningPrefix,
     Request,
-    RequestError,
     SamplingParams,
     TokenLogprob,
 )
@@ -30,6 +29,7 @@ from sglang_plug.deprecation import warn_deprecated
 from sglang_plug_api.answers.errors import ApiError, json_bytes
 from sglang_plug_api.service.admission_gate import AdmissionGate
 from sglang_plug_api.service.callers import Caller, current_caller
+from sglang_plug_api.service.preparation import batch_line_aborted
 from sglang_plug_api.service.request_context import RequestContext, current_request_context
 
 from .sampling import Sampling
@@ -339,7 +339,7 @@ class RunningJob:
         if output is not None:
             return output
         if self._runs_again:
-            raise RequestError("All requests were aborted; the line of the batch runs again.", 503)
+            raise batch_line_aborted()
         return Output(id=self._job.id, finish=Finish("abort"))
 
     async def _unless_aborted(self, work: Callable[[], Awaitable[Result]]) -> Result | None:
