@@ -15,12 +15,14 @@ from tests.policy.request_trace import RequestTrace, described_files, trace_chat
 from tests.policy.source_tree import (
     ROOT,
     Source,
-    first_line_fault,
+    distribution_sources,
+    docstring_faults,
     import_cycles,
     import_graph,
     modules_per_folder,
     package_cycles,
     package_sources,
+    script_sources,
 )
 
 ENGINE = "core/sglang_plug/engine"
@@ -84,7 +86,7 @@ def measurements(trace: Callable[[], RequestTrace] | None) -> Iterator[Row]:
     yield from _imports(sources)
     yield from _functions(sources)
     yield from _tests([Source(path.relative_to(ROOT), path.stem, path.read_text()) for path in _test_files()])
-    yield from _docstrings(sources)
+    yield from _docstrings([*sources, *distribution_sources(), *script_sources()])
 
 
 def _is_below(source: Source, folder: str) -> bool:
@@ -254,12 +256,7 @@ def _patches(tree: ast.AST) -> Iterator[ast.Call]:
 
 
 def _docstrings(sources: Sequence[Source]) -> Iterator[Row]:
-    faults = [
-        f"{source.path}:{line} {name} {fault}"
-        for source in sources
-        for name, line, text in source.docstrings()
-        if (fault := first_line_fault(text)) is not None
-    ]
+    faults = docstring_faults(sources)
     total = sum(1 for source in sources for _ in source.docstrings())
     yield "docstrings whose first line does not stand alone", f"{len(faults)} of {total}", faults
 

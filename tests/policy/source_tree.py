@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
@@ -219,6 +219,16 @@ def package_cycles(sources: Sequence[Source]) -> list[list[str]]:
     graph = import_graph(sources)
     packages = sorted({source.module for source in sources if source.is_package})
     return [group for package in packages for group in import_cycles(package_graph(graph, package))]
+
+
+def docstring_faults(sources: Iterable[Source]) -> list[str]:
+    """Return a line for each docstring whose first paragraph does not stand alone."""
+    return [
+        f"{source.path}:{line} the docstring of {name} {fault}"
+        for source in sources
+        for name, line, text in source.docstrings()
+        if (fault := first_line_fault(text)) is not None
+    ]
 
 
 def first_line_fault(docstring: str) -> str | None:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.policy.source_tree import Source, first_line_fault
+from tests.policy.source_tree import Source, docstring_faults, first_line_fault
 
 
 def test_the_first_line_of_a_docstring_stands_alone(
     sources: list[Source], plugin_sources: list[Source], scripts: list[Source]
 ) -> None:
-    faults = [
-        f"{source.path}:{line} the docstring of {name} {fault}"
-        for source in [*sources, *plugin_sources, *scripts]
-        for name, line, text in source.docstrings()
-        if (fault := first_line_fault(text)) is not None
-    ]
-    assert faults == []
+    assert docstring_faults([*sources, *plugin_sources, *scripts]) == []
 
 
 @pytest.mark.parametrize(
